@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from airflow_eos.exceptions import SealedBlockLost
 from airflow_eos.ledger.records.index import Around, IndexRoot, LeafAt, Place
+from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -26,7 +27,14 @@ from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.table import DataFileMade, PublishedRuns, TableCommit, TableLayout, TableReceipt
+from airflow_eos.model.table import (
+    DataFileMade,
+    EarlierRows,
+    PublishedRuns,
+    TableCommit,
+    TableLayout,
+    TableReceipt,
+)
 
 __all__ = [
     "Cluster",
@@ -300,6 +308,12 @@ class SealAndSend(Protocol):
         :raises ProcessFailed: when the author's function raises or returns wrong columns.
         """
 
+    def seal_letters(self, due: DueLetters) -> Sealed:
+        """Make dead letters of records that were processed before, where the sink is a table.
+
+        :raises EosError: the records cannot be read now.
+        """
+
     def send(self, sealed: Sealed, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
         """Write all sealed batches under ``identity``, within ``timeout`` seconds.
 
@@ -389,13 +403,10 @@ class TableSink(Protocol):
         :raises Exception: anything else leaves the outcome unknown.
         """
 
+    def refuse_rewritten(self, version: TableVersion, replaces: Sequence[EarlierRows]) -> None:
+        """Look whether rows are there as they were written, and may be taken out.
 
-class ReplacingSink(TableSink, Protocol):
-    """A table in which a reprocessing can replace the rows of the earlier run."""
-
-    def refuse_rewritten(self, version: TableVersion, replaces: Sequence[TableReceipt]) -> None:
-        """Look whether rows are there as they were written.
-
-        :param replaces: what the table's commits of these rows said.
         :raises TableRewritten: they are not.
+        :raises UnknownTable: the table lets no rows be taken out.
+        :raises AuthorizationFailed: these credentials do not.
         """

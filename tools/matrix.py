@@ -3,7 +3,7 @@
 
 Each cell has an environment below ``.cache/matrix``, and is what CI runs (``constraints.txt``) with one thing
 different. Results are kept in ``docs/matrix.json``, with what did not run; ``docs/versions.md`` shows them. A
-cell's environment is removed when its tests are over (``--keep`` leaves it).
+cell's environment is removed when its tests are over; ``--keep`` leaves it for the next call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".cache" / "matrix"
 RESULTS, PAGE = ROOT / "docs" / "matrix.json", ROOT / "docs" / "versions.md"
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
-NOT_RUN = "not run"
+NOT_RUN, NOT_BUILT = "not run", "not built"
 SECONDS = 3600
 """Of one group of tests."""
 
@@ -40,6 +40,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Arguments of pytest by column of the table."""
 SHOWN = {"Python": "", "Airflow": "apache-airflow-core", "PySpark": "pyspark", "pandas": "pandas"}
 """Columns with versions, and the distributions that have them."""
+
+BOUNDED = ("pydantic", "pydantic-core", "svcs")
+"""Packages whose newest release the lowest of others allow, and do not start with."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,11 @@ class Result:
 
 def constraints(cell: Cell) -> str:
     """Return the pins of a cell: lines of constraints.txt, some of them replaced."""
+    if cell.pins == "none":
+        return ""
+    if cell.pins == "lowest":  # the lowest Airflow is a 3.1
+        lines = constraints(Cell(cell.name, airflow="3.1")).splitlines()
+        return "\n".join(line for line in lines if line.partition("==")[0] in BOUNDED)
     own: list[str] = []
     if cell.airflow:
         own = (ROOT / f"constraints-airflow-{cell.airflow}.txt").read_text().splitlines()
@@ -109,22 +117,41 @@ def build(cell: Cell, home: Path) -> Path:
     if cell == Cell(cell.name, airflow=cell.airflow, kafka=cell.kafka):
         _call([str(ROOT / "tools" / "setup")], AIRFLOW=cell.airflow)
         return ROOT / f".venv{f'-airflow-{cell.airflow}' if cell.airflow else ''}" / "bin" / "python"
-    if shutil.which(cell.python) is None:
-        raise NotBuilt(f"{cell.python} is not on this machine")
+    if not _starts(cell.python):
+        raise NotBuilt(f"{cell.python} was not installed")
+    python, stamp = home / "bin" / "python", home / "made-from"
+    pins = constraints(cell)
+    projects = [(ROOT / name / "pyproject.toml").read_text() for name in (".", "testing")]
+    made_from = "\n".join([str(cell), pins, *projects])
+    if stamp.exists() and stamp.read_text() == made_from:
+        return python
     _call([cell.python, "-m", "venv", "--clear", str(home)])
-    python = home / "bin" / "python"
-    _call([str(python), "-m", "pip", "install", "--quiet", "pip>=25.1", "uv"])
+    (home / "pins.txt").write_text(pins)
+    install = [_uv(), "pip", "install", "--quiet", "--python", str(python)]
     wanted = [f".[pyspark{cell.spark.replace('.', '')},iceberg,delta,postgres]", "./testing[platform]"]
     editable = [part for name in wanted for part in ("--editable", name)]
     if cell.pins == "lowest":  # the tools of the tests are today's: they do not run beside Dags
-        command = [str(home / "bin" / "uv"), "pip", "install", "--python", str(python), "--quiet"]
-        _call([*command, "--resolution", "lowest-direct", *editable])
-        _call([*command, "--group", "dev"])
-        return python
-    pins = home / "pins.txt"
-    pins.write_text(constraints(cell) if cell.pins == "constraints" else "")
-    _call([str(python), "-m", "pip", "install", "--quiet", "-c", str(pins), "--group", "dev", *editable])
+        _call([*install, "--resolution", "lowest-direct", "--constraint", str(home / "pins.txt"), *editable])
+        editable = []
+    _call([*install, "--constraint", str(home / "pins.txt"), "--group", "dev", *editable])
+    stamp.write_text(made_from)
     return python
+
+
+def _uv() -> str:
+    """Return the command, from an environment of its own: in a cell, a dependency may replace it."""
+    home = FOLDER / "uv"
+    if not (home / "bin" / "uv").exists():
+        _call([sys.executable, "-m", "venv", str(home)])
+        _call([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "uv"])
+    return str(home / "bin" / "uv")
+
+
+def _starts(python: str) -> bool:
+    """Tell whether there is such an interpreter; a version manager may have the name alone."""
+    if shutil.which(python) is None:
+        return False
+    return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def _call(command: list[str], **env: str) -> None:
@@ -144,10 +171,22 @@ def run(cell: Cell, groups: Iterable[str], *, keep: bool) -> Result:
         outcomes = {group: run_group(cell, python, group) for group in groups}
         return Result(today, versions_of(cell, python), outcomes)
     except NotBuilt as reason:
-        return Result(today, versions_asked(cell), dict.fromkeys(GROUPS, f"not built: {reason}"))
+        return Result(today, versions_asked(cell), dict.fromkeys(GROUPS, f"{NOT_BUILT}: {reason}"))
     finally:
         if not keep:
             shutil.rmtree(home, ignore_errors=True)
+
+
+def merged(before: Result, new: Result) -> Result:
+    """Return what is known of a cell after another run: a group keeps its outcome until it runs again.
+
+    Outcomes of other versions do not stay; where an environment could not be made, those of earlier runs do.
+    """
+    ran = any(NOT_BUILT not in outcome for outcome in before.outcomes.values())
+    if all(NOT_BUILT in outcome for outcome in new.outcomes.values()):
+        return before if ran else new
+    kept = before.outcomes if before.versions == new.versions else {}
+    return replace(new, outcomes={**kept, **new.outcomes})
 
 
 def run_group(cell: Cell, python: Path, group: str) -> str:
@@ -161,7 +200,8 @@ def run_group(cell: Cell, python: Path, group: str) -> str:
     }
     if cell.kafka:
         env["EOS_KAFKA_VERSION"] = cell.kafka
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *GROUPS[group]]
+    # The plugin of an old anyio does not load in today's pytest, and no test needs it.
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:anyio", *GROUPS[group]]
     log = FOLDER / f"{cell.name}-{group.replace(' ', '-')}.log"
     with log.open("w") as output:
         options: dict[str, Any] = {"cwd": ROOT, "env": env, "timeout": SECONDS}
@@ -235,18 +275,17 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no cell {', '.join(sorted(unknown))}")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    results = load()
     for cell in CELLS:
         if options.cell and cell.name not in options.cell:
             continue
         print(f"{cell.name} ...", file=sys.stderr, flush=True)
-        before = results[cell.name]
         new = run(cell, options.group or GROUPS, keep=options.keep)
-        results[cell.name] = replace(new, outcomes={**before.outcomes, **new.outcomes})
+        results = load()  # another call may have written meanwhile
+        results[cell.name] = merged(results[cell.name], new)
         ran = {name: vars(result) for name, result in results.items() if result.date}
         RESULTS.write_text(json.dumps(ran, indent=1) + "\n")
         PAGE.write_text(with_table(PAGE.read_text(), render(results)))
-        print(f"{cell.name}: {results[cell.name].outcomes}", file=sys.stderr, flush=True)
+        print(f"{cell.name}: {new.outcomes}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import record_row
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
@@ -48,7 +50,10 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         sources=tuple(options.source),
         sinks=tuple(options.sink),
         tables=[
-            options.connected(PostgresTable.named(name) or IcebergTable(name, options.catalog))
+            _connected(
+                options,
+                PostgresTable.named(name) or DeltaTable.named(name) or IcebergTable(name, options.catalog),
+            )
             for name in options.table
         ],
         oldest=_interval(options)[0] if options.interval else None,
@@ -63,6 +68,12 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
     failed = [row["name"] for row in rows if row["status"] == "fail"]
     data = {"healthy": not failed, "failed": failed, "checks": rows}
     return Outcome(data, {"checks": rows}, FOUND if failed else DONE)
+
+
+def _connected(options: Namespace, table: Any) -> Any:
+    """Return a table with the properties of its connection; of Delta Lake an option names it."""
+    is_stored = isinstance(table, DeltaTable) and table.store is not None
+    return options.connected(replace(table, connection=options.storage) if is_stored else table)
 
 
 def plan(target: Deployment, options: Namespace) -> Outcome:
@@ -147,7 +158,7 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
     findings = [
         item.to_dict()
         for record in records
-        for item in verify_output(target.kafka, record, connected=options.connected)
+        for item in verify_output(target.kafka, record, connected=partial(_connected, options))
     ]
     wrong = [item for item in findings if item["outcome"] == "mismatch"]
     data = {

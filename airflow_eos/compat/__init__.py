@@ -6,10 +6,11 @@ be done, or nothing. docs/airflow-versions.md lists what an older Airflow cannot
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from airflow import __version__ as _installed
 
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     import datetime as dt
 
 Read = TypeVar("Read", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 __all__ = [
     "AIRFLOW_VERSION",
@@ -80,6 +83,7 @@ __all__ = [
     "stats",
     "supported_version",
     "timetable_field",
+    "to_thread",
     "with_options_of_providers",
 ]
 
@@ -110,6 +114,22 @@ def with_options_of_providers(reads: Read) -> Read:
 
         return cast("Read", providers_configuration_loaded(reads))
     return reads
+
+
+async def to_thread(
+    function: Callable[Arguments, Answer], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Answer:
+    """Run a blocking function of a trigger in a thread, as :func:`asyncio.to_thread`.
+
+    The function may read connections and variables, and mask secrets. Airflow 3.1 sends such a request on the
+    triggerer's event loop only from a thread that asgiref has started. From any other thread it reads the
+    answer in another loop: the request fails, or takes the answer to another one and the triggerer stops.
+    """
+    if AIRFLOW_VERSION < (3, 2):
+        from asgiref.sync import sync_to_async
+
+        return await sync_to_async(function, thread_sensitive=False)(*args, **kwargs)
+    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 # -- schedules --------------------------------------------------------------------------------------------

@@ -48,6 +48,32 @@ class TableReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRows:
+    """Rows of a run's earlier commit that a reprocessing takes out.
+
+    :param receipt: of that commit.
+    :param label: first part of the names of its data files.
+    """
+
+    receipt: TableReceipt
+    label: str
+
+    @property
+    def snapshot(self) -> int:
+        """Id of the commit's snapshot."""
+        return self.receipt.snapshot
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {**self.receipt.to_dict(), "label": self.label}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EarlierRows:
+        """Read the JSON form; versions before labels wrote it for Iceberg alone, which needs none."""
+        return cls(TableReceipt.from_dict(data), text(data.get("label", "")))
+
+
+@dataclass(frozen=True, slots=True)
 class DataFileMade:
     """A data file that a task wrote; no reader sees it before it is published.
 
@@ -145,7 +171,7 @@ class TableCommit:
     scope: str
     published: PublishedRuns
     files: tuple[DataFileMade, ...] = ()
-    replaces: tuple[TableReceipt, ...] = ()
+    replaces: tuple[EarlierRows, ...] = ()
     summary: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -19,6 +19,7 @@ from airflow_eos.model.relations import (
     TABLE_REFUSES,
     check_dead_letter_topic,
     check_explicit,
+    check_letters_beside_table,
     check_sink,
     check_source_partition,
     check_table,
@@ -306,6 +307,7 @@ TABLE: tuple[Row, ...] = (
     # what must fit each other
     Row(("sink_topic", "topics", "ledger", "allow_loop"), _sink),
     Row(("dead_letter_topic", "topics", "ledger"), _dead_letters),
+    Row(("sink", "dead_letter_topic", "max_dead_letters"), check_letters_beside_table),
     *(Row(("sink", name), _beside_table(name)) for name in TABLE_REFUSES),
     Row(("source_partition", "topics"), _partition_of),
     Row(("ranges", "topics", "source_partition"), _ranges_of),

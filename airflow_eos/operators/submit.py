@@ -75,7 +75,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
         that the driver can import. Not templated: whoever triggers a Dag does not choose the code.
     :param application: instead of ``process``: an application whose last statement is
-        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is no file here
+        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is not a file here
         (``local:///...``, ``s3a://...``) gets the specification by ``--files`` in cluster mode, and so does
         every executor.
     :param deferrable: in cluster mode, wait in the triggerer and free the worker

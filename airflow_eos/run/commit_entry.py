@@ -14,6 +14,7 @@ from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.ports import Sealed
 from airflow_eos.run import laws
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planned
@@ -27,6 +28,7 @@ class CommitEntry:
 
     :param key: the run key; a reprocessing has its own.
     :param details: versions, notes and other details of the record.
+    :param letters: dead letters of the transaction beside a table; else they are among the sealed records.
     """
 
     spec: RunSpec
@@ -36,6 +38,7 @@ class CommitEntry:
     planned: Planned
     manifest: SealedManifest
     details: Mapping[str, object]
+    letters: Sealed | None = None
 
     @property
     def topics(self) -> frozenset[str]:

@@ -127,7 +127,9 @@ class Endings:
             return None
         return self.superseded(work, RunFenced(f"{work.key}: a newer attempt has taken the epoch"))
 
-    def ended_older(self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer) -> None:
+    def ended_older(
+        self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer
+    ) -> RunRecord | None:
         """Count a transaction of an earlier attempt that was ended: this epoch is used up.
 
         :param answer: the coordinator's.
@@ -146,6 +148,7 @@ class Endings:
                 f"{work.key}: an earlier transaction of {work.transactional_id} stays open although its "
                 f"markers were written {MAX_ENDED_OLDER} times; see `airflow eos repair`"
             )
+        return None
 
     def abort_quietly(self, producer: ProducerIdentity) -> None:
         """Abort after an error that matters more; if this fails, the transaction's time-out aborts it."""

@@ -13,7 +13,7 @@ with offsets and record after it, and an attempt settles an open INTENT first
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
@@ -21,7 +21,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
-from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.spec import RunSpec
@@ -166,8 +166,7 @@ class RunProtocol:
             self._trace.enter(State.FENCED)
             ended = self._unfinished.end_in_ledger(session.identity)
             if ended is not None:
-                self._endings.ended_older(work, session, ended)
-                return None
+                return self._endings.ended_older(work, session, ended)
             return self._behind_the_fence(work, session)
         finally:
             session.close()
@@ -207,15 +206,12 @@ class RunProtocol:
 
     def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
         """Write the sealed batches, and commit; with a table, this takes two epochs."""
-        names = self._topics_written(work)
-        topics = self._collaborators.cluster.describe_topics(sorted(names)) if names else {}
-        if work.sealed is not None:
-            self._targets.fit(work.sealed.manifest, topics)
+        topics = self._described(self._topics_written(work))
+        manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
+        self._targets.fit(manifest, topics)
         ended = self._unfinished.end_in_topics(session.identity, topics.values())
         if ended is not None:
-            self._endings.ended_older(work, session, ended)
-            return None
-        manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
+            return self._endings.ended_older(work, session, ended)
         entry = self._commit_entry(work, planned, manifest)
         if self._table is not None and self._table.changes_table(work):
             if work.intent is None:
@@ -224,6 +220,10 @@ class RunProtocol:
                 entry = self._table.publish(work)
             except RunFenced as fenced:
                 return self._endings.superseded(work, fenced)
+        elif self._table is not None:
+            entry = self._table.without_rows(entry)
+        if entry.letters is not None:
+            self._targets.fit(entry.manifest, topics)
         return self._commit(work, entry, session)
 
     def _settle(
@@ -234,10 +234,18 @@ class RunProtocol:
         entry = steps.settle(work, intent)
         if entry is None:
             return steps.take_back(work, session)
+        topics = self._described(entry.topics)
+        self._targets.fit(entry.manifest, topics)
+        ended = self._unfinished.end_in_topics(session.identity, topics.values())
+        if ended is not None:
+            return self._endings.ended_older(work, session, ended)
         if self._commit(work, entry, session, is_own=False) is None:
             return None
         work.forget(self._collaborators.data)
         return self._endings.used_up(work, session)
+
+    def _described(self, names: Collection[str]) -> Mapping[str, TopicDescription]:
+        return self._collaborators.cluster.describe_topics(sorted(names)) if names else {}
 
     def _topics_written(self, work: UnitOfWork) -> set[str]:
         """Return the topics in which an attempt at this work may have left a transaction open."""
@@ -301,12 +309,8 @@ class RunProtocol:
         manifest = work.sealed.manifest
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
         refuse_loop(self._spec, manifest)
-        log.info(
-            "sealed %d records, %d bytes, for %d partitions",
-            manifest.records,
-            manifest.size,
-            len(manifest.targets),
-        )
+        counts = (manifest.records, manifest.size, len(manifest.targets))
+        log.info("sealed %d records, %d bytes, for %d partitions", *counts)
 
     def _commit(
         self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession, *, is_own: bool = True
@@ -347,9 +351,10 @@ class RunProtocol:
             session.add_partitions(manifest.partitions)
         self._trace.enter(State.OPEN)
         receipts: Sequence[PartitionReceipt] = ()
-        if work.sealed is not None and manifest.targets:
+        sealed = work.sealed if entry.letters is None else entry.letters
+        if sealed is not None and manifest.targets:
             timeout = laws.send_timeout(self._spec.transaction_timeout, self._collaborators.clock() - opened)
-            receipts = self._collaborators.data.send(work.sealed, session.identity, timeout)
+            receipts = self._collaborators.data.send(sealed, session.identity, timeout)
         laws.exactly_one_receipt(receipts)
         laws.receipts_match(manifest, receipts)
         self._trace.enter(State.WRITTEN)

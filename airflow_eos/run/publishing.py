@@ -26,7 +26,14 @@ from dataclasses import dataclass
 from airflow_eos.exceptions import EosError, OutcomeUnknown, RunFenced, TableChanged, TableReplaced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.model.table import DataFileMade, PublishedRun, TableCommit, TableLayout, TableReceipt
+from airflow_eos.model.table import (
+    DataFileMade,
+    EarlierRows,
+    PublishedRun,
+    TableCommit,
+    TableLayout,
+    TableReceipt,
+)
 from airflow_eos.ports import TableMoved, TableSink, TableVersion
 
 log = logging.getLogger(__name__)
@@ -53,13 +60,13 @@ class Claim:
     lasting: bool
     summary: tuple[tuple[str, str], ...] = ()
     intent_at: str = ""
-    replaces: tuple[TableReceipt, ...] = ()
+    replaces: tuple[EarlierRows, ...] = ()
 
     @classmethod
     def of(cls, intent: Intent, transactional_id: str, branch: str | None, intent_at: str) -> Claim:
         """Return the claim of an INTENT."""
         record = intent.record
-        replaced = ",".join(str(receipt.snapshot) for receipt in intent.replaces)
+        replaced = ",".join(str(rows.snapshot) for rows in intent.replaces)
         return cls(
             key=intent.key,
             scope=keys.table_scope(transactional_id, branch),
@@ -204,10 +211,15 @@ class Publisher:
             scope=claim.scope,
             published=version.published.with_run(claim.scope, own, over),
             files=tuple(files),
-            replaces=() if own.receipt is None else claim.replaces,
+            replaces=rows_taken_out(claim, own),
             summary=summary,
         )
         return self._table.commit(version, change)
+
+
+def rows_taken_out(claim: Claim, own: PublishedRun) -> tuple[EarlierRows, ...]:
+    """Return the rows that a commit takes out: a bar changes no row."""
+    return () if own.receipt is None else claim.replaces
 
 
 def published_by(version: TableVersion, claim: Claim) -> TableReceipt | None:

@@ -14,14 +14,14 @@ from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
-from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.publishing import Claim, Publisher
-from airflow_eos.run.replacing import REPLACED, earlier_rows, replacing
+from airflow_eos.run.replacing import REPLACED, earlier_rows, file_label
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.model.table import DataFileMade, TableReceipt
-    from airflow_eos.ports import ProducerSession, TableSink, TableVersion, TableWriter
+    from airflow_eos.model.table import DataFileMade, EarlierRows, TableReceipt
+    from airflow_eos.ports import ProducerSession, Sealed, TableSink, TableVersion, TableWriter
     from airflow_eos.run.collaborators import Collaborators
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableEntry(CommitEntry):
     """A run's commit, from its INTENT: the same for every attempt.
 
@@ -65,7 +65,7 @@ class TableEntry(CommitEntry):
         """Return the run record of the INTENT, with the table's receipt."""
         table = {"sink": self.intent.sink, "uuid": self.intent.layout.uuid, **self.receipt.to_dict()}
         if self.intent.replaces:
-            table[REPLACED] = [receipt.snapshot for receipt in self.intent.replaces]
+            table[REPLACED] = [rows.snapshot for rows in self.intent.replaces]
         return replace(
             self.intent.record,
             receipts=tuple(receipts),
@@ -96,7 +96,7 @@ class TableCommits:
         self._table = table
         self._started_at = started_at
         self._version: TableVersion | None = None
-        self._replaces: tuple[TableReceipt, ...] = ()
+        self._replaces: tuple[EarlierRows, ...] = ()
         self._publisher = Publisher(table, self._committed, sleep=collaborators.sleep)
 
     # -- the ledger --
@@ -154,13 +154,25 @@ class TableCommits:
             offsets_group=plan.offsets_group,
             messages=tuple(entry.messages(record)[1:]),
             replaces=self._replaces,
+            letters=self.letters_due(entry.manifest),
         )
 
-    def entry(self, intent: Intent, transactional_id: str, receipt: TableReceipt) -> TableEntry:
+    def letters_due(self, manifest: SealedManifest) -> DueLetters | None:
+        """Return the dead letters that belong to the transaction of a sealed run."""
+        topic = self._spec.dead_letter_topic
+        if topic is None or not manifest.letters_due:
+            return None
+        return DueLetters.of(topic, manifest.letters_due)
+
+    def entry(
+        self, intent: Intent, transactional_id: str, receipt: TableReceipt, letters: Sealed | None
+    ) -> TableEntry:
         """Return the commit of a published run, the same for every attempt.
 
         The rows are in the table, so later changes (a moved group, a topic made again) do not prevent their
         record. The plan was checked before it was published, and the next plan will be.
+
+        :param letters: the dead letters of the INTENT.
         """
         record = intent.record
         plan = RunPlan(record.mode, record.ranges, {}, intent.offsets_group, advances=False)
@@ -170,8 +182,9 @@ class TableCommits:
             started_at=self._started_at,
             key=intent.key,
             planned=Planned(plan, {}),
-            manifest=SealedManifest(()),
+            manifest=SealedManifest(()) if letters is None else letters.manifest,
             details={},
+            letters=letters,
             intent=intent,
             transactional_id=transactional_id,
             receipt=receipt,
@@ -188,10 +201,9 @@ class TableCommits:
         """
         self._version = version = self._table.load()
         self._replaces = ()
-        sink = self._spec.sink
-        if isinstance(sink, IcebergTable) and sink.reprocess == "replace":
+        if self._spec.sink is not None and self._spec.sink.reprocess == "replace":
             self._replaces = earlier_rows(earlier, self._table.name, version.layout.uuid)
-            replacing(self._table).refuse_rewritten(version, self._replaces)
+            self._table.refuse_rewritten(version, self._replaces)
 
     def changes(self, files: Sequence[DataFileMade]) -> bool:
         """Return whether a run with these data files changes the table."""
@@ -199,7 +211,7 @@ class TableCommits:
 
     def writer(self, key: str) -> TableWriter:
         """Return the writer of the run's data files, whose names contain a digest of its key."""
-        return self._table.writer(self._known_version(), keys.pruned_digest(key))
+        return self._table.writer(self._known_version(), file_label(key))
 
     def publish(self, intent: Intent, transactional_id: str, files: Sequence[DataFileMade]) -> TableReceipt:
         """Publish the sealed rows; see :meth:`~airflow_eos.run.publishing.Publisher.publish`."""

@@ -5,6 +5,7 @@ Each step is one epoch: the small transaction of an INTENT, or of its tombstone,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.run.states import State
@@ -12,12 +13,13 @@ from airflow_eos.run.states import State
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.intent import Intent
     from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.table import TableReceipt
     from airflow_eos.ports import ProducerSession, TableWriter
     from airflow_eos.run.commit_entry import CommitEntry
     from airflow_eos.run.endings import Endings
     from airflow_eos.run.kill import Kill
     from airflow_eos.run.states import Trace
-    from airflow_eos.run.table_commits import TableCommits
+    from airflow_eos.run.table_commits import TableCommits, TableEntry
     from airflow_eos.run.unit_of_work import UnitOfWork
 
 
@@ -71,7 +73,16 @@ class TableSteps:
         receipt = self._tables.publish(work.intent, work.transactional_id, files)
         work.published = True
         self._trace.enter(State.PUBLISHED)
-        return self._tables.entry(work.intent, work.transactional_id, receipt)
+        return self._entry(work, work.intent, receipt)
+
+    def without_rows(self, entry: CommitEntry) -> CommitEntry:
+        """Return what the transaction of a run says that leaves the table as it is: its dead letters too."""
+        due = self._tables.letters_due(entry.manifest)
+        if due is None:
+            return entry
+        letters = self._endings.data.seal_letters(due)
+        manifest = replace(entry.manifest, targets=letters.manifest.targets)
+        return replace(entry, letters=letters, manifest=manifest)
 
     def settle(self, work: UnitOfWork, intent: Intent) -> CommitEntry | None:
         """Return the commit of an earlier attempt's INTENT; None if it is not published and never can be."""
@@ -79,7 +90,11 @@ class TableSteps:
         if receipt is None:
             return None
         self._trace.enter(State.PUBLISHED)
-        return self._tables.entry(intent, work.transactional_id, receipt)
+        return self._entry(work, intent, receipt)
+
+    def _entry(self, work: UnitOfWork, intent: Intent, receipt: TableReceipt) -> TableEntry:
+        letters = None if intent.letters is None else self._endings.data.seal_letters(intent.letters)
+        return self._tables.entry(intent, work.transactional_id, receipt, letters)
 
     def take_back(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
         """Take an INTENT back that can never be published any more."""

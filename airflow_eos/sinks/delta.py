@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,14 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTa
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.delta_features import refuse_unwritable
+from airflow_eos.sinks.delta_rows import files_as_added
 from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     import deltalake
 
     from airflow_eos.model.delta_table import DeltaTable
-    from airflow_eos.model.table import TableCommit
+    from airflow_eos.model.table import EarlierRows, TableCommit
     from airflow_eos.sinks.delta_files import DeltaFiles
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
@@ -148,11 +149,15 @@ class DeltaSink:
 
         return DeltaFiles.of(self.name, self._sink.uri, self._options, version.table, label)
 
+    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
+        """Look whether data files are there as they were added."""
+        files_as_added(version.table, replaces, self.name)
+
     def commit(self, version: Any, change: TableCommit) -> TableReceipt:
-        """Append files with the run's token as the version of its transaction, in one compare-and-set."""
+        """Append files, and remove those that are replaced, with the run's token, in one compare-and-set."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import AddAction
+        from deltalake.transaction import AddAction, RemoveAction
 
         table = version.table
         receipt = change.receipt(table.version() + 1)
@@ -166,7 +171,9 @@ class DeltaSink:
                 for name, number in numbers.items()
             ],
         )
+        removed = files_as_added(table, change.replaces, self.name)
         actions = [AddAction(**json.loads(file.data)) for file in change.files]
+        actions += [RemoveAction(data_change=True, deletion_timestamp=now, **file) for file in removed]
         try:
             table.create_write_transaction(
                 actions,

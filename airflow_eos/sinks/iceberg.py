@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_eos.model.iceberg_table import IcebergTable
-    from airflow_eos.model.table import TableCommit
+    from airflow_eos.model.table import EarlierRows, TableCommit
     from airflow_eos.sinks.iceberg_files import IcebergFiles
 
 MAIN = "main"
@@ -55,8 +56,8 @@ class IcebergVersion:
         return None
 
 
-class IcebergSink:
-    """Implements ``airflow_eos.ports.ReplacingSink``.
+class IcebergSink(Closeable):
+    """Implements ``airflow_eos.ports.TableSink``.
 
     :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
@@ -105,6 +106,12 @@ class IcebergSink:
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
         return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
 
+    def close(self) -> None:
+        """Give up the connections to the catalog, such as those to the database of one in SQL."""
+        catalog, self._catalog = self._catalog, None
+        if catalog is not None:
+            catalog.close()
+
     def writer(self, version: Any, label: str) -> IcebergFiles:
         """Return what writes data files for this version."""
         from airflow_eos.sinks.iceberg_files import IcebergFiles
@@ -129,7 +136,7 @@ class IcebergSink:
             label,
         )
 
-    def refuse_rewritten(self, version: Any, replaces: Sequence[TableReceipt]) -> None:
+    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
         """Look whether rows are there as they were written."""
         self._files_as_added(version, replaces)
 
@@ -173,9 +180,10 @@ class IcebergSink:
         table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
         return receipt
 
-    def _files_as_added(self, version: Any, receipts: Sequence[TableReceipt]) -> list[DataFile]:
+    def _files_as_added(self, version: Any, replaces: Sequence[EarlierRows]) -> list[DataFile]:
         from airflow_eos.sinks.iceberg_rows import files_as_added
 
+        receipts = [rows.receipt for rows in replaces]
         return files_as_added(version.table, self._sink.branch or MAIN, receipts, self.name)
 
     def _name_hint(self) -> str:

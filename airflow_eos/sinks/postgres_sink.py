@@ -20,7 +20,7 @@ from psycopg import sql
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import EosError, OutcomeUnknown, SendError, StagedRowsLost, TableRefused
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.table import DataFileMade, TableCommit, TableReceipt
+from airflow_eos.model.table import DataFileMade, EarlierRows, TableCommit, TableReceipt
 from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.postgres_catalog import (
     CONTROL_TABLE,
@@ -41,6 +41,7 @@ from airflow_eos.sinks.postgres_session import (
     reason,
     transaction,
 )
+from airflow_eos.sinks.postgres_written import refuse_rewritten
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,17 @@ class PostgresSink(Closeable):
 
     def load(self) -> PostgresVersion:
         """Look at the table now."""
+        with self._looking() as connection:
+            make_control_table(connection, self.name)
+            target = find_target(connection, self._sink)
+            return find_version(connection, target, self._pipeline)
+
+    @contextmanager
+    def _looking(self) -> Iterator[psycopg.Connection[Any]]:
+        """Open a transaction in which nothing is published: a retry may always look again."""
         try:
             with self._transaction() as connection:
-                make_control_table(connection, self.name)
-                target = find_target(connection, self._sink)
-                return find_version(connection, target, self._pipeline)
+                yield connection
         except EosError:
             raise
         except Exception as error:  # noqa: BLE001 - of any server, of any pooler
@@ -117,18 +124,24 @@ class PostgresSink(Closeable):
             self.name, self._sink.properties or {}, staging, version.target.columns, tuple(self._sink.key)
         )
 
+    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:  # noqa: ARG002
+        """Look whether rows are there as they were written."""
+        with self._looking() as connection:
+            refuse_rewritten(connection, self._sink, replaces)
+
     def commit(self, version: Any, change: TableCommit) -> TableReceipt:
-        """Publish staged rows and say so, in one transaction."""
+        """Publish staged rows, delete those that they replace, and say so, in one transaction."""
         staged = [StagedRows.of(file) for file in change.files]
         try:
             with self._transaction() as connection:
                 self._check_staged(connection, change.files, staged)
                 try:
-                    if staged:
+                    if staged or change.replaces:
                         self._lock_target(connection, version.target)
                     self._lock_version(connection, version)
                 except psycopg.errors.UndefinedTable as error:
                     raise TableMoved(self._reason(error)) from None
+                refuse_rewritten(connection, self._sink, change.replaces, delete=True)
                 rows = self._insert(connection, staged)
                 ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
                 receipt = TableReceipt(snapshot, len(staged), rows)

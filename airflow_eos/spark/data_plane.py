@@ -285,7 +285,8 @@ class SparkDataPlane:
                 blocks.free()
                 raise
         dead_letters = counts.dead_letters + len(sealing.set_aside.records)
-        manifest = SealedManifest(counts.targets, read, late, dead_letters)
+        due = sealing.letters_due(counts)
+        manifest = SealedManifest(counts.targets, read, late, dead_letters, due)
         if dead_letters:
             log.warning(
                 "process failed on %d records, which go to topic %s with the error in their headers",
@@ -380,7 +381,7 @@ class SparkDataPlane:
         def raises(part: Sequence[OffsetRange]) -> bool:
             self._check_cancelled()
             try:
-                sealing.try_on(part)
+                sealing.try_on(part, writes=kind is not ProcessFailed)
             except Exception as error:  # noqa: BLE001 - another failure names no record
                 return type(process_error(error, self._mark)) is kind
             return False

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
 from airflow_eos.spark.errors import process_failed, root_cause
 from airflow_eos.task_signals import class_names, signal_of
@@ -51,10 +52,10 @@ def is_records(error: BaseException) -> bool:
     return not isinstance(error, NOT_THE_RECORDS) and signal_of(class_names(error)) is None
 
 
-def place_of(record: pa.RecordBatch) -> str:
+def place_of(record: pa.RecordBatch) -> tuple[str, int, int]:
     """Return topic, partition and offset of a batch's first record."""
     topic, partition, offset = (record.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
-    return f"{topic}-{partition}, offset {offset}"
+    return topic, partition, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class DeadLetters:
     :param failed: makes the error of a run that fails, from an exception that no record caused.
     :param target: the topic of dead letters, if its settings are known.
     :param fits: returns whether that topic takes a dead letter of this size.
+    :param only_names: keep the places of the records alone; the letters are made later.
     """
 
     rule: DeadLetterRule
@@ -102,14 +104,20 @@ class DeadLetters:
     )
     target: TargetTopic | None = None
     fits: Callable[[pa.Table], bool] = field(default=lambda _letter: True)
-    first: str | None = None
-    """Place and error of the first one."""
+    only_names: bool = False
+    records: list[FailingRecord] = field(default_factory=list)
+    """The records, in the order in which they were read."""
     _letters: list[pa.Table] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         """Number of dead letters."""
-        return len(self._letters)
+        return len(self.records)
+
+    @property
+    def first(self) -> str | None:
+        """Place and error of the first one."""
+        return str(self.records[0]) if self.records else None
 
     def results(self, batch: pa.RecordBatch) -> Iterator[Any]:
         """Yield the function's results for a batch, in order; keep the records on which it raises.
@@ -143,32 +151,34 @@ class DeadLetters:
             [column.combine_chunks() for column in letters.columns], schema=SCHEMA
         )
 
-    def keep(self, record: pa.RecordBatch, cause: str) -> None:
+    def keep(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str] = ()) -> None:
         """Make a dead letter of a record, as large as its topic takes.
 
         :param record: one row.
+        :param lacks: parts of the record that the row does not have.
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
-        if self.first is None:
-            self.first = f"{place_of(record)}: {cause}"
-        if self.count >= self.rule.at_most:
-            raise self.rule.too_many(self.count + 1, self.first)
-        for letter in self._ever_smaller(record, cause):
+        self.records.append(FailingRecord(*place_of(record), cause))
+        if self.count > self.rule.at_most:
+            raise self.rule.too_many(self.count, self.first)
+        if self.only_names:
+            return
+        for letter in self._ever_smaller(record, cause, lacks):
             self._letters.append(letter)
             if self.fits(letter):
                 return
             self._letters.pop()
         self._letters.append(letter)  # the sealer says what is wrong with the topic
 
-    def _ever_smaller(self, record: pa.RecordBatch, cause: str) -> Iterator[pa.Table]:
+    def _ever_smaller(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
         none = pa.nulls(1, HEADERS_TYPE)
         names = record.schema.names
         value = record.column("value")[0]
         key = record.column("key")[0] if "key" in names else pa.scalar(None, pa.binary())
         own = record.column("headers") if "headers" in names else none
         short = cause[:_SHORT]
-        yield self._letter(record, value, key, own, cause)
-        yield self._letter(record, value, key, own, short)
+        yield self._letter(record, value, key, own, cause, lacks)
+        yield self._letter(record, value, key, own, short, lacks)
         cut = ["headers"] if pc.sum(pc.list_value_length(own)).as_py() else []
         if cut:
             yield self._letter(record, value, key, none, short, cut)
@@ -190,9 +200,7 @@ class DeadLetters:
         at_most: int | None = None,
     ) -> pa.Table:
         """Return a dead letter without the parts ``cut``, with at most so many bytes of value and of key."""
-        topic, partition, offset = (
-            record.column(name)[0].as_py() for name in ("topic", "partition", "offset")
-        )
+        topic, partition, offset = place_of(record)
         added = [
             ("error", cause),
             ("source.topic", topic),

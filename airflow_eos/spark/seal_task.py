@@ -6,6 +6,7 @@ and yields them: memory is one flush.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -272,14 +273,22 @@ class ArrowSealTask:
         rows = SealedRows(number, attempt_id)
         for number_read, count in counts:
             rows.add(0, None, READ_TRAILER_PARTITION - number_read, count.late, count.records, None)
-        if dead is not None and dead.first is not None:
-            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, dead.first.encode())
+        if dead is not None and dead.count:
+            # Letters that are made later need all places, a message only the first one.
+            named = dead.records if dead.only_names else dead.records[:1]
+            places = json.dumps([record.to_list() for record in named]).encode()
+            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, places)
         yield rows.batch()
 
     def _letters(self, rule: DeadLetterRule) -> DeadLetters:
         target = self.seal.targets.get(rule.topic)
         return DeadLetters(
-            rule, self._call, self._located, target, lambda letter: self.seal.fits(letter, target)
+            rule,
+            self._call,
+            self._located,
+            target,
+            lambda letter: self.seal.fits(letter, target),
+            only_names=not isinstance(self.seal, SealTask),
         )
 
     def _transformed(
@@ -294,7 +303,7 @@ class ArrowSealTask:
                 count.add(batch)
                 yield from self._rows_of(batch, dead)
             counts.append((first + place, count))
-        if dead is not None and dead.count:
+        if dead is not None and dead.count and not dead.only_names:
             table = sink_rows(dead.batch(), None, ())
             assert table is not None
             yield from table.to_batches()

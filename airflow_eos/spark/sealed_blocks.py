@@ -7,6 +7,7 @@ of a trailer are not met; the ranges are then sealed again.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.output import SealedTarget
 from airflow_eos.spark.sealed_rows import DEAD_TRAILER_PARTITION, READ_TRAILER_PARTITION, SCHEMA
 
@@ -37,14 +39,19 @@ class BlockCounts:
     :param reads: (records read, late ones) per slice, if seal tasks read by themselves.
     :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
     :param dead_letters: records on which the process raised.
-    :param first_dead_letter: place and error of one of them.
+    :param failing: the dead letters' records that are named, in the order of their tasks.
     """
 
     targets: tuple[SealedTarget, ...]
     reads: Mapping[int, tuple[int, int]]
     attempts: Mapping[int, int]
     dead_letters: int = 0
-    first_dead_letter: str | None = None
+    failing: tuple[FailingRecord, ...] = ()
+
+    @property
+    def first_dead_letter(self) -> str | None:
+        """Place and error of the first one, of the first task that has any."""
+        return str(self.failing[0]) if self.failing else None
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
@@ -99,7 +106,7 @@ class _Blocks:
     totals: dict[int, int] = field(default_factory=dict)
     reads: dict[int, tuple[int, int]] = field(default_factory=dict)
     dead_letters: int = 0
-    notes: dict[int, str] = field(default_factory=dict)
+    failing: dict[int, list[FailingRecord]] = field(default_factory=dict)
 
     def add(
         self,
@@ -128,7 +135,7 @@ class _Blocks:
                 self.reads[number] = (records, seq)
             elif partition == DEAD_TRAILER_PARTITION:
                 self.dead_letters += records
-                self.notes[seal_partition] = (note or b"").decode()
+                self.failing[seal_partition] = list(map(FailingRecord.from_list, json.loads(note or b"[]")))
             else:
                 self.totals[seal_partition] = records
             return
@@ -170,5 +177,5 @@ class _Blocks:
             self.reads,
             self.attempts,
             self.dead_letters,
-            self.notes[min(self.notes)] if self.notes else None,
+            tuple(record for _, of_task in sorted(self.failing.items()) for record in of_task),
         )

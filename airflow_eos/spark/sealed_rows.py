@@ -7,8 +7,9 @@ a sealed batch            its bytes       number of the batch, from 0, per targe
 trailer of a target       null            number of batches and records this task sealed for it
 trailer of the seal task  null, no topic  number of targets and records of the task; goes to owner 0
 trailer of a slice        null, no topic  late records, and records read; where the seal task itself reads
-trailer of dead letters   text, no topic  0, and records on which the process raised; where there are any.
-                                          The text says place and error of the first one
+trailer of dead letters   JSON, no topic  0, and records on which the process raised; where there are any.
+                                          The JSON lists place and error of the first one; of all of them
+                                          where the sink is a table
 ========================  ==============  =========================================================
 
 Every row has the number of its seal task (``seal_partition``) and Spark's unique id of its attempt. A task

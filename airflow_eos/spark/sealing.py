@@ -5,6 +5,7 @@ In both, earlier tasks read earlier slices, so order and manifest are the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.model.dead_letter import FailingRecord
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
@@ -69,6 +71,13 @@ def sealing_class(process: Callable[..., Any]) -> type[Sealing]:
 
 def _added(count: int, other: int) -> int:
     return NOT_COUNTED if NOT_COUNTED in (count, other) else count + other
+
+
+def _trial(task: SealTask | TableSealTask, writes: bool) -> SealTask | TableSealTask:
+    """Return what seals rows that are discarded: in a table's storage nothing is left of them."""
+    from airflow_eos.spark.table_seal_task import TableSealTask
+
+    return replace(task, writes=writes) if isinstance(task, TableSealTask) else task
 
 
 def _throw_away(rows: DataFrame) -> None:
@@ -118,8 +127,11 @@ class Sealing:
         """Return the sealed rows."""
         raise NotImplementedError
 
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
-        """Process and seal some of the ranges and discard the result; raises the errors of that."""
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
+        """Process and seal some of the ranges and discard the result; raises the errors of that.
+
+        :param writes: write a table's data files too, or stage its rows: to see what its storage refuses.
+        """
         raise NotImplementedError
 
     def reads(self, routed: Any, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
@@ -147,6 +159,12 @@ class Sealing:
             self._config, layout, targets, sink, self._spec.compression, self._mark, self._plan.headers
         )
         return task, layout
+
+    def letters_due(self, counts: BlockCounts) -> tuple[FailingRecord, ...]:
+        """Return the records that are dead letters and of which the seal made none: the sink is a table."""
+        if self._writer is None:
+            return ()
+        return (*counts.failing, *self.set_aside.failing)
 
     def _tasks_of(self, ranges: Sequence[OffsetRange]) -> Sequence[Sequence[OffsetRange]]:
         return pack_slices(plan_slices(ranges, self._slots), self._slots)
@@ -176,7 +194,7 @@ class FrameSealing(Sealing):
         )
         rows = self._processed(self._counter.attach(source))
         self._sealer, layout = self._seal_task(open_ended="topic" in rows.columns)
-        if self.set_aside.records:
+        if self.set_aside.records and self._writer is None:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
         if any(field.dataType.typeName() in NESTED for field in rows.schema):
             self._settings = settings_of_few_rows(self._spark)
@@ -187,7 +205,7 @@ class FrameSealing(Sealing):
         from airflow_eos.spark.source import source_frame
 
         assert self.dead_letters is not None
-        assert isinstance(self._sealer, SealTask), "a run with a table has no dead letters"
+        assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
         records = sorted(self.set_aside.records)
         partitions = {record.topic_partition: record for record in records}
         self._letter_counter = counter = self._counts(list(partitions.values()), records)
@@ -202,14 +220,14 @@ class FrameSealing(Sealing):
             return table_frame(result, self._writer.check)
         return sink_columns(result, self._spec.sink_topic, self._spec.source_topics)
 
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
         """Process and seal some of the ranges and discard the result."""
         from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.source import source_frame
 
         source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
         with settings(self._spark, self._settings):
-            _throw_away(self._processed(source).mapInArrow(self._sealer, DDL))
+            _throw_away(self._processed(source).mapInArrow(_trial(self._sealer, writes), DDL))
 
     def reads(
         self,
@@ -219,8 +237,11 @@ class FrameSealing(Sealing):
         """Return the counts of the source DataFrame and of the records that are set aside."""
         read, late = self._counter.read(routed)
         if self._letter_counter is None:
-            return read, late
-        letters, late_letters = self._letter_counter.read(routed)
+            # Beside a table they are read when the run commits: whether they are late is not known yet.
+            letters: Mapping[TopicPartition, int] = Counter(r.topic_partition for r in self.set_aside.records)
+            late_letters = 0
+        else:
+            letters, late_letters = self._letter_counter.read(routed)
         counts_by_partition = {tp: _added(count, letters.get(tp, 0)) for tp, count in read.items()}
         return counts_by_partition, _added(late, late_letters)
 
@@ -239,10 +260,11 @@ class ArrowSealing(Sealing):
         # Row i of a range in as many partitions as rows is in partition i.
         return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
 
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
         """Process and seal some of the ranges and discard the result."""
         tasks = self._tasks_of(ranges)
-        _throw_away(self._rows_of(replace(self._task, tasks=tasks), len(tasks)))
+        task = replace(self._task, tasks=tasks, seal=_trial(self._task.seal, writes))
+        _throw_away(self._rows_of(task, len(tasks)))
 
     def tasks(self) -> ArrowTasks:
         """Return the tasks."""

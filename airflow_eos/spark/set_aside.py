@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_eos.exceptions import EosError, ProcessFailed, ProtocolViolation
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, DeadLetters
+from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, DeadLetters, place_of
 from airflow_eos.task_signals import signal_of
 
 if TYPE_CHECKING:
@@ -56,11 +57,17 @@ class SetAside:
     seconds: float = 0.0
 
     @property
+    def failing(self) -> list[FailingRecord]:
+        """The records and their errors, in order."""
+        return [
+            FailingRecord(record.topic, record.partition, record.start, self.records[record])
+            for record in sorted(self.records)
+        ]
+
+    @property
     def first(self) -> str | None:
         """Place and error of the first record, for messages."""
-        for record in sorted(self.records):
-            return f"{record.topic_partition}, offset {record.start}: {self.records[record]}"
-        return None
+        return next(map(str, self.failing), None)
 
     def without(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges without these records, in their order; omits empty parts."""
@@ -142,8 +149,7 @@ class LetterTask:
             for batch in batches:
                 for row in range(batch.num_rows):
                     record = batch.slice(row, 1)
-                    place = tuple(record.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
-                    letters.keep(record, self.causes[place])
+                    letters.keep(record, self.causes[place_of(record)])
             if letters.count != len(self.causes):
                 raise ProtocolViolation(
                     f"{len(self.causes)} records were set aside, {letters.count} were read again"

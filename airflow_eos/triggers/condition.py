@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_eos.compat import to_thread
 from airflow_eos.exceptions import BrokersUnavailable, EosError
 from airflow_eos.triggers.serialized import serialized
 
@@ -77,7 +78,7 @@ class ConditionTrigger(BaseTrigger):
             # scheduler has seen the end of the process that deferred (apache/airflow#67287, #72716).
             await asyncio.sleep(self.poll_interval)
             try:
-                answer = await asyncio.to_thread(self.poll)
+                answer = await to_thread(self.poll)
                 failures = 0
             except EosError as error:
                 yield TriggerEvent({"error": type(error).__name__, "message": str(error)})

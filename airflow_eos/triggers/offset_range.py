@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_eos.compat import asset_state_store
+from airflow_eos.compat import asset_state_store, to_thread
 from airflow_eos.exceptions import EosError
 from airflow_eos.operators.literals import CheckedParameters, check_literals
 from airflow_eos.triggers.batch_memory import BatchMemory
@@ -98,7 +98,7 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
         waiting_since: float | None = None
         while True:
             try:
-                group_unread = await asyncio.to_thread(self._look)
+                group_unread = await to_thread(self._look)
             except EosError as error:
                 log.warning("Asking again in %.0f s: %s: %s", self.poll_interval, type(error).__name__, error)
                 await asyncio.sleep(self.poll_interval)

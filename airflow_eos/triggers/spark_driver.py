@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_eos.compat import to_thread
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
 from airflow_eos.triggers.serialized import serialized
 
@@ -70,8 +71,8 @@ class SparkDriverTrigger(BaseTrigger):
         while True:
             await asyncio.sleep(self.poll_interval)
             try:
-                driver = await asyncio.to_thread(self._driver)
-                status = await asyncio.to_thread(driver.status)
+                driver = await to_thread(self._driver)
+                status = await to_thread(driver.status)
                 failures = 0
             except Exception as error:  # noqa: BLE001 - whatever it is, the cluster may answer next time
                 failures += 1
@@ -92,7 +93,7 @@ class SparkDriverTrigger(BaseTrigger):
         """Kill the driver; returns within 5 s and never raises."""
         budget = KillBudget(KILL_SECONDS)
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._kill, budget), budget.left())
+            await asyncio.wait_for(to_thread(self._kill, budget), budget.left())
         except Exception as error:  # noqa: BLE001 - its transaction ends by its time-out in any case
             log.warning("Driver %s could not be killed: %r", self.driver_id, error)
 

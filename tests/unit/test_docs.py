@@ -32,6 +32,12 @@ def test_relative_links_lead_to_files(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_page_has_conflict_markers(page):
+    """Sphinx renders them as text, and other checks pass over them."""
+    assert re.findall(r"^(?:<{7} |>{7} ).*$", page.read_text(), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_code_that_names_its_file_is_an_excerpt_of_it(page):
     """Examples are quoted, never copied: code that a test runs is what the reader sees."""
     stale = []

@@ -11,12 +11,14 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.markers import Marker
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import airflow_eos
@@ -284,6 +286,21 @@ def test_constraints_are_exact_pins_in_order():
     names = [name for name, _, _ in pins()]
     assert names == sorted(names)
     assert all(name == canonicalize_name(name) for name in names)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_pin_runs_on_each_python_that_it_is_for(python):
+    """By the metadata of what is installed here: of a version that is pinned for other Pythons too."""
+    installed = {canonicalize_name(d.name): d for d in distributions()}
+    refused = {
+        name: requires
+        for name, version in pins_for(python).items()
+        if name in installed
+        and installed[name].version == version
+        and (requires := installed[name].metadata.get("Requires-Python"))
+        and f"{python}.99" not in SpecifierSet(requires)
+    }
+    assert refused == {}
 
 
 @pytest.mark.parametrize("python", PYTHONS)

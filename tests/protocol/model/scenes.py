@@ -147,7 +147,7 @@ class Scene:
         twice = [key for key, n in Counter(r.run_key for r in runs).items() if n > 1]
         if twice:
             return f"committed twice: {twice}"
-        written = sum(r.records_written for r in runs)
+        written = self._written(runs)
         if written != len(self._visible(self.sink)):
             return f"the ledger counts {written} records, the topic holds {len(self._visible(self.sink))}"
         cursors = {k: v for k, v in self.broker.ledger_records() if k.startswith(keys.CURSORS)}
@@ -158,6 +158,10 @@ class Scene:
             if ends != offsets:
                 return f"group {group} stands at {offsets}, its cursor at {ends}"
         return None
+
+    def _written(self, runs: Sequence[RunRecord]) -> int:
+        """Return how many records the runs have left in the sink."""
+        return sum(r.records_written for r in runs)
 
     def _answers(self) -> str | None:
         """At the moment of the answer: a retry may make true later what was not."""

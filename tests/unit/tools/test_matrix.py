@@ -39,7 +39,37 @@ def test_counts_are_those_of_pytest(output: str, count: str) -> None:
 
 def test_a_cell_whose_interpreter_is_missing_says_why(tmp_path) -> None:
     result = matrix.run(Cell("x", python="python3.99"), GROUPS, keep=False)
-    assert set(result.outcomes.values()) == {"not built: python3.99 is not on this machine"}
+    assert set(result.outcomes.values()) == {"not built: python3.99 was not installed"}
+
+
+def test_a_name_without_an_interpreter_is_none(tmp_path, monkeypatch) -> None:
+    """A version manager puts the names of all its versions on the path, and starts the chosen ones."""
+    shim = tmp_path / "python3.99"
+    shim.write_text("#!/bin/sh\necho 'python3.99: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(matrix.NotBuilt, match=r"python3\.99 was not installed"):
+        matrix.build(Cell("x", python="python3.99"), tmp_path / "home")
+
+
+KNOWN = Result("2026-11-25", {"Python": "3.12.1"}, {"units": "12 passed", "protocol": "3 passed"})
+
+
+def test_a_group_keeps_its_outcome_until_it_runs_again() -> None:
+    new = Result("2026-11-26", KNOWN.versions, {"units": "1 failed, 11 passed"})
+    assert matrix.merged(KNOWN, new).outcomes == {"units": "1 failed, 11 passed", "protocol": "3 passed"}
+
+
+def test_outcomes_of_other_versions_do_not_stay() -> None:
+    new = Result("2026-11-26", {"Python": "3.12.2"}, {"units": "12 passed"})
+    assert matrix.merged(KNOWN, new) == new
+
+
+def test_an_environment_that_could_not_be_made_takes_nothing_back() -> None:
+    failed = Result("2026-11-26", {"Python": "3.12"}, dict.fromkeys(GROUPS, "not built: no network"))
+    assert matrix.merged(KNOWN, failed) == KNOWN
+    assert matrix.merged(Result("", {}, {}), failed) == failed
+    assert matrix.merged(failed, KNOWN) == KNOWN
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.airflow], ids=lambda cell: cell.name)
