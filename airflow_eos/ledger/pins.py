@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from airflow_eos.exceptions import ConfigurationError, PlanError, RunFenced
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.records.index import Around, start_of
+from airflow_eos.ledger.records.index import Around
 from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage
 
@@ -104,5 +104,5 @@ class Pins:
         return message.value
 
     def _all_known(self, key: str, routing: str, prefixes: tuple[str | Around, ...]) -> Mapping[str, str]:
-        whole = [start_of(prefix) for prefix in prefixes]
+        whole = [prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes]
         return self._authority.settle([key], routing=routing, prefixes=whole)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from airflow_eos.broker.ledger_log.records import Record, markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.ledger.records.index import Around, start_of
+from airflow_eos.ledger.records.index import Around
 from airflow_eos.ledger.records.run import named_writer
 from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry, LedgerText
@@ -56,7 +56,7 @@ class Wanted:
     @property
     def starts(self) -> tuple[str, ...]:
         """The prefixes alone."""
-        return tuple(map(start_of, self.prefixes))
+        return tuple(prefix.prefix if isinstance(prefix, Around) else prefix for prefix in self.prefixes)
 
     @property
     def few(self) -> bool:

@@ -83,11 +83,6 @@ class Around:
     needed: int
 
 
-def start_of(prefix: str | Around) -> str:
-    """Return the prefix alone."""
-    return prefix.prefix if isinstance(prefix, Around) else prefix
-
-
 def may_speak_for(last_stable_offset: int, high_watermark: int) -> int:
     """Return the end of the offsets that an index may cover: all records below it are decided (law 3)."""
     return min(last_stable_offset, high_watermark)

@@ -26,7 +26,6 @@ from airflow_eos.ledger.records.index import (
     LeafAt,
     Place,
     read_leaf,
-    start_of,
 )
 from airflow_eos.model.kafka import (
     ActiveProducer,
@@ -408,8 +407,10 @@ class ModelBroker:
         self._leader(tp)
         stable, high = self.last_stable_offset(tp), len(self.logs[tp])
 
+        starts = tuple(prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes)
+
         def wanted(key: str) -> bool:
-            return key in keys or any(key.startswith(start_of(p)) for p in prefixes)
+            return key in keys or key.startswith(starts)
 
         start = self.log_starts.get(tp, 0)
         committed = self._committed(tp, start, keys, prefixes, wanted)
