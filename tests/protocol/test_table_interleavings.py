@@ -106,6 +106,7 @@ def test_without_the_replacement_in_the_commit_both_rows_are_there(monkeypatch: 
     assert "duplicated" in violation(table_scenes.replaced, faults=False)
 
 
+@pytest.mark.search
 def test_an_intent_that_is_taken_back_without_a_bar_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its attempt sleeps in front of the table, wakes when the next one has read the same records."""
 

@@ -32,6 +32,7 @@ def benchmark(out, *arguments):
     return done
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_comparison_runs_every_contender_and_reports(tmp_path, monkeypatch):
     """All contenders in one run; the outputs are counted; JSON, chart and closing line say the same."""

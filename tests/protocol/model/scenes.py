@@ -695,18 +695,18 @@ def foreign_consumer(run: Run) -> Scene:
         for p in range(2):
             scene.broker.write_input("src", p, f"p{p}new")
         scene.time_outs = False
-        events, settle = scene.events, scene.broker.write_marker
+        check_step, settle = scene.check_step, scene.broker.write_marker
         moved: list[bool] = []
 
         def commit() -> None:
             moved.append(True)
             scene.broker.groups["group"][tp] = CommittedOffset(0)
 
-        def until_the_last_look() -> list[str]:
+        def until_the_last_look() -> str | None:
             pending = scene.processes["r1"].pending
             if pending is None or pending.name == "commit":
                 scene.once.clear()
-            return events()
+            return check_step()
 
         def watched(txn: Transaction) -> None:
             pending = scene.broker.pending.get(txn.producer_id, {})
@@ -716,7 +716,7 @@ def foreign_consumer(run: Run) -> Scene:
             settle(txn)
 
         scene.once["a consumer commits to the group"] = commit
-        scene.events = until_the_last_look  # type: ignore[method-assign]
+        scene.check_step = until_the_last_look  # type: ignore[method-assign]
         scene.broker.write_marker = watched  # type: ignore[method-assign]
         scene.check_end = lambda: scene.broken  # type: ignore[method-assign]
 
