@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_eos.exceptions import SealedBlockLost
-from airflow_eos.ledger.records.index import IndexRoot, LeafAt, Place
+from airflow_eos.ledger.records.index import Around, IndexRoot, LeafAt, Place
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.kafka import (
     ActiveProducer,
@@ -247,7 +247,9 @@ class Ledger(Protocol):
     def partition_for(self, routing: str) -> int:
         """Return the partition a routing string belongs to; the empty string is always partition 0."""
 
-    def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> LedgerView:
+    def view(
+        self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
+    ) -> LedgerView:
         """Read the partition up to the high watermark taken when the call starts.
 
         :param keys: exact keys wanted.

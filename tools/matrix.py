@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,8 +127,7 @@ def build(cell: Cell, home: Path) -> Path:
         return python
     _call([cell.python, "-m", "venv", "--clear", str(home)])
     (home / "pins.txt").write_text(pins)
-    _call([str(python), "-m", "pip", "install", "--quiet", "uv"])
-    install = [str(home / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(python)]
+    install = [_uv(), "pip", "install", "--quiet", "--python", str(python)]
     wanted = [f".[pyspark{cell.spark.replace('.', '')},iceberg,delta,postgres]", "./testing[platform]"]
     editable = [part for name in wanted for part in ("--editable", name)]
     if cell.pins == "lowest":  # the tools of the tests are today's: they do not run beside Dags
@@ -137,6 +136,15 @@ def build(cell: Cell, home: Path) -> Path:
     _call([*install, "--constraint", str(home / "pins.txt"), "--group", "dev", *editable])
     stamp.write_text(made_from)
     return python
+
+
+def _uv() -> str:
+    """Return the command, from an environment of its own: in a cell, a dependency may replace it."""
+    home = FOLDER / "uv"
+    if not (home / "bin" / "uv").exists():
+        _call([sys.executable, "-m", "venv", str(home)])
+        _call([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "uv"])
+    return str(home / "bin" / "uv")
 
 
 def _starts(python: str) -> bool:
@@ -154,19 +162,14 @@ def _call(command: list[str], **env: str) -> None:
         raise NotBuilt(lines[-1][:200] if lines else f"{command[0]} ended with {done.returncode}")
 
 
-def run(cell: Cell, groups: Iterable[str], *, keep: bool) -> Result:
-    """Make the environment of a cell, run groups of tests in it, and return what they came to."""
-    home = FOLDER / cell.name
+def run(cell: Cell, group: str) -> Result:
+    """Make or take the environment of a cell, run a group of tests in it, and return what they came to."""
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     try:
-        python = build(cell, home)
-        outcomes = {group: run_group(cell, python, group) for group in groups}
-        return Result(today, versions_of(cell, python), outcomes)
+        python = build(cell, FOLDER / cell.name)
     except NotBuilt as reason:
-        return Result(today, versions_asked(cell), dict.fromkeys(GROUPS, f"{NOT_BUILT}: {reason}"))
-    finally:
-        if not keep:
-            shutil.rmtree(home, ignore_errors=True)
+        return Result(today, versions_asked(cell), {group: f"{NOT_BUILT}: {reason}"})
+    return Result(today, versions_of(cell, python), {group: run_group(cell, python, group)})
 
 
 def merged(before: Result, new: Result) -> Result:
@@ -174,11 +177,12 @@ def merged(before: Result, new: Result) -> Result:
 
     Outcomes of other versions do not stay; where an environment could not be made, those of earlier runs do.
     """
-    ran = any(NOT_BUILT not in outcome for outcome in before.outcomes.values())
-    if all(NOT_BUILT in outcome for outcome in new.outcomes.values()):
-        return before if ran else new
-    kept = before.outcomes if before.versions == new.versions else {}
-    return replace(new, outcomes={**kept, **new.outcomes})
+    if any(NOT_BUILT in outcome for outcome in new.outcomes.values()):
+        if any(NOT_BUILT not in outcome for outcome in before.outcomes.values()):
+            return before
+    elif before.versions != new.versions:
+        return new
+    return replace(new, outcomes={**before.outcomes, **new.outcomes})
 
 
 def run_group(cell: Cell, python: Path, group: str) -> str:
@@ -257,7 +261,7 @@ def with_table(page: str, table: str) -> str:
 
 
 def main() -> None:
-    """Run cells, and write results and page after each."""
+    """Run groups of tests in cells, and write results and page after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("cell", nargs="*", metavar="CELL", help=", ".join(cell.name for cell in CELLS))
     parser.add_argument("--group", action="append", choices=[*GROUPS], help="repeatable; default: all")
@@ -270,14 +274,17 @@ def main() -> None:
     for cell in CELLS:
         if options.cell and cell.name not in options.cell:
             continue
-        print(f"{cell.name} ...", file=sys.stderr, flush=True)
-        new = run(cell, options.group or GROUPS, keep=options.keep)
-        results = load()  # another call may have written meanwhile
-        results[cell.name] = merged(results[cell.name], new)
-        ran = {name: vars(result) for name, result in results.items() if result.date}
-        RESULTS.write_text(json.dumps(ran, indent=1) + "\n")
-        PAGE.write_text(with_table(PAGE.read_text(), render(results)))
-        print(f"{cell.name}: {new.outcomes}", file=sys.stderr, flush=True)
+        for group in options.group or GROUPS:
+            print(f"{cell.name}, {group} ...", file=sys.stderr, flush=True)
+            new = run(cell, group)
+            results = load()  # another call may have written meanwhile
+            results[cell.name] = merged(results[cell.name], new)
+            ran = {name: vars(result) for name, result in results.items() if result.date}
+            RESULTS.write_text(json.dumps(ran, indent=1) + "\n")
+            PAGE.write_text(with_table(PAGE.read_text(), render(results)))
+            print(f"{cell.name}, {group}: {new.outcomes[group]}", file=sys.stderr, flush=True)
+        if not options.keep:
+            shutil.rmtree(FOLDER / cell.name, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from airflow_eos.model.versioned import integer, text, topic_name
 MOST_BESIDE_TABLE = 1_000
 """Dead letters of a run, or round, with a table: each is named in the INTENT, one record of the ledger."""
 _ERROR_BYTES = 500
+"""Of the JSON form."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,4 +75,7 @@ class DueLetters:
 
 
 def _shortened(error: str) -> str:
-    return error.encode()[:_ERROR_BYTES].decode(errors="ignore")
+    """Return as much of a text as the ledger takes: JSON has up to twelve bytes for a character."""
+    while (size := len(json.dumps(error))) > _ERROR_BYTES:
+        error = error[: min(len(error) - 1, len(error) * _ERROR_BYTES // size)]
+    return error

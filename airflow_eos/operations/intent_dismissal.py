@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.ledger import keys
@@ -86,8 +87,9 @@ def _open(values: Mapping[str, str], key: str) -> Intent:
 def _refuse_present(intent: Intent, table_of: Callable[[str], TableSink] | None) -> None:
     if table_of is None:
         return
+    table = table_of(intent.sink)
     try:
-        uuid = table_of(intent.sink).load().layout.uuid
+        uuid = table.load().layout.uuid
     except UnknownTable as unknown:
         if unknown.is_missing:
             return
@@ -96,6 +98,9 @@ def _refuse_present(intent: Intent, table_of: Callable[[str], TableSink] | None)
         raise OutcomeUnknown(
             f"{unknown.message}. Where the table is known to be gone, say --table-gone"
         ) from unknown
+    finally:
+        if isinstance(table, Closeable):
+            table.close()
     if uuid == intent.layout.uuid:
         raise ConfigurationError(
             f"{intent.sink} still is the table that run {intent.key} was about to publish in, and can tell "

@@ -38,7 +38,9 @@ def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) ->
     """
     match table:
         case IcebergTable():
-            yield from _iceberg_checks(table, run_keys)
+            # Whichever property a pipeline has: all of them are read below.
+            with IcebergSink(table, property_name="") as sink:
+                yield from _iceberg_checks(sink, table, run_keys)
         case DeltaTable():
             yield from _delta_checks(table, run_keys)
         case PostgresTable():
@@ -50,10 +52,10 @@ def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) ->
             yield Check(f"table {table}", "unknown", f"{table.KIND!r} tables are not looked at")
 
 
-def _iceberg_checks(table: IcebergTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
+def _iceberg_checks(
+    sink: IcebergSink, table: IcebergTable, run_keys: Callable[[], Mapping[str, str]]
+) -> Iterator[Check]:
     name = f"table {table}"
-    # Whichever property a pipeline has: all of them are read below.
-    sink = IcebergSink(table, property_name="")
     try:
         version = sink.load()
     except UnknownTable as error:

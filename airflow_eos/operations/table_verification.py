@@ -13,7 +13,7 @@ from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import SinkTable, secrets_of
 from airflow_eos.model.table import TableReceipt
 from airflow_eos.operations.findings import Finding, Outcome
-from airflow_eos.sinks.opening import open_table
+from airflow_eos.sinks.opening import load_table
 from airflow_eos.sinks.redaction import redacted
 from airflow_eos.wording import counted
 
@@ -59,7 +59,7 @@ def _rows_in_files(
         return "table", 0, f"not compared: read the table's snapshot {receipt.snapshot}"
     try:
         table = connected(table)
-        version: Any = open_table(table, "").load()
+        version: Any = load_table(table)
     except EosError as error:
         return "table", 0, f"not compared: {error}"
     if version.layout.uuid != recorded["uuid"]:

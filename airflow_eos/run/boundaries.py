@@ -177,7 +177,7 @@ class Pinned:
 
 def neighbours(topic: str, moment: dt.datetime) -> Around:
     """Return the boundaries of a topic that are needed to pin one."""
-    return Around.of(keys.boundary_prefix(topic), keys.boundary_key(topic, moment), NEIGHBOURS)
+    return Around(keys.boundary_prefix(topic), keys.boundary_key(topic, moment), NEIGHBOURS)
 
 
 def moved_by(first: Boundary, last: Boundary) -> list[str]:

@@ -147,10 +147,10 @@ class CommittedRuns:
         return (record.run_id, record.clear_number) == (self._spec.run_id, self._spec.clear_number)
 
     def _check(
-        self, records: Sequence[RunRecord], its_id: str | None = None, but_for: Collection[str] = ()
+        self, records: Sequence[RunRecord], own_id: str | None = None, but_for: Collection[str] = ()
     ) -> None:
         """Refuse records of other work, or of another transactional id (law 7)."""
-        mine = its_id or keys.transactional_id(self._spec)
+        mine = own_id or keys.transactional_id(self._spec)
         for record in records:
             laws.same_work(record, mine, self._work, but_for={*but_for, *self._may_differ})
 

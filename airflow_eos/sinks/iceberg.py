@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
@@ -55,7 +56,7 @@ class IcebergVersion:
         return None
 
 
-class IcebergSink:
+class IcebergSink(Closeable):
     """Implements ``airflow_eos.ports.TableSink``.
 
     :param sink: which table, and of which catalog.
@@ -104,6 +105,12 @@ class IcebergSink:
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
         return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
+
+    def close(self) -> None:
+        """Give up the connections to the catalog, such as those to the database of one in SQL."""
+        catalog, self._catalog = self._catalog, None
+        if catalog is not None:
+            catalog.close()
 
     def writer(self, version: Any, label: str) -> IcebergFiles:
         """Return what writes data files for this version."""

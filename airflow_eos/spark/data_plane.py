@@ -381,7 +381,7 @@ class SparkDataPlane:
         def raises(part: Sequence[OffsetRange]) -> bool:
             self._check_cancelled()
             try:
-                sealing.try_on(part)
+                sealing.try_on(part, writes=kind is not ProcessFailed)
             except Exception as error:  # noqa: BLE001 - another failure names no record
                 return type(process_error(error, self._mark)) is kind
             return False

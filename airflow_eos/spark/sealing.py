@@ -73,6 +73,13 @@ def _added(count: int, other: int) -> int:
     return NOT_COUNTED if NOT_COUNTED in (count, other) else count + other
 
 
+def _trial(task: SealTask | TableSealTask, writes: bool) -> SealTask | TableSealTask:
+    """Return what seals rows that are discarded: in a table's storage nothing is left of them."""
+    from airflow_eos.spark.table_seal_task import TableSealTask
+
+    return replace(task, writes=writes) if isinstance(task, TableSealTask) else task
+
+
 def _throw_away(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
@@ -120,8 +127,11 @@ class Sealing:
         """Return the sealed rows."""
         raise NotImplementedError
 
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
-        """Process and seal some of the ranges and discard the result; raises the errors of that."""
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
+        """Process and seal some of the ranges and discard the result; raises the errors of that.
+
+        :param writes: write a table's data files too, or stage its rows: to see what its storage refuses.
+        """
         raise NotImplementedError
 
     def reads(self, routed: Any, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
@@ -210,14 +220,14 @@ class FrameSealing(Sealing):
             return table_frame(result, self._writer.check)
         return sink_columns(result, self._spec.sink_topic, self._spec.source_topics)
 
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
         """Process and seal some of the ranges and discard the result."""
         from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.source import source_frame
 
         source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
         with settings(self._spark, self._settings):
-            _throw_away(self._processed(source).mapInArrow(self._sealer, DDL))
+            _throw_away(self._processed(source).mapInArrow(_trial(self._sealer, writes), DDL))
 
     def reads(
         self,
@@ -250,10 +260,11 @@ class ArrowSealing(Sealing):
         # Row i of a range in as many partitions as rows is in partition i.
         return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
 
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
         """Process and seal some of the ranges and discard the result."""
         tasks = self._tasks_of(ranges)
-        _throw_away(self._rows_of(replace(self._task, tasks=tasks), len(tasks)))
+        task = replace(self._task, tasks=tasks, seal=_trial(self._task.seal, writes))
+        _throw_away(self._rows_of(task, len(tasks)))
 
     def tasks(self) -> ArrowTasks:
         """Return the tasks."""

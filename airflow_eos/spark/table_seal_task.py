@@ -35,12 +35,14 @@ class TableSealTask:
     """The function that ``mapInArrow`` calls in every seal task of a table; pickled with credentials.
 
     :param config: client configuration, for the records that an Arrow process reads.
+    :param writes: False: a trial, whose rows are discarded.
     """
 
     config: ClientConfig = field(repr=False)
     writer: TableWriter
     mark: ErrorMark = field(default_factory=ErrorMark)
     targets: Mapping[str, TargetTopic] = field(default_factory=dict)
+    writes: bool = True
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
@@ -58,6 +60,8 @@ class TableSealTask:
         made, count = 0, 0
         try:
             for table in self._flushes(batches):
+                if not self.writes:
+                    continue
                 rows = SealedRows(seal_partition, attempt_id)
                 for file in self._written(table):
                     rows.add(0, *PLACE, made, file.rows, pickle.dumps((seal_partition, made, file)))

@@ -170,6 +170,14 @@ def test_every_guarantee_has_a_row_and_a_page():
     assert sections == wanted
 
 
+def test_no_belief_has_two_rows():
+    """A merge that keeps both sides keeps a row beside its rewritten form."""
+    text = (ROOT / "docs" / "guarantees" / "beliefs.md").read_text()
+    beliefs = re.findall(r"^\| ([^|*]+) \| [^|\s]", text, re.MULTILINE)
+    assert len(beliefs) > 100
+    assert sorted(beliefs) == sorted(set(beliefs))
+
+
 def code_in(page):
     """Return the code of a page: blocks and spans."""
     text = page.read_text()

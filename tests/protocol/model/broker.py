@@ -19,7 +19,14 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger.keys import INDEX, LEDGER_IDENTITY_KEY
 from airflow_eos.ledger.records import index as ledger_index
-from airflow_eos.ledger.records.index import IndexRoot, IndexUnusable, LeafAt, Place, read_leaf
+from airflow_eos.ledger.records.index import (
+    Around,
+    IndexRoot,
+    IndexUnusable,
+    LeafAt,
+    Place,
+    read_leaf,
+)
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -395,13 +402,15 @@ class ModelBroker:
             raise LedgerMissing("no ledger")
         return self.topics[LEDGER]
 
-    def ledger_view(self, partition: int, keys: set[str], prefixes: tuple[str, ...]) -> LedgerView:
+    def ledger_view(self, partition: int, keys: set[str], prefixes: tuple[str | Around, ...]) -> LedgerView:
         tp = TopicPartition(LEDGER, partition)
         self._leader(tp)
         stable, high = self.last_stable_offset(tp), len(self.logs[tp])
 
+        starts = tuple(prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes)
+
         def wanted(key: str) -> bool:
-            return key in keys or any(key.startswith(p) for p in prefixes)
+            return key in keys or key.startswith(starts)
 
         start = self.log_starts.get(tp, 0)
         committed = self._committed(tp, start, keys, prefixes, wanted)
@@ -426,11 +435,11 @@ class ModelBroker:
         tp: TopicPartition,
         start: int,
         keys: set[str],
-        prefixes: tuple[str, ...],
+        prefixes: tuple[str | Around, ...],
         wanted: Callable[[str], bool],
     ) -> dict[str, str]:
         """Look up as the real ledger does: what stands behind the index, then what that names."""
-        few = not any(prefix.endswith(":") for prefix in prefixes)
+        few = not any(isinstance(prefix, str) and prefix.endswith(":") for prefix in prefixes)
         known = self.index_root(tp.partition) if few else None
         begin = start if known is None else known[1].through
         latest = self._latest(tp, begin, wanted)

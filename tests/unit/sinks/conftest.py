@@ -6,11 +6,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.postgres_tables import database, postgres_server
 
 __all__ = ["database", "postgres_server"]
+
+
+@pytest.fixture(autouse=True)
+def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SqlCatalog]]:
+    """Every catalog that a test opens, closed at its end: Python 3.13 reports those that are not."""
+    opened: list[SqlCatalog] = []
+    make = SqlCatalog.__init__
+
+    def opening(catalog: SqlCatalog, *args: str, **properties: str) -> None:
+        make(catalog, *args, **properties)
+        opened.append(catalog)
+
+    monkeypatch.setattr(SqlCatalog, "__init__", opening)
+    yield opened
+    for catalog in opened:
+        catalog.close()
 
 
 @pytest.fixture(params=[IcebergLake, DeltaLake], ids=["iceberg", "delta"])

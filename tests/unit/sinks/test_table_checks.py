@@ -10,10 +10,14 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.table import TableLayout
+from airflow_eos.operations.intent_dismissal import _refuse_present
 from airflow_eos.operations.table_checks import table_checks
 from airflow_eos.operations.table_verification import table_finding
 from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.sinks.opening import open_table
 from tests.support.run_records import run_record
 from tests.unit.sinks.test_publishing import Attempt, append
 
@@ -42,6 +46,28 @@ def test_a_table_that_runs_can_write_has_no_finding(iceberg, warehouse):
     assert checks["fencing tokens"].found == "readable; 1 consumer group, 1 run"
     assert table_of(warehouse).metadata_location == before
     assert not list(Path(warehouse["warehouse"].removeprefix("file://")).rglob("*doctor*"))
+
+
+@pytest.mark.parametrize("look", ["doctor", "verify", "dismiss", "run"])
+def test_no_look_at_a_table_leaves_a_connection_to_its_catalog(iceberg, warehouse, catalogs, look):
+    """One to the database of each catalog would stay with the process of a page, a trigger or a worker."""
+    receipt = Attempt(iceberg).publish()
+    table = IcebergTable("db.t", catalog="c", properties=warehouse)
+    details = {"sink": str(table), "uuid": str(table_of(warehouse).metadata.table_uuid), **receipt.to_dict()}
+    record = run_record(details={"table": details})
+    earlier = len(catalogs)
+    if look == "doctor":
+        assert checks_of(warehouse)
+    elif look == "verify":
+        assert table_finding(record, lambda _: table, lambda: None).outcome == "ok"
+    elif look == "dismiss":
+        intent = Intent(str(table), TableLayout("of the table before", 0, 0), 1, record, "g", ())
+        _refuse_present(intent, lambda _: open_table(table, ""))
+    else:
+        with IcebergSink(table, "eos.p") as sink:
+            sink.load()
+    (opened,) = catalogs[earlier:]
+    assert opened.engine.pool.checkedin() == 0
 
 
 def test_a_table_that_is_not_there_is_named(warehouse):
