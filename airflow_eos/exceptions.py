@@ -257,7 +257,7 @@ class TableRewritten(PlanError):
 
     Safe: Nothing was replaced or appended: the table holds what it held, and the earlier run stays committed.
     Do: Delete the run's rows by yourself, by a column that names their offsets or their day, and let the task
-    run with `IcebergTable(reprocess="append")`. Compaction and deletes of rows are what rewrites a table.
+    run with `reprocess="append"` of its table. Compaction, updates and deletes of rows rewrite a table.
     """
 
 

@@ -11,11 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_eos.exceptions import SealedBlockLost
-from airflow_eos.ledger.records.index import IndexRoot, LeafAt, Place
+from airflow_eos.ledger.records.index import Around, IndexRoot, LeafAt, Place
+from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
+    LogBounds,
     ProducerIdentity,
     TimedOffset,
     TopicDescription,
@@ -25,7 +27,14 @@ from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.table import DataFileMade, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.model.table import (
+    DataFileMade,
+    EarlierRows,
+    PublishedRuns,
+    TableCommit,
+    TableLayout,
+    TableReceipt,
+)
 
 __all__ = [
     "Cluster",
@@ -78,6 +87,9 @@ class Cluster(Protocol):
 
         The first offset of the oldest open transaction, or the end.
         """
+
+    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
+        """Return log start, last stable offset and high watermark of each log."""
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Return an offset of each range below which it holds nothing for ``read_committed`` readers.
@@ -235,7 +247,9 @@ class Ledger(Protocol):
     def partition_for(self, routing: str) -> int:
         """Return the partition a routing string belongs to; the empty string is always partition 0."""
 
-    def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> LedgerView:
+    def view(
+        self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
+    ) -> LedgerView:
         """Read the partition up to the high watermark taken when the call starts.
 
         :param keys: exact keys wanted.
@@ -292,6 +306,12 @@ class SealAndSend(Protocol):
 
         :param writer: writes data files, where the sink is a table; then nothing else is made.
         :raises ProcessFailed: when the author's function raises or returns wrong columns.
+        """
+
+    def seal_letters(self, due: DueLetters) -> Sealed:
+        """Make dead letters of records that were processed before, where the sink is a table.
+
+        :raises EosError: the records cannot be read now.
         """
 
     def send(self, sealed: Sealed, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
@@ -371,45 +391,22 @@ class TableSink(Protocol):
         :param label: part of their names, so that files of runs that died can be told.
         """
 
-    def commit(
-        self,
-        version: TableVersion,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
+    def commit(self, version: TableVersion, change: TableCommit) -> TableReceipt:
         """Append files, and say so in the table, in one compare-and-set on the version that was looked at.
 
         Nothing is retried here. An append without files is one all the same: it moves the table, so that
-        commits on an older version are refused.
+        commits on an older version are refused. What the change replaces is taken out in the same
+        compare-and-set.
 
-        :param published: as it is to be, but for the receipt of the run ``own``, which is put in here.
-        :raises TableMoved: the table is no longer as it was looked at; nothing was appended.
+        :raises TableMoved: the table is no longer as it was looked at; nothing was changed.
+        :raises TableRewritten: what it replaces is not there as it was appended; nothing was changed.
         :raises Exception: anything else leaves the outcome unknown.
         """
 
+    def refuse_rewritten(self, version: TableVersion, replaces: Sequence[EarlierRows]) -> None:
+        """Look whether rows are there as they were written, and may be taken out.
 
-class ReplacingSink(TableSink, Protocol):
-    """A table in which a reprocessing can replace the rows of the earlier run."""
-
-    def refuse_rewritten(self, version: TableVersion, replaces: Sequence[TableReceipt]) -> None:
-        """Look whether rows are there as they were written.
-
-        :param replaces: what the table's commits of these rows said.
         :raises TableRewritten: they are not.
-        """
-
-    def replace(
-        self,
-        version: TableVersion,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-        replaces: Sequence[TableReceipt],
-    ) -> TableReceipt:
-        """As :meth:`commit`, and the same compare-and-set takes out exactly what other commits appended.
-
-        :raises TableRewritten: it is not there as it was appended; nothing was changed.
+        :raises UnknownTable: the table lets no rows be taken out.
+        :raises AuthorizationFailed: these credentials do not.
         """

@@ -101,6 +101,17 @@ _CONFIG = {
                 "example": "/opt/airflow/eos-class-data",
                 "default": "",
             },
+            "write_class_data": {
+                "description": (
+                    "After a task that started Spark without class data, write them in the background for\n"
+                    "the next tasks of the host, as `airflow eos warm-spark` does: once, at the lowest\n"
+                    "priority, and at most once a day if that fails.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "boolean",
+                "example": "False",
+                "default": "True",
+            },
             "ledger_record_url": {
                 "description": (
                     "Web page of a ledger record, for the link ``Ledger record`` of a task. ``{topic}``,\n"

@@ -102,6 +102,11 @@ def class_data_folder() -> Path:
     return Path(given).expanduser() if given else _home() / "eos-class-data"
 
 
+def writes_class_data() -> bool:
+    """Whether a task that started Spark without class data has them written for the next tasks."""
+    return bool(conf.getboolean(SECTION, "write_class_data", fallback=True))
+
+
 def spark_server_folder() -> Path:
     """Where the server of ``airflow eos spark-server`` has its files, unless the command names a folder."""
     return _home() / "eos-spark-server"

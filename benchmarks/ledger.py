@@ -42,7 +42,7 @@ def ledger(out: Path, rounds: int) -> int:
         for before in BEFORE:
             specs[before] = spec = _filled(kafka, before)
             began = time.perf_counter()
-            index_ledger(spec.kafka, spec.ledger, prefix=spec.prefix)
+            index_ledger(spec.deployment)
             made[before] = time.perf_counter() - began
             print(f"behind {before:9,} records the index was made in {made[before]:.1f} s", flush=True)
         found: dict[int, dict[str, dict[str, list[float]]]] = {

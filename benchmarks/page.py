@@ -42,7 +42,7 @@ def page(out: Path, rounds: int) -> int:
 
     with benchmark_broker() as kafka:
         spec = _filled(kafka, RUNS)
-        index_ledger(spec.kafka, spec.ledger, prefix=spec.prefix)
+        index_ledger(spec.deployment)
         with (
             airflow_app(spec.kafka, ledger=spec.ledger.topic, dags=(_DAG,)) as client,
             served(client.app) as address,

@@ -15,7 +15,7 @@ import psycopg
 import pyarrow as pa
 
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.table import PublishedRun, PublishedRuns, TableReceipt
+from airflow_eos.model.table import PublishedRun, PublishedRuns, TableCommit, TableReceipt
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
 
@@ -72,9 +72,10 @@ def postgres_copy(out: Path, rounds: int) -> int:
                 writer = opened.writer(version, f"{number:020x}")
                 staged = timed(f"staged, {sink.mode}", lambda w=writer: w.write(w.columns(rows)))  # type: ignore[misc]
                 runs = PublishedRuns({"s": PublishedRun("k", number, TableReceipt(0, 0, 0), lasting=True)})
+                change = TableCommit("s", runs, tuple(staged))
                 timed(
                     f"published, {table}",
-                    lambda o=opened, v=version, f=staged, r=runs: o.commit(v, f, r, {}, "s"),  # type: ignore[misc]
+                    lambda o=opened, v=version, c=change: o.commit(v, c),  # type: ignore[misc]
                 )
     report = {
         name: {

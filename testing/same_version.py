@@ -17,6 +17,8 @@ class SameVersion(MetadataHookInterface):
             "confluent-kafka>=2.16",
             "cryptography>=42",
             "kafka-python>=3.0.12,<3.1",
+            "numpy>=1.26",
+            "pyarrow>=18",
             # Of any line that the package supports: its extras pyspark40, pyspark41, pyspark42 choose one.
             "pyspark[connect]>=4.0,<4.3",
             "pytest>=8",

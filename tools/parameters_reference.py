@@ -41,14 +41,20 @@ _PARAM = re.compile(r":param (\w+): *(.*?)(?=\n *:(?:param|raises|returns)\b|\n\
 _ROLE = re.compile(r":(?:class|func|mod|meth|data|attr):`~?([^`]*)`")
 _HIDDEN = ("self", "kwargs", "args")
 _REFUSED = {"ReplayOffsetRangesOperator": ("ranges",)}
+_FEW = 5
+"""Up to so many rows of an earlier class are repeated."""
 
 
 def render(package: Any) -> str:
     """Return the page."""
     parts = [HEAD.rstrip()]
+    tables: dict[str, dict[str, str]] = {}
     for title, names in GROUPS.items():
         parts.append(f"## {title}")
-        parts += [_section(getattr(package, name)) for name in names]
+        for name in names:
+            rows = _rows(getattr(package, name))
+            parts.append(_section(getattr(package, name), rows, tables))
+            tables[name] = rows
     return "\n\n".join(parts) + "\n"
 
 
@@ -58,11 +64,26 @@ def unexplained(package: Any) -> list[str]:
     return [f"{one.__name__}.{name}" for one in classes for name in _own(one) if name not in _explained(one)]
 
 
-def _section(one: type) -> str:
+def _section(one: type, rows: dict[str, str], earlier: dict[str, dict[str, str]]) -> str:
+    """Return heading, summary and table; parameters of an earlier class are named, not repeated."""
+    parts = [f"### {one.__name__}", _markdown((inspect.getdoc(one) or "").partition("\n\n")[0])]
+    own = rows
+    for name, others in earlier.items():
+        same = [parameter for parameter, row in own.items() if others.get(parameter) == row]
+        if len(same) > _FEW:
+            named = ", ".join(f"`{parameter}`" for parameter in same)
+            parts.append(f"As in [{name}](#{name.lower()}): {named}.")
+            own = {parameter: row for parameter, row in own.items() if parameter not in same}
+    parts.append("\n".join(["| parameter | type | default | |", "|---|---|---|---|", *own.values()]))
+    return "\n\n".join(parts)
+
+
+def _rows(one: type) -> dict[str, str]:
+    """Return the rows of a class's table, by parameter."""
     explained, own = _explained(one), _own(one)
     names = [*own, *(name for name in explained if name not in own)]
     templated = getattr(one, "template_fields", ())
-    rows = []
+    rows = {}
     for name in names:
         found = own.get(name)
         text = _markdown(explained.get(name, "")).replace("(templated)", "").strip()
@@ -70,10 +91,8 @@ def _section(one: type) -> str:
             text += " Templated."
         # What Airflow's own class takes may differ between its versions.
         facts = f"{_kind(found)} | {_default(one, found)}" if found else "| as Airflow has it"
-        rows.append(f"| `{name}` | {facts} | {_escaped(text)} |")
-    first = _markdown((inspect.getdoc(one) or "").partition("\n\n")[0])
-    table = "\n".join(["| parameter | type | default | |", "|---|---|---|---|", *rows])
-    return f"### {one.__name__}\n\n{first}\n\n{table}"
+        rows[name] = f"| `{name}` | {facts} | {_escaped(text)} |"
+    return rows
 
 
 def _own(one: type) -> dict[str, inspect.Parameter]:

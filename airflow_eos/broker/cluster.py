@@ -19,6 +19,7 @@ from airflow_eos.exceptions import EosError
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
+    LogBounds,
     ProducerIdentity,
     TimedOffset,
     TopicDescription,
@@ -37,7 +38,7 @@ from airflow_eos.wire.groups import (
     offsets_partition,
 )
 from airflow_eos.wire.next_data import next_data
-from airflow_eos.wire.offsets import Isolation, first_since, list_offsets, max_timestamps
+from airflow_eos.wire.offsets import Isolation, first_since, list_offsets, log_bounds, max_timestamps
 from airflow_eos.wire.txn_requests import (
     TransactionStatus,
     describe_producers,
@@ -118,6 +119,11 @@ class KafkaCluster(LinkUser):
         """Return each last stable offset (LSO): first offset of the oldest open transaction, or log end."""
         with self._link.connections() as connections:
             return list_offsets(connections, partitions, "latest", timeout=REQUEST_TIMEOUT)
+
+    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
+        """Return start, last stable offset and high watermark of each log, requested together."""
+        with self._link.connections() as connections:
+            return log_bounds(connections, partitions, timeout=REQUEST_TIMEOUT)
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Return an offset of each range below which it has no record for ``read_committed`` readers.
@@ -256,14 +262,14 @@ class KafkaCluster(LinkUser):
         admin = self._asked()
         nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
         with self._link.connections() as connections:
-            return list_transactions(connections, nodes, producer_ids, timeout=REQUEST_TIMEOUT)
+            return list_transactions(connections, nodes, producer_ids, REQUEST_TIMEOUT)
 
     def open_transactional_ids(self) -> Sequence[str]:
         """Return the ids of all open transactions that this principal may Describe, sorted."""
         admin = self._asked()
         nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
         with self._link.connections() as connections:
-            return open_transactional_ids(connections, nodes, timeout=REQUEST_TIMEOUT)
+            return open_transactional_ids(connections, nodes, REQUEST_TIMEOUT)
 
     def _asked(self) -> Admin:
         if self._admin is None:

@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import record_row
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
@@ -32,7 +34,7 @@ def init(target: Deployment, options: Namespace) -> Outcome:
     settings = replace(
         target.ledger, partitions=options.partitions, replication_factor=options.replication_factor
     )
-    made = create_ledger(target.kafka, settings, target.prefix, adopt_new=options.adopt_new)
+    made = create_ledger(replace(target, ledger=settings), adopt_new=options.adopt_new)
     ledger = {"topic": settings.topic, "topic_id": made.topic_id, "partitions": made.partitions}
     return Outcome({"ledger": ledger}, {"ledger": [ledger]})
 
@@ -48,7 +50,10 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         sources=tuple(options.source),
         sinks=tuple(options.sink),
         tables=[
-            options.connected(PostgresTable.named(name) or IcebergTable(name, options.catalog))
+            _connected(
+                options,
+                PostgresTable.named(name) or DeltaTable.named(name) or IcebergTable(name, options.catalog),
+            )
             for name in options.table
         ],
         oldest=_interval(options)[0] if options.interval else None,
@@ -63,6 +68,12 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
     failed = [row["name"] for row in rows if row["status"] == "fail"]
     data = {"healthy": not failed, "failed": failed, "checks": rows}
     return Outcome(data, {"checks": rows}, FOUND if failed else DONE)
+
+
+def _connected(options: Namespace, table: Any) -> Any:
+    """Return a table with the properties of its connection; of Delta Lake an option names it."""
+    is_stored = isinstance(table, DeltaTable) and table.store is not None
+    return options.connected(replace(table, connection=options.storage) if is_stored else table)
 
 
 def plan(target: Deployment, options: Namespace) -> Outcome:
@@ -102,16 +113,9 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
 
     if options.key and options.pipeline:
         raise WrongUsage("give --pipeline or --key, not both")
-    records = ledger_records(
-        target.kafka,
-        target.ledger,
-        pipeline=options.pipeline,
-        key=options.key,
-        latest=options.limit,
-        prefix=target.prefix,
-    )
+    records = ledger_records(target, pipeline=options.pipeline, key=options.key, latest=options.limit)
     if options.pipeline and not records:
-        raise no_such_pipeline(target.kafka, target.ledger, options.pipeline, prefix=target.prefix)
+        raise no_such_pipeline(target, options.pipeline)
     if options.key and not records:
         raise ConfigurationError(
             f"the ledger {target.ledger.topic!r} has no record of the key {options.key!r}; "
@@ -137,15 +141,13 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.operations.queries import no_such_pipeline, pruned_runs, refuse_pruned, run_records
     from airflow_eos.operations.verification import verified_counts, verify_output
 
-    records, unreadable = run_records(
-        target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix
-    )
+    records, unreadable = run_records(target, options.pipeline)
     if not records and not unreadable:
-        raise no_such_pipeline(target.kafka, target.ledger, options.pipeline, prefix=target.prefix)
+        raise no_such_pipeline(target, options.pipeline)
     if options.run_key:
         missing = sorted(set(options.run_key) - {item.run_key for item in records})
         if missing:
-            refuse_pruned(target.kafka, target.ledger, options.pipeline, missing[0], prefix=target.prefix)
+            refuse_pruned(target, options.pipeline, missing[0])
             raise ConfigurationError(
                 f"the ledger has no run {missing[0]!r} of {options.pipeline!r}; "
                 "`airflow eos ledger --pipeline NAME` lists them"
@@ -156,14 +158,14 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
     findings = [
         item.to_dict()
         for record in records
-        for item in verify_output(target.kafka, record, connected=options.connected)
+        for item in verify_output(target.kafka, record, connected=partial(_connected, options))
     ]
     wrong = [item for item in findings if item["outcome"] == "mismatch"]
     data = {
         "pipeline": options.pipeline,
         "matches": not wrong and not unreadable,
         "runs": len(records),
-        "pruned": pruned_runs(target.kafka, target.ledger, options.pipeline, prefix=target.prefix),
+        "pruned": pruned_runs(target, options.pipeline),
         **verified_counts(findings),
         "findings": findings,
         "unreadable": unreadable,
@@ -205,12 +207,7 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.operations.repair import repair as end_hanging
 
     transactions = end_hanging(
-        target.kafka,
-        target.ledger,
-        target.prefix,
-        topics=options.topic,
-        assume=options.assume or "unknown",
-        execute=options.yes,
+        target, topics=options.topic, assume=options.assume or "unknown", execute=options.yes
     )
     rows: list[Row] = [transaction.to_dict() for transaction in transactions]
     left = any(not transaction.done for transaction in transactions)
@@ -226,14 +223,7 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
         raise WrongUsage("give --key and --routing")
     if is_intent(options.key):
         return _dismiss_intent(target, options)
-    record = dismiss_record(
-        target.kafka,
-        target.ledger,
-        options.key,
-        routing=options.routing,
-        prefix=target.prefix,
-        execute=options.yes,
-    ).to_dict()
+    record = dismiss_record(target, options.key, routing=options.routing, execute=options.yes).to_dict()
     return Outcome(record, {"record": [record]})
 
 
@@ -252,14 +242,9 @@ def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
             )
         return open_table(options.connected(table), property_name="")
 
+    vouched = None if options.table_gone else table_of
     intent = dismiss_intent(
-        target.kafka,
-        target.ledger,
-        options.key,
-        None if options.table_gone else table_of,
-        routing=options.routing,
-        prefix=target.prefix,
-        execute=options.yes,
+        target, options.key, vouched, routing=options.routing, execute=options.yes
     ).to_dict()
     return Outcome(intent, {"intent": [intent]})
 
@@ -268,7 +253,7 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
     """Record from which offsets on the ledger is signed."""
     from airflow_eos.operations.upkeep import sign_ledger
 
-    ledger = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
+    ledger = sign_ledger(target, execute=options.yes)
     unsigned, version_1 = ledger.signed.unsigned_below, ledger.signed.version_1_below
     rows: list[Row] = [
         {
@@ -287,7 +272,7 @@ def index(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.operations.upkeep import index_ledger
 
     del options
-    partitions = index_ledger(target.kafka, target.ledger, prefix=target.prefix)
+    partitions = index_ledger(target)
     rows: list[Row] = [
         {
             "partition": index.partition,
@@ -304,14 +289,7 @@ def prune(target: Deployment, options: Namespace) -> Outcome:
     """Remove old run records."""
     from airflow_eos.operations.upkeep import prune_ledger
 
-    pruned = prune_ledger(
-        target.kafka,
-        target.ledger,
-        _utc(options.before),
-        pipeline=options.pipeline,
-        prefix=target.prefix,
-        execute=options.yes,
-    )
+    pruned = prune_ledger(target, _utc(options.before), pipeline=options.pipeline, execute=options.yes)
     data = pruned.to_dict()
     rows: list[Row] = [{"pipeline": name, **counts} for name, counts in data["pipelines"].items()]
     title = "pruned" if pruned.done else "would be pruned; add --yes"
@@ -319,7 +297,7 @@ def prune(target: Deployment, options: Namespace) -> Outcome:
 
 
 def _utc(text: str) -> dt.datetime:
-    """Read a date or a moment; UTC where it names no time zone."""
+    """Read a date or a moment; UTC unless it names a time zone."""
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
@@ -341,7 +319,7 @@ def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
         )
     except ConfigurationError as error:
         raise WrongUsage(str(error)) from error
-    moved = reset_cursor(target.kafka, target.ledger, target.prefix, reset, execute=options.yes)
+    moved = reset_cursor(target, reset, execute=options.yes)
     title = "moved" if moved.done else "would be moved; add --yes"
     data = moved.to_dict()
     return Outcome(data, {title: data["offsets"]})
@@ -361,7 +339,7 @@ def _ranges(options: Namespace) -> Cursor | Interval:
 
 
 def _interval(options: Namespace) -> tuple[dt.datetime, dt.datetime]:
-    """Return both ends, aware; days and times without a zone are those of ``--timezone``."""
+    """Return both ends, aware; in the zone of ``--timezone`` unless they name one."""
     start, end = (_moment(text, options.timezone) for text in options.interval)
     return start, end
 

@@ -1,4 +1,4 @@
-"""The commands: names, options, help. Read by argparse and by Airflow's own parser; imports nothing heavy."""
+"""The commands: names, options, help. argparse and Airflow's own parser read it; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXIT_CODES: Mapping[int, str] = {
 class Option:
     """One option.
 
-    :param settings: what ``ArgumentParser.add_argument`` takes.
+    :param settings: arguments of ``ArgumentParser.add_argument``.
     """
 
     flag: str
@@ -63,7 +63,7 @@ def positive(text: str) -> int:
 def not_negative(text: str) -> int:
     """Read a number that may be 0."""
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
     return int(text)
 
 
@@ -78,7 +78,7 @@ def port(text: str) -> int:
 def memory(text: str) -> str:
     """Read an amount of memory in Spark's notation."""
     if not re.fullmatch(r"[1-9][0-9]*[mgt]", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount such as 512m or 4g")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount such as 512m or 4g")
     return text
 
 
@@ -102,14 +102,19 @@ _GROUP = Option("--group", "consumer group that holds the cursor", {"required": 
 _SERVER_FOLDER = Option(
     "--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME", {"metavar": "FOLDER"}
 )
+_STORAGE = Option(
+    "--storage",
+    "connection of the object store of Delta Lake tables; default: delta_default",
+    {"default": "delta_default", "metavar": "ID"},
+)
 _PIPELINE = Option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", {"required": True})
 
 COMMANDS = (
     Command(
         "init",
         "Create the ledger topic and fix its identity",
-        "Create the ledger topic and fix its identity. Does nothing when both are there. Refused where the "
-        "brokers still remember that runs have used a ledger of this name and prefix: it was lost.",
+        "Create the ledger topic and fix its identity. Does nothing if both exist. Refused if the brokers "
+        "still remember that runs have used a ledger of this name and prefix: it was lost.",
         "init",
         (
             Option(
@@ -124,8 +129,8 @@ COMMANDS = (
             ),
             Option(
                 "--adopt-new",
-                "make a lost ledger anew: what it held counts as not committed, and is written again when "
-                "it is cleared, retried or backfilled",
+                "replace a lost ledger: its runs count as not committed, and are written again when they are "
+                "cleared, retried or backfilled",
                 {"action": "store_true"},
             ),
         ),
@@ -135,9 +140,8 @@ COMMANDS = (
         "Check brokers, permissions, ledger, topics and group",
         "Check what runs need: brokers and their partition verification, time-outs, permissions of this "
         "principal, the ledger's settings, replicas and min.insync.replicas, retention and timestamps of the "
-        "topics, the group's cursor, with --table catalog, format and rights of a table and the data files "
-        "that no snapshot names, and with --spark the versions on the executors. Exit code 3 when a check "
-        "fails.",
+        "topics, the group's cursor; with --table catalog, format and rights of a table, and data files that "
+        "no snapshot names; with --spark the executors' versions. Exit code 3 if a check fails.",
         "doctor",
         (
             Option("--group", "consumer group to look at"),
@@ -153,8 +157,8 @@ COMMANDS = (
             ),
             Option(
                 "--table",
-                "table that is written: of Iceberg, namespace and name; of PostgreSQL, "
-                "postgres:CONNECTION/SCHEMA.NAME; repeatable",
+                "table that is written: of Iceberg, namespace and name; of Delta Lake, delta:URI; of "
+                "PostgreSQL, postgres:CONNECTION/SCHEMA.NAME; repeatable",
                 {"action": "append", "default": [], "metavar": "TABLE"},
             ),
             Option(
@@ -163,9 +167,10 @@ COMMANDS = (
                 "configuration; default: iceberg_default",
                 {"default": "iceberg_default", "metavar": "ID"},
             ),
+            _STORAGE,
             Option(
                 "--interval",
-                "data interval that is to be read, ISO days or times: is it kept so long?",
+                "check that the topics keep this data interval, ISO days or times",
                 {"nargs": 2, "metavar": ("START", "END")},
             ),
             _TIMEZONE,
@@ -212,38 +217,38 @@ COMMANDS = (
     Command(
         "status",
         "Show the ledger, cursors with their lag, and runs",
-        "Show the ledger's identity, cursors of groups with what they have not read yet and the transaction "
-        "they have open, and runs; without names all groups, the latest run of each pipeline, the table that "
-        "it writes with the last snapshot, what a run is about to publish in a table, or was when it died, "
-        "gaps between the committed intervals of pipelines, and all open transactions of the prefix. Exit "
-        "code 3 when the ledger has no record of what was named, or a limit is passed.",
+        "Show the ledger's identity, cursors of groups with their lag and open transaction, and runs; "
+        "without names all groups, the latest run of each pipeline, the table that it writes with the last "
+        "snapshot, open INTENTs of runs that publish in a table or died there, gaps between the committed "
+        "intervals of pipelines, and all open transactions of the prefix. Exit code 3 if the ledger has no "
+        "record of a name, or a limit is passed.",
         "status",
         (
             Option("--group", "a group's cursor; repeatable", {"action": "append", "default": []}),
             Option(
                 "--run",
-                "a run, its names as in run keys; repeatable",
+                "a run, named as in run keys; repeatable",
                 {"action": "append", "default": [], "metavar": "PIPELINE/RUN_ID"},
             ),
             Option(
                 "--max-lag",
-                "a group may have so many offsets to read, those behind open transactions included",
+                "maximum lag of a group, offsets behind open transactions included",
                 {"type": not_negative, "metavar": "OFFSETS"},
             ),
             Option(
                 "--max-open",
-                "a group's transaction, or one that it waits behind, may be open so long; without names any "
-                "of the prefix",
+                "maximum age of a group's open transaction, or of one that it waits behind; without names, "
+                "of any transaction of the prefix",
                 {"type": not_negative, "metavar": "SECONDS"},
             ),
             Option(
                 "--max-gaps",
-                "a pipeline may have so many gaps between its committed intervals",
+                "maximum number of gaps between a pipeline's committed intervals",
                 {"type": not_negative, "metavar": "N"},
             ),
             Option(
                 "--send-metrics",
-                "also send what is found as gauges, by the metrics of the Airflow that this is",
+                "also send the results as gauges, by this Airflow's metrics",
                 {"action": "store_true"},
             ),
         ),
@@ -253,48 +258,49 @@ COMMANDS = (
         "ledger",
         "List the records of the ledger",
         "List the latest committed records of the ledger: runs, cursors, pinned boundaries, resets. Exit "
-        "code 1 when it has none of the pipeline, or of the key, that was named.",
+        "code 1 if it has none of the named pipeline or key.",
         "ledger",
         (
             Option("--pipeline", "only the runs of this pipeline"),
             Option("--key", "only this key, such as cursor:<group>"),
-            Option("--limit", "at most so many, the latest runs last", {"type": positive, "metavar": "N"}),
+            Option("--limit", "maximum number, the latest runs last", {"type": positive, "metavar": "N"}),
         ),
     ),
     Command(
         "verify",
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
-        "the receipts in the ledger: checksums, sequence, number of records; of an Iceberg table the rows in "
-        "the data files of the run's snapshot. What retention, or the expiry of snapshots, has deleted since "
-        "is reported as expired, what the cleaner of a compacted topic may have taken as compacted. "
-        "Exit code 3 when something does not match, 1 when the ledger has no run of the pipeline.",
+        "the receipts in the ledger: checksums, sequence, number of records; for a table the rows in "
+        "the data files of the run's snapshot or transaction. Records, snapshots and transactions that were "
+        "deleted since are reported as expired, records that a compacted topic's cleaner may have removed as "
+        "compacted. Exit code 3 for a mismatch, 1 if the ledger has no run of the pipeline.",
         "verify",
         (
             _PIPELINE,
             Option("--run-key", "only this run, as `ledger` shows it; repeatable", {"action": "append"}),
-            Option("--last", "only the latest so many runs", {"type": positive, "metavar": "N"}),
+            Option("--last", "only the latest N runs", {"type": positive, "metavar": "N"}),
+            _STORAGE,
         ),
         finds=True,
     ),
     Command(
         "abort",
         "End a transaction that hangs",
-        "Show an open transaction: its owner's epoch, when it began, what time-out it has. With --yes end it "
-        "before its time-out does. Takes no epoch: an owner that is alive after all gets an error and starts "
-        "over.",
+        "Show an open transaction: its owner's epoch, start and time-out. With --yes end it before its "
+        "time-out does. Takes no epoch: an owner that is still alive gets an error and starts over.",
         "abort",
         (
             Option("--transactional-id", "the id", {"metavar": "ID"}),
             Option("--group", "instead of the id: the consumer group of a whole cursor"),
             Option(
                 "--epoch",
-                "with --yes: the producer epoch that was shown without; any other is left alone",
+                "with --yes: the epoch that was shown without it; a transaction of another epoch is left "
+                "alone",
                 {"type": epoch, "metavar": "N"},
             ),
             Option(
                 "--foreign",
-                "also an id that is not of the prefix: another environment's, or another application's",
+                "also an id outside the prefix, of another environment or application",
                 {"action": "store_true"},
             ),
             _YES,
@@ -303,8 +309,8 @@ COMMANDS = (
     Command(
         "repair",
         "End transactions that brokers forgot to end",
-        "List transactions of the prefix that partition leaders hold for open although their coordinator has "
-        "ended them, and end them as they were decided: by markers, which take ClusterAction on the cluster.",
+        "List transactions of the prefix that partition leaders hold open although their coordinator has "
+        "ended them, and end them as they were decided, by markers, which need ClusterAction on the cluster.",
         "repair",
         (
             Option(
@@ -314,7 +320,7 @@ COMMANDS = (
             ),
             Option(
                 "--assume",
-                "for a transaction of which nobody can tell how it was decided",
+                "the decision of a transaction, if nothing shows it",
                 {"choices": ("commit", "abort")},
             ),
             _YES,
@@ -324,12 +330,11 @@ COMMANDS = (
     Command(
         "dismiss",
         "Make a key of the ledger unused that somebody else wrote, or an INTENT whose table is gone",
-        "Write a tombstone over a ledger record that no run wrote or that is garbage, where there is none of "
-        "ours. A run of "
-        "that name is done (again) then: first find out from the sink whether it was. Refused where a run at "
-        "work has written a record of the key. The key of an INTENT (intent:...) is that of a run that was "
-        "about to publish in a table: it is taken back where that table does not exist any more, and the "
-        "next run reads the same records again.",
+        "Write a tombstone over a ledger record that no run wrote or that is garbage, if the key has no "
+        "record of ours. A run of that name is then done (again): first check the sink for its output. "
+        "Refused if a run at work has written a record of the key. The key of an INTENT (intent:...) belongs "
+        "to a run that was about to publish in a table: the INTENT is taken back if that table no longer "
+        "exists, and the next run reads the same records again.",
         "dismiss",
         (
             Option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
@@ -348,18 +353,18 @@ COMMANDS = (
     Command(
         "sign",
         "Let what a ledger holds count without a signature",
-        "For a ledger that was used before it had a key: a signed record says that everything below the "
-        "present end of each partition needs no signature, and all that follows does. First look at what is "
-        "there (`doctor`, `ledger`), and give the key to all that use the ledger.",
+        "For a ledger that was used before it had a key: write a signed record that everything below the "
+        "present end of each partition needs no signature, and everything after it does. First check the "
+        "ledger (`doctor`, `ledger`), and give the key to all its users.",
         "sign",
         (_YES,),
     ),
     Command(
         "index",
         "Index the ledger",
-        "Bring the index of every ledger partition up to date, by which look-ups stay as quick behind a "
-        "million runs as behind none. Runs do so themselves; this is for a ledger that was used for long "
-        "without one, and after `sign`.",
+        "Update the index of every ledger partition, which keeps look-ups as quick behind a million runs as "
+        "behind none. Runs do this themselves; use it for a ledger that was used for long without one, and "
+        "after `sign`.",
         "index",
         (),
     ),
@@ -367,23 +372,23 @@ COMMANDS = (
         "prune",
         "Remove old run records from the ledger",
         "Write tombstones over the records of runs that were committed before a date, and keep a digest of "
-        "each with what they have read: such a run is refused as `LedgerPruned` when it is asked for again, "
-        "and never done again. The last run of each pipeline and cursor, runs whose rounds have not ended, "
-        "cursors and boundaries stay. Without --yes it says how many there are.",
+        "each with what they have read: such a run is never done again, but refused as `LedgerPruned`. The "
+        "last run of each pipeline and cursor, runs whose rounds have not ended, cursors and boundaries "
+        "stay. Without --yes it shows their number.",
         "prune",
         (
             Option(
-                "--before", "a date or time, UTC; at least a day ago", {"required": True, "metavar": "DATE"}
+                "--before", "date or time, UTC; at least a day ago", {"required": True, "metavar": "DATE"}
             ),
-            Option("--pipeline", "only the runs of this one", {"metavar": "NAME"}),
+            Option("--pipeline", "only the runs of this pipeline", {"metavar": "NAME"}),
             _YES,
         ),
     ),
     Command(
         "reset-offsets",
         "Move a group's offsets and its cursor",
-        "Move the offsets of a group and its cursor in the ledger together, in one transaction that fences "
-        "live runs and is recorded in the ledger.",
+        "Move a group's offsets and its cursor in the ledger in one transaction, which fences live runs and "
+        "is recorded in the ledger.",
         "reset_offsets",
         (
             _GROUP,
@@ -415,9 +420,9 @@ COMMANDS = (
     Command(
         "spark-server",
         "Run a Spark Connect server for the tasks of this host",
-        "Print the server's address and the command that imports its Airflow connection, token included, and "
-        "become the installed Spark's Connect server, on loopback, in the foreground: SIGTERM ends it, and a "
-        "service manager such as systemd starts it again when it dies. Linux only.",
+        "Print the server's address and the command that imports its Airflow connection with the token, then "
+        "become the installed Spark's Connect server, on loopback, in the foreground. SIGTERM ends it; let a "
+        "service manager such as systemd restart it. Linux only.",
         "spark_server",
         (
             _SERVER_FOLDER,

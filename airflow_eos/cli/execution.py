@@ -20,7 +20,7 @@ from airflow_eos.printable import printable
 def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment]) -> int:
     """Run one command, print its outcome, and return the exit code.
 
-    An error is one line on standard error; with ``--output json`` or ``yaml`` standard output holds an object
+    An error is one line on standard error. With ``--output json`` or ``yaml``, standard output is an object
     with the only key ``error``.
     """
     try:

@@ -23,7 +23,7 @@ _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the argument parser; also what the documentation shows."""
+    """Return the argument parser; the documentation uses it, too."""
     codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     root = argparse.ArgumentParser(
         prog="python -m airflow_eos",
@@ -81,11 +81,7 @@ def _target(options: argparse.Namespace) -> Deployment:
 
 
 def _secret_text(option: str, name: str) -> str:
-    """Read a file that holds secrets; say so where other users of this machine can read it, too.
-
-    :raises OSError: it cannot be read.
-    :raises ValueError: it is not UTF-8 text.
-    """
+    """Read a file of secrets, UTF-8; warns if other users of this machine can read it, too."""
     path = Path(name)
     text = path.read_text("utf-8")
     mode = path.stat().st_mode

@@ -39,8 +39,8 @@ class Outcome:
     def render(self, output: str, width: int | None = None) -> str:
         """Return the text for standard output.
 
-        :param width: columns of the terminal; a table that is wider stands upright, a line for each value.
-            None: a line for each row, whatever it takes.
+        :param width: columns of the terminal; a wider table is printed upright, a line for each value. None:
+            no limit.
         """
         if output in DOCUMENTS:
             return document(self.data, output)
@@ -60,7 +60,7 @@ def document(data: Any, output: str) -> str:
 
 
 def _plain(title: str, rows: Sequence[Row]) -> str:
-    """Return a table for other programs: a line for each row, whatever it takes, and no rule."""
+    """Return a table for other programs: a line for each row, and no rule."""
     return "\n".join([title, *_lines(rows, "  ", rule=False)]) if rows else f"{title}\n-"
 
 
@@ -74,7 +74,7 @@ def _table(title: str, rows: Sequence[Row], width: int | None) -> str:
 
 
 def _upright(number: int, row: Row, width: int) -> str:
-    """Return a row with a line for each value; long values go on below."""
+    """Return a row with a line for each value; wraps long values."""
     cells = {name: _text(value) for name, value in row.items() if value is not None}
     indent = max(map(len, cells), default=0) + 3
     room = max(width - indent, _LEAST_ROOM)

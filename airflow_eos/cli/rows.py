@@ -1,4 +1,4 @@
-"""Rows of tables that several commands show, and names that several take."""
+"""Rows of tables, and names, that several commands share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def run_named(text: str) -> tuple[str, str]:
-    """Return pipeline and run id of a run as options name it: a slash in either is ``%2F``, as in run keys.
+    """Return pipeline and run id of an option's run; a slash in either is ``%2F``, as in run keys.
 
-    :raises WrongUsage: it is none.
+    :raises WrongUsage: the text names no run.
     """
     pipeline, run_id = keys.named_run(text)
     if not (pipeline and run_id):
@@ -27,13 +27,13 @@ def run_named(text: str) -> tuple[str, str]:
 
 
 def run_row(run: Mapping[str, Any]) -> Row:
-    """Return what tables show of a run's summary."""
+    """Return the columns of a run's summary."""
     counts = ("records_read", "records_late", "records_written")
     return {name: run.get(name) for name in ("run_key", "state", "mode", "run_id", "try_number", *counts)}
 
 
 def record_row(record: LedgerRecord) -> Row:
-    """Return what tables show of a ledger record, of whatever kind."""
+    """Return the columns of a ledger record of any kind."""
     if keys.is_run_record(record.key):
         try:
             run = RunRecord.from_json(record.value, record.key)

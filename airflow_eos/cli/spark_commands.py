@@ -1,4 +1,4 @@
-"""Commands of the Spark of this host: its class data, and the server that tasks share."""
+"""Commands for Spark on this host: its class data, and the server that tasks share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def warm_spark(_target: None, options: Namespace) -> Outcome:
 
 
 def spark_server(_target: None, options: Namespace) -> NoReturn:
-    """Become a Spark Connect server, after its address was printed."""
+    """Print the address, and become a Spark Connect server."""
     from airflow_eos.spark_host import connect_server
 
     folder = options.folder or options.spark_server_folder

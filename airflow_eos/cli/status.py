@@ -21,7 +21,7 @@ Gauge = tuple[str, float, Mapping[str, str]]
 
 
 def status(target: Deployment, options: Namespace) -> Outcome:
-    """Show ledger, cursors and runs; 3 when something named is not there, or a limit is passed."""
+    """Show ledger, cursors and runs; 3 if something named does not exist, or a limit is exceeded."""
     from airflow_eos.operations.open_transactions import open_transactions
     from airflow_eos.operations.queries import ledger_names, ledger_status
 
@@ -31,9 +31,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
         raise WrongUsage("--max-gaps and --send-metrics are for all there is: leave --group and --run out")
     if options.send_metrics and options.send_gauges is None:
         raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
-    names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
+    names = ledger_names(target) if everything else None
     groups = names.groups if names else options.group
-    known = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
+    known = ledger_status(target, groups=groups, runs=asked_runs)
     answer = known.to_dict()
     groups_or_all = everything or bool(options.group)
     transactions = open_transactions(target.kafka, target.prefix) if groups_or_all else []
@@ -86,14 +86,14 @@ def status(target: Deployment, options: Namespace) -> Outcome:
 
 
 def _table_row(pipeline: str, record: RunRecord) -> Row:
-    """Return which table a pipeline writes, and what its last run with rows put there."""
+    """Return a pipeline's table and its last run with rows."""
     table = record.details[TABLE]
     named = {"pipeline": pipeline, "table": table["sink"], "snapshot": table["snapshot"]}
     return {**named, "rows": table["rows"], "at": record.staged_at, "run_key": record.run_key}
 
 
 def gauges(answer: Mapping[str, Any], prefix: str) -> list[Gauge]:
-    """Return what `status` found as metrics: name, value and tags; what cannot be known is left out."""
+    """Return the results of `status` as metrics: name, value and tags; omits unknown values."""
     sent: list[Gauge] = []
     for group, cursor in answer["cursors"].items():
         if (cursor or {}).get("lag") is not None:
@@ -113,7 +113,7 @@ def gauges(answer: Mapping[str, Any], prefix: str) -> list[Gauge]:
 
 
 def _of_groups(transactions: Iterable[Row], prefix: str, groups: Sequence[str]) -> list[Row]:
-    """Return the open transactions of the cursors of groups, also of one that has not committed yet."""
+    """Return the open transactions of the groups' cursors, also before their first commit."""
     return [
         transaction
         for transaction in transactions
@@ -122,7 +122,7 @@ def _of_groups(transactions: Iterable[Row], prefix: str, groups: Sequence[str]) 
 
 
 def _exceeded_open(answer: Mapping[str, Any], options: Namespace) -> list[Row]:
-    """Return the limits that transactions have passed which no cursor in the ledger has."""
+    """Return the limits exceeded by transactions without a cursor in the ledger."""
     open_now = [(cursor or {}).get("open_transaction") for cursor in answer["cursors"].values()]
     cursors = {transaction["transactional_id"] for transaction in open_now if transaction}
     return [
@@ -140,7 +140,7 @@ def _exceeded_open(answer: Mapping[str, Any], options: Namespace) -> list[Row]:
 
 
 def _exceeded_gaps(answer: Mapping[str, Any], options: Namespace) -> list[Row]:
-    """Return the limits that pipelines have passed."""
+    """Return the limits that pipelines exceed."""
     rows: list[Row] = []
     for pipeline, count in sorted(Counter(gap["pipeline"] for gap in answer["gaps"]).items()):
         if options.max_gaps is not None and count > options.max_gaps:
@@ -150,14 +150,14 @@ def _exceeded_gaps(answer: Mapping[str, Any], options: Namespace) -> list[Row]:
 
 
 def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
-    """Return which of the groups and runs that were named are not in the ledger, with what is there."""
+    """Return the named groups and runs that are not in the ledger, with similar names."""
     from airflow_eos.operations.queries import ledger_names, near
 
     groups = [name for name, entry in answer["cursors"].items() if entry is None]
     runs = [name for name, entry in answer["runs"].items() if entry is None]
     if not groups and not runs:
         return []
-    known = ledger_names(target.kafka, target.ledger, prefix=target.prefix)
+    known = ledger_names(target)
     rows = []
     for name in groups:
         begun = _of_groups(answer["open_transactions"], target.prefix, [name])
@@ -175,7 +175,7 @@ def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
 
 
 def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
-    """Return what a group has to read, and the transaction it has open."""
+    """Return a group's unread offsets, and its open transaction."""
     from airflow_eos.engine.control_plane import utc_now
     from airflow_eos.engine.lag import unread
     from airflow_eos.operations.open_transactions import oldest_open_transaction
@@ -205,7 +205,7 @@ def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str,
 
 
 def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list[Row]:
-    """Return the limits that a group has passed; what cannot be known is not within one."""
+    """Return the limits that a group exceeds; an unknown value exceeds its limit."""
     own = [cursor["open_transaction"]] if cursor.get("open_transaction") else []
     ages = [transaction["age_seconds"] for transaction in (*own, *cursor.get("waiting", ()))]
     facts = {

@@ -96,7 +96,7 @@ def _with_run_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return function  # takes whatever it is given
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -132,7 +132,7 @@ def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    rest = [one for one in parameters[1:] if one.name != _RUN]
+    rest = [parameter for parameter in parameters[1:] if parameter.name != _RUN]
     stand_in.__signature__ = inspect.Signature(rest)  # type: ignore[attr-defined]
     return stand_in
 

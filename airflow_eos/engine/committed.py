@@ -11,7 +11,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, NotYetVisible
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run import RunRecord
-from airflow_eos.model.spec import Deployment, LedgerSettings, MayCreate, RunSpec
+from airflow_eos.model.spec import Deployment, MayCreate, RunSpec
 from airflow_eos.run import laws
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.visibility import Visibility
@@ -63,13 +63,7 @@ def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool
 
 
 def find_committed_by_key(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    prefix: str,
-    *,
-    pipeline: str,
-    run_key: str,
-    work: Mapping[str, Any] | None = None,
+    deployment: Deployment, *, pipeline: str, run_key: str, work: Mapping[str, Any] | None = None
 ) -> RunRecord | None:
     """Return the committed record of a run key, once all of its output is visible to readers.
 
@@ -87,7 +81,7 @@ def find_committed_by_key(
     names = (run_key, keys.last_key(run_key))
     wanted = [keys.run_record_key(name) for name in names]
     whole = keys.whole_run_key(run_key)
-    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+    with ControlPlane(deployment) as control:
         control.verify_ledger()
         values = control.authority.peek([*wanted, keys.pruned_key(pipeline, whole)], routing=pipeline)
         record = next((RunRecord.from_json(values[key], key) for key in wanted if key in values), None)

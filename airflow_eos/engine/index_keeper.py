@@ -39,7 +39,7 @@ TAIL_BYTES = 1 << 20
 """Index a partition when a look-up reads this many bytes beyond its index: about a thousand small runs."""
 _TAIL_PER_LEAF = 8 << 10
 _LONGEST_TAIL = 4 << 20
-_READ_SECONDS = 10.0
+READ_SECONDS = 10.0
 _TURNS = 5
 _BETWEEN_SECONDS = 1.0
 
@@ -86,25 +86,26 @@ class IndexKeeper:
         known = self._ledger.index_root(partition)
         return known is None or tail_bytes >= len(known[1].leaves) * _TAIL_PER_LEAF
 
-    def extend(self, partition: int, seconds: float = _READ_SECONDS) -> Indexed | None:
+    def extend(self, partition: int) -> Indexed | None:
         """Extend the index to the records decided since its last update.
 
-        :param seconds: approximate time limit for reading; the next call continues.
+        Reads for about :data:`READ_SECONDS`; the next call continues.
+
         :returns: None if another process was updating the index.
         :raises OutcomeUnknown: like any error of a transaction; the ledger stays correct.
         """
         try:
-            return self._extend(partition, seconds)
+            return self._extend(partition)
         except RunFenced as fenced:
             log.info("Another process is writing the index of ledger partition %d: %s", partition, fenced)
             return None
 
-    def _extend(self, partition: int, seconds: float) -> Indexed | None:
-        deadline = self._clock() + seconds
+    def _extend(self, partition: int) -> Indexed | None:
+        deadline = self._clock() + READ_SECONDS
         with self._fenced(partition) as transaction:
             known = self._ledger.index_root(partition)
             base = IndexRoot(self._ledger.describe().topic_id) if known is None else known[1]
-            through, news = self._ledger.decided(partition, base.through, seconds)
+            through, news = self._ledger.decided(partition, base.through, READ_SECONDS)
             if through == base.through:
                 return Indexed(through, 0, len(base.leaves), is_whole=True)
             try:
@@ -112,7 +113,7 @@ class IndexKeeper:
             except (IndexUnusable, LedgerUnreadable) as reason:
                 log.warning("Rebuilding the index of ledger partition %d: %s", partition, reason)
                 base = IndexRoot(base.topic_id)
-                through, news = self._ledger.decided(partition, 0, seconds)
+                through, news = self._ledger.decided(partition, 0, READ_SECONDS)
                 base, changed, gone = self._merged(partition, base, news)
             is_whole = self._clock() < deadline
             leaves = _write_leaves(transaction, partition, base.leaves, changed)

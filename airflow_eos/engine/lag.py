@@ -101,10 +101,9 @@ def unread(
         if missing and ledger is not None:
             known, added = _cursor(control, group, missing)
             positions.update(known)
-        begins = control.cluster.log_starts(partitions)
-        high = control.cluster.log_ends(partitions)
-        ends = control.cluster.last_stable_offsets(partitions)
-        waiting = undecided(control.cluster, high, ends)
+        bounds = control.cluster.log_bounds(partitions)
+        waiting = undecided(control.cluster, bounds.ends, bounds.stable)
+    begins, ends = bounds.starts, bounds.stable
     ranges = []
     for tp in partitions:
         begin = positions.get(tp, begins[tp] if start == "earliest" else ends[tp])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.boundary import Boundary
+from airflow_eos.ledger.records.index import Around
 from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Unpinned(Boundaries):
         )
         return self.compute(topic, moment, lateness, near, accept_deleted=accept_deleted)
 
-    def _known(self, topic: str, key: str, prefix: str) -> Mapping[str, str]:
+    def _known(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, str]:
         if not self._asks_ledger:
             return {}
         return self._authority.settle([key], routing=topic, prefixes=(prefix,))

@@ -14,16 +14,15 @@ For ``gs://`` and file systems the extras are all: ``google_service_account_key`
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
-
-from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.sink_table import is_secret
+from airflow_eos.hooks.masked_connection import masked_properties
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
     from airflow_eos.model.delta_table import DeltaTable
 
 _FIELDS = {
@@ -47,13 +46,15 @@ def storage_options(sink: DeltaTable) -> dict[str, str]:
     """
     if sink.connection is None:
         return {}
-    try:
-        connection = BaseHook.get_connection(sink.connection)
-    except AirflowNotFoundException as error:
-        raise ConfigurationError(
-            f"DeltaTable(connection={sink.connection!r}) names a connection that does not exist: add one, or "
-            "give connection=None where driver and executors have credentials of their own"
-        ) from error
+    return masked_properties(
+        sink.connection,
+        partial(_options, sink),
+        named_by=f"DeltaTable(connection={sink.connection!r})",
+        advice="add one, or give connection=None where driver and executors have credentials of their own",
+    )
+
+
+def _options(sink: DeltaTable, connection: Connection) -> dict[str, str]:
     names = _FIELDS.get(sink.store or "", {})
     options: dict[str, str] = {}
     for field in ("host", "login", "password"):
@@ -62,12 +63,9 @@ def storage_options(sink: DeltaTable) -> dict[str, str]:
             continue
         if field not in names:
             raise ConfigurationError(
-                f"connection {sink.connection!r} has a {field}, which says nothing about {sink.uri!r}: give "
-                "storage options among its extras"
+                f"connection {connection.conn_id!r} has a {field}, which says nothing about {sink.uri!r}: "
+                "give storage options among its extras"
             )
         options[names[field]] = value
     options.update({name: str(value) for name, value in connection.extra_dejson.items()})
-    for name, value in options.items():
-        if is_secret(name, value):
-            mask_secret(value)
     return options

@@ -13,12 +13,13 @@ extra ``catalog_name``    name of the catalog, where tables belong to it (``type
 
 from __future__ import annotations
 
-from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
+from typing import TYPE_CHECKING
 
-from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.sink_table import is_secret
+from airflow_eos.hooks.masked_connection import masked_properties
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 
 def catalog_properties(conn_id: str) -> dict[str, str]:
@@ -26,13 +27,11 @@ def catalog_properties(conn_id: str) -> dict[str, str]:
 
     :raises ConfigurationError: there is no such connection, or it names no catalog.
     """
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise ConfigurationError(
-            f"IcebergTable(catalog={conn_id!r}) names a connection that does not exist: add one of type "
-            "iceberg"
-        ) from error
+    named_by = f"IcebergTable(catalog={conn_id!r})"
+    return masked_properties(conn_id, _properties, named_by=named_by, advice="add one of type iceberg")
+
+
+def _properties(connection: Connection) -> dict[str, str]:
     properties: dict[str, str] = {"type": "rest"}
     if connection.host:
         properties["uri"] = connection.host
@@ -41,10 +40,7 @@ def catalog_properties(conn_id: str) -> dict[str, str]:
     properties.update({name: str(value) for name, value in connection.extra_dejson.items()})
     if properties["type"] in ("rest", "sql") and "uri" not in properties:
         raise ConfigurationError(
-            f"connection {conn_id!r} has neither a host nor 'uri' among its extras: it names no catalog of "
-            f"type {properties['type']}"
+            f"connection {connection.conn_id!r} has neither a host nor 'uri' among its extras: it names no "
+            f"catalog of type {properties['type']}"
         )
-    for name, value in properties.items():
-        if is_secret(name, value):
-            mask_secret(value)
     return properties

@@ -12,12 +12,13 @@ extra                     as it is: ``sslmode``, ``sslrootcert``, ``target_sessi
 
 from __future__ import annotations
 
-from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
+from typing import TYPE_CHECKING
 
-from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.sink_table import is_secret
+from airflow_eos.hooks.masked_connection import masked_properties
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 _OF_THE_PROVIDER = frozenset({"cursor", "enable_log_db_messages", "sqlalchemy_query", "sqlalchemy_scheme"})
 """Extras that Airflow's hook for PostgreSQL takes for itself."""
@@ -29,18 +30,16 @@ def connection_properties(conn_id: str) -> dict[str, str]:
 
     :raises ConfigurationError: there is no such connection, or it wants a login that is not supported.
     """
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise ConfigurationError(
-            f"PostgresTable(connection={conn_id!r}) names a connection that does not exist: add one of type "
-            "postgres"
-        ) from error
+    named_by = f"PostgresTable(connection={conn_id!r})"
+    return masked_properties(conn_id, _properties, named_by=named_by, advice="add one of type postgres")
+
+
+def _properties(connection: Connection) -> dict[str, str]:
     extra = connection.extra_dejson
     if tokens := sorted(name for name in _TOKENS if extra.get(name)):
         raise ConfigurationError(
-            f"connection {conn_id!r} has the extra {tokens[0]!r}: logins by short-lived tokens of a cloud "
-            "are not supported; give it a role with a password or a client certificate"
+            f"connection {connection.conn_id!r} has the extra {tokens[0]!r}: logins by short-lived tokens of "
+            "a cloud are not supported; give it a role with a password or a client certificate"
         )
     fields = {
         "host": connection.host,
@@ -50,8 +49,4 @@ def connection_properties(conn_id: str) -> dict[str, str]:
         "password": connection.password,
         **{name: value for name, value in extra.items() if name not in _OF_THE_PROVIDER | _TOKENS},
     }
-    properties = {name: str(value) for name, value in fields.items() if value not in (None, "")}
-    for name, value in properties.items():
-        if is_secret(name, value):
-            mask_secret(value)
-    return properties
+    return {name: str(value) for name, value in fields.items() if value not in (None, "")}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnknown
 from airflow_eos.ledger.keys import is_ever_written, pruned_digest, pruned_key
+from airflow_eos.ledger.records.index import Around
 from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition
@@ -89,12 +90,14 @@ class Authority:
         self._said: set[tuple[int, int]] = set()
 
     def peek(
-        self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
+        self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
     ) -> Mapping[str, str]:
         """Return committed values without waiting. A value is final; a missing key proves nothing."""
         return self.look(keys, routing=routing, prefixes=prefixes).committed
 
-    def look(self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()) -> LedgerAnswer:
+    def look(
+        self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
+    ) -> LedgerAnswer:
         """Return the result of one look-up, including open transactions."""
         partition = self._ledger.partition_for(routing)
         view = self._ledger.view(partition, keys, prefixes)
@@ -115,7 +118,7 @@ class Authority:
         return TopicPartition(self._ledger.topic, self._ledger.partition_for(routing))
 
     def settle(
-        self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
+        self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
     ) -> Mapping[str, str]:
         """Return committed values; a missing key is *not committed*, provided the caller holds the fence.
 
@@ -131,7 +134,7 @@ class Authority:
         return self.settle_in(partition, keys, prefixes)
 
     def settle_in(
-        self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()
+        self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
     ) -> Mapping[str, str]:
         """Like :meth:`settle`, in a given ledger partition."""
         deadline = self._clock() + UNDECIDED_WAIT_SECONDS

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from airflow_eos.exceptions import ConfigurationError, PlanError, RunFenced
 from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.records.index import Around
 from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage
 
@@ -46,7 +47,7 @@ class Pins:
         key: str,
         routing: str,
         compute: Compute,
-        prefixes: tuple[str, ...] = (),
+        prefixes: tuple[str | Around, ...] = (),
     ) -> str:
         """Return the pinned value of ``key``; pins it first if it is absent.
 
@@ -73,7 +74,7 @@ class Pins:
         key: str,
         routing: str,
         compute: Compute,
-        prefixes: tuple[str, ...],
+        prefixes: tuple[str | Around, ...],
     ) -> str | None:
         try:
             with self._writer.fenced(transactional_id, [self._authority.place(routing)]) as transaction:
@@ -102,6 +103,6 @@ class Pins:
             return None
         return message.value
 
-    def _all_known(self, key: str, routing: str, prefixes: tuple[str, ...]) -> Mapping[str, str]:
-        whole = [str(prefix) for prefix in prefixes]
+    def _all_known(self, key: str, routing: str, prefixes: tuple[str | Around, ...]) -> Mapping[str, str]:
+        whole = [prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes]
         return self._authority.settle([key], routing=routing, prefixes=whole)

@@ -67,9 +67,9 @@ class SparkUiLink(BaseOperatorLink):
 
 def configured_links() -> tuple[BaseOperatorLink, ...]:
     """Return the links that have somewhere to lead: without any the UI shows no heading for them."""
-    found: list[BaseOperatorLink] = []
+    links: list[BaseOperatorLink] = []
     if settings.ledger_record_url() or settings.ui_kafka_config_id():
-        found.append(LedgerRecordLink())
+        links.append(LedgerRecordLink())
     if settings.spark_history_url():
-        found.append(SparkUiLink())
-    return tuple(found)
+        links.append(SparkUiLink())
+    return tuple(links)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -12,6 +12,7 @@ from airflow_eos.model.sink_table import SinkTable
 
 STORES = {"s3": "S3", "s3a": "S3", "gs": "GCS", "az": "Azure", "abfs": "Azure", "abfss": "Azure"}
 """Object stores with an atomic put-if-absent, by the scheme of a table's URI."""
+_PREFIX = "delta:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,9 @@ class DeltaTable(SinkTable):
         or an absolute path in a file system that driver and executors share.
     :param connection: Airflow connection with the credentials of the object store; None: driver and executors
         have them by themselves (instance roles, environment).
+    :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run:
+        ``append`` leaves them, ``replace`` takes them out in the commit that appends the new ones, or is
+        refused where they are not in the table as they were written.
     :param properties: storage options in deltalake's names, where no connection has them; never shown.
     :raises ConfigurationError: naming parameter and value.
     """
@@ -41,6 +45,7 @@ class DeltaTable(SinkTable):
     def __post_init__(self) -> None:
         TEXT.check("DeltaTable(uri=...)", self.uri)
         (TEXT | NONE).check("DeltaTable(connection=...)", self.connection)
+        self._check_reprocess()
         parts = urlsplit(self.uri)
         if parts.password is not None:
             raise ConfigurationError("DeltaTable(uri=...) holds a password: put it into the connection")
@@ -69,5 +74,16 @@ class DeltaTable(SinkTable):
         parts = urlsplit(self.uri)
         return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
 
+    @classmethod
+    def named(cls, text: str) -> DeltaTable | None:
+        """Return the table that goes by a name, as run records have it; None if it is of another kind.
+
+        A name has no connection: it is the usual one of an object store, and none of a file system.
+        """
+        if not text.startswith(_PREFIX):
+            return None
+        table = cls(text.removeprefix(_PREFIX))
+        return table if table.store is not None else replace(table, connection=None)
+
     def __str__(self) -> str:
-        return f"delta:{self.uri.rstrip('/')}"
+        return f"{_PREFIX}{self.uri.rstrip('/')}"

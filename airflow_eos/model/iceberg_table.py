@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.kinds import NONE, TEXT, word
+from airflow_eos.model.kinds import NONE, TEXT
 from airflow_eos.model.sink_table import SinkTable
 
-Reprocessing = Literal["append", "replace"]
 _NAME = re.compile(r"iceberg:(?P<catalog>[^/]+)/(?P<name>[^@]+)(@(?P<branch>.+))?", re.DOTALL)
 
 
@@ -42,7 +41,6 @@ class IcebergTable(SinkTable):
     name: str
     catalog: str = "iceberg_default"
     branch: str | None = None
-    reprocess: Reprocessing = "append"
 
     def __post_init__(self) -> None:
         TEXT.check("IcebergTable(name=...)", self.name)
@@ -53,7 +51,7 @@ class IcebergTable(SinkTable):
             )
         TEXT.check("IcebergTable(catalog=...)", self.catalog)
         (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
-        word(*get_args(Reprocessing)).check("IcebergTable(reprocess=...)", self.reprocess)
+        self._check_reprocess()
 
     @property
     def has_secrets(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,21 @@ class CommittedOffset:
 
     offset: int
     metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """Offsets of logs by partition, requested at the same time.
+
+    :param starts: log start offsets: of the first record that is kept.
+    :param stable: last stable offsets (LSO): first offset of the oldest open transaction, or log end.
+    :param ends: high watermarks, which include open transactions. One may be below ``stable`` if the log grew
+        between both answers.
+    """
+
+    starts: Mapping[TopicPartition, int]
+    stable: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)

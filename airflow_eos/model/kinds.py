@@ -57,12 +57,12 @@ def whole_number(least: int) -> Kind:
     )
 
 
-def duration(least: dt.timedelta = dt.timedelta(0), *, above: bool = False) -> Kind:
-    """Return the kind of durations >= ``least``; > ``least`` with ``above``."""
-    relation = "longer than" if above else "of at least"
+def duration(*, above: bool = False) -> Kind:
+    """Return the kind of durations >= 0 s; > 0 s with ``above``."""
+    zero = dt.timedelta(0)
     return Kind(
-        f"a datetime.timedelta {relation} {least.total_seconds():g} s",
-        lambda value: isinstance(value, dt.timedelta) and (value > least if above else value >= least),
+        f"a datetime.timedelta {'longer than' if above else 'of at least'} 0 s",
+        lambda value: isinstance(value, dt.timedelta) and (value > zero if above else value >= zero),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import integer, topic_name
 
@@ -51,12 +52,14 @@ class SealedManifest:
     :param records_read: records read per source partition; informative, a commit does not depend on it.
     :param records_late: records older than the interval's start, for interval runs.
     :param dead_letters: how many of the records are dead letters.
+    :param letters_due: those of which no letters are sealed: beside a table, the driver makes them.
     """
 
     targets: tuple[SealedTarget, ...]
     records_read: Mapping[TopicPartition, int] = field(default_factory=dict)
     records_late: int = 0
     dead_letters: int = 0
+    letters_due: tuple[FailingRecord, ...] = ()
 
     @property
     def records(self) -> int:

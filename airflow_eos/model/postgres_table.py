@@ -33,6 +33,9 @@ class PostgresTable(SinkTable):
     :param connection: in Airflow: connection of type ``postgres``.
     :param mode: ``append`` inserts each row; ``upsert`` replaces the row that has the same key.
     :param key: with ``upsert``: columns of a primary key or unique index of the table.
+    :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run:
+        ``append`` leaves them, ``replace`` takes them out in the commit that appends the new ones, or is
+        refused where they are not in the table as they were written; not with ``mode="upsert"``.
     :param properties: in libpq's names (``host``, ``dbname``, ``password``), where no connection has them;
         never shown.
     :raises ConfigurationError: naming parameter and value.
@@ -64,6 +67,12 @@ class PostgresTable(SinkTable):
             raise ConfigurationError(
                 f"PostgresTable(mode={self.mode!r}, key={list(self.key)!r}): mode='upsert' needs the columns "
                 "of a unique key, and mode='append' has none"
+            )
+        self._check_reprocess()
+        if self.reprocess == "replace" and self.mode == "upsert":
+            raise ConfigurationError(
+                "PostgresTable(mode='upsert', reprocess='replace'): nobody has the values any more that an "
+                "update has overwritten; with mode='upsert' a reprocessing updates the rows by key"
             )
         object.__setattr__(self, "key", tuple(self.key))
 

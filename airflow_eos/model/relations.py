@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.dead_letter import MOST_BESIDE_TABLE
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import Explicit, OffsetRange
 from airflow_eos.model.sink_table import SinkTable
 
 TABLE_REFUSES: Mapping[str, tuple[object, str]] = {
     "sink_topic": (None, "a run has one sink: leave one of them out"),
-    "dead_letter_topic": (None, "dead letters beside a table are not supported yet"),
     "mark_output": ("never", "rows have no headers; the snapshot's summary names the run"),
     "compression": (
         "zstd",
@@ -56,6 +56,19 @@ def check_table(sink: object, others: Mapping[str, object]) -> None:
             raise ConfigurationError(
                 f"{name}={others[name]!r} does not go with a table as the sink: {way_on}"
             )
+
+
+def check_letters_beside_table(sink: object, topic: str | None, most: int | None) -> None:
+    """Check how many dead letters a run with a table may have.
+
+    :raises ConfigurationError: more than its INTENT can name.
+    """
+    if sink is not None and topic is not None and most is not None and most > MOST_BESIDE_TABLE:
+        raise ConfigurationError(
+            f"max_dead_letters={most} is more than the {MOST_BESIDE_TABLE} that a run with a table may have: "
+            "its INTENT names each of them, in one record of the ledger; read fewer records in a run, or "
+            "correct what the process raises on"
+        )
 
 
 def check_dead_letter_topic(topic: str | None, sources: Sequence[str], ledger: str) -> None:

@@ -16,6 +16,7 @@ from airflow_eos.model.relations import (
     TABLE_REFUSES,
     check_dead_letter_topic,
     check_explicit,
+    check_letters_beside_table,
     check_sink,
     check_source_partition,
     check_table,
@@ -213,6 +214,7 @@ class RunSpec:
         sources, ledger = self.source_topics, self.ledger.topic
         check_sink(self.sink_topic, sources, ledger, allow_loop=self.allow_loop)
         check_dead_letter_topic(self.dead_letter_topic, sources, ledger)
+        check_letters_beside_table(self.sink, self.dead_letter_topic, self.max_dead_letters)
         check_table(self.sink, {name: getattr(self, name) for name in TABLE_REFUSES})
         check_topics_of("skip_offsets", self.skip_offsets, sources)
         if self.source_partition is not None:

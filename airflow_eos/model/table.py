@@ -48,6 +48,32 @@ class TableReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRows:
+    """Rows of a run's earlier commit that a reprocessing takes out.
+
+    :param receipt: of that commit.
+    :param label: first part of the names of its data files.
+    """
+
+    receipt: TableReceipt
+    label: str
+
+    @property
+    def snapshot(self) -> int:
+        """Id of the commit's snapshot."""
+        return self.receipt.snapshot
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {**self.receipt.to_dict(), "label": self.label}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EarlierRows:
+        """Read the JSON form; versions before labels wrote it for Iceberg alone, which needs none."""
+        return cls(TableReceipt.from_dict(data), text(data.get("label", "")))
+
+
+@dataclass(frozen=True, slots=True)
 class DataFileMade:
     """A data file that a task wrote; no reader sees it before it is published.
 
@@ -129,6 +155,42 @@ class PublishedRuns:
                 "newer one writes the table, or find out who changed the property; nothing was written"
             ) from error
         return cls(runs)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """What one commit to a table changes and says, beside the version that it is compared with.
+
+    :param scope: of the transactional id whose run it is.
+    :param published: what the table is to say of the pipeline's runs, but for the receipt of this one.
+    :param files: data files that it appends.
+    :param replaces: rows of the run's earlier commits that it takes out.
+    :param summary: of the commit, for people.
+    """
+
+    scope: str
+    published: PublishedRuns
+    files: tuple[DataFileMade, ...] = ()
+    replaces: tuple[EarlierRows, ...] = ()
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def run(self) -> PublishedRun:
+        """What the table is to say of this run."""
+        return self.published.runs[self.scope]
+
+    def receipt(self, snapshot: int) -> TableReceipt:
+        """Return the receipt for the data files.
+
+        :param snapshot: id that the table gave to the commit.
+        """
+        return TableReceipt(snapshot, len(self.files), sum(file.rows for file in self.files))
+
+    def published_with(self, receipt: TableReceipt) -> PublishedRuns:
+        """Return what the table is to say of the pipeline's runs; a bar has no receipt."""
+        if self.run.receipt is None:
+            return self.published
+        return self.published.with_run(self.scope, replace(self.run, receipt=receipt))
 
 
 def _known_version(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,7 +1,6 @@
-"""Read-only checks, for the doctor and for the page, whose principal may only read.
+"""Read-only checks, for the doctor and for the page.
 
-Each check yields findings; without the permission to look it yields ``unknown``, or raises the brokers'
-error.
+Without the permission to look, a check yields ``unknown``, or raises the brokers' error.
 """
 
 from __future__ import annotations
@@ -108,8 +107,8 @@ def undecided_offsets(control: ControlPlane, permissions: Permissions, topic: st
     if care is None:
         return
     partitions = [TopicPartition(topic, partition) for partition in range(care.partitions)]
-    ends = control.cluster.log_ends(partitions)
-    waiting = undecided(control.cluster, ends, control.cluster.last_stable_offsets(partitions))
+    bounds = control.cluster.log_bounds(partitions)
+    waiting = undecided(control.cluster, bounds.ends, bounds.stable)
     name = f"end of topic {topic}"
     if not waiting:
         yield Check(name, "ok", "all of its offsets can be read: no transaction is open")

@@ -17,7 +17,7 @@ from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.model.spec import Deployment
 from airflow_eos.run import laws
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
@@ -69,14 +69,7 @@ class CursorReset:
         return {"group": self.group, "pipeline": self.pipeline, "done": self.done, "offsets": offsets}
 
 
-def reset_cursor(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    prefix: str,
-    reset: Reset,
-    *,
-    execute: bool = True,
-) -> CursorReset:
+def reset_cursor(deployment: Deployment, reset: Reset, *, execute: bool = True) -> CursorReset:
     """Move a group's offsets and its cursor together, in one transaction that fences live runs.
 
     The transaction also writes a reset record to the ledger. A mapped cursor moves partition by partition.
@@ -87,9 +80,9 @@ def reset_cursor(
     :raises OutcomeUnknown: an earlier transaction of the cursor's id is still open, which only a run may end.
     :raises NotYetVisible: the reset is committed, but not yet visible on all leaders.
     """
-    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+    with ControlPlane(deployment) as control:
         ledger = control.verify_ledger(to_write=execute)
-        work = CursorMove(control, reset, prefix, ledger)
+        work = CursorMove(control, reset, deployment.prefix, ledger)
         changes = work.carry_out() if execute else work.dry_run()
     return CursorReset(reset.group, work.pipeline, tuple(changes), execute)
 
@@ -151,10 +144,7 @@ class CursorMove:
         return changes
 
     def _refuse_pending(self, only: TopicPartition | None) -> None:
-        """Law 12: refuse, because this transaction would decide pending offsets of an earlier one of its id.
-
-        :raises OutcomeUnknown: the group has pending offsets.
-        """
+        """Law 12: refuse if this transaction would decide pending offsets of an earlier one of its id."""
         every = [tp for topic in self._topics.values() for tp in topic.topic_partitions]
         partitions = every if only is None else [only]
         if self._control.cluster.has_pending_offsets(self._reset.group, partitions):
@@ -164,12 +154,7 @@ class CursorMove:
             )
 
     def _wait_until_seen(self, producer: ProducerIdentity, changes: list[OffsetMove]) -> None:
-        """Law 12: a move is done once ledger and offsets show it; the coordinator's answer does not suffice.
-
-        The next run would treat a move without its marker as aborted, and undo it.
-
-        :raises NotYetVisible: it is committed, but a marker is missing that this principal may not write.
-        """
+        """Law 12: wait until ledger and offsets show the move; the next run would undo it otherwise."""
         move = RunRecord(
             run_key=self._run_key,
             pipeline=self.pipeline,

@@ -129,8 +129,8 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
 def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> AuthorizationFailed | None:
     """Return why an id may not be used; None if it may.
 
-    :param initialise: send InitProducerId. Otherwise only check the permission, by an EndTxn with a producer
-        id that does not exist: brokers check Write first, and a transaction of the id is not affected.
+    Without ``initialise`` only the permission is checked, by an EndTxn with a producer id that does not
+    exist: brokers check Write first, and a transaction of the id is not affected.
     """
     try:
         if initialise:

@@ -1,4 +1,4 @@
-"""Checks that Spark's executors have the needed versions, and that credentials reach them encrypted."""
+"""Checks the versions of Spark's executors, and the encryption of credentials on the way to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_eos.wire.client_config import ClientConfig
 
 
 def distribution_problems() -> list[Check]:
-    """Return a finding where PySpark and its client, as installed here, do not fit together; else nothing."""
+    """Return a finding if PySpark and its client, as installed here, do not fit together."""
     installed = installed_distributions()
     if installed.agree:
         return []
@@ -21,10 +21,10 @@ def distribution_problems() -> list[Check]:
 
 
 def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> list[Check]:
-    """Start a session on a master or a Spark Connect server; compare versions, look at the way to it.
+    """Compare versions in a session on a master or a Spark Connect server, and check the way to it.
 
     :param address: ``local[2]``, ``spark://host:7077``, ``sc://host:15002``, ...
-    :param kafka: whose credentials go there.
+    :param kafka: the configuration whose credentials go there.
     :param encrypted: refuse a way in clear, as ``[eos] require_encrypted_spark`` does.
     """
     from airflow_eos.spark.preflight import check_environment
@@ -61,7 +61,7 @@ def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> li
 def credentials_on_the_way(
     spark: Mapping[str, str], kafka: ClientConfig, *, encrypted: bool = False
 ) -> list[Check]:
-    """Tell whether the Kafka credentials can be read on their way to Spark; nothing where there are none.
+    """Return a finding about the credentials' encryption on the way to Spark; empty without credentials.
 
     :param spark: the session's settings in force.
     :param encrypted: a way in clear stops runs.

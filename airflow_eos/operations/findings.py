@@ -1,4 +1,4 @@
-"""What a comparison of a run's output with its receipts finds."""
+"""Results of comparing a run's output with its receipts."""
 
 from __future__ import annotations
 

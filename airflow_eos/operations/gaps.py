@@ -36,8 +36,8 @@ class Gap:
 def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list[Gap]:
     """Return the gaps between the intervals of these records, sorted by pipeline and time.
 
-    Missing intervals before a pipeline's first or after its last one are not gaps, because a ledger does not
-    know the schedule. Runs without an interval have no gaps.
+    There are no gaps before a pipeline's first interval or after its last one, because a ledger does not know
+    the schedule.
 
     :param horizons: intervals of runs whose records are pruned.
     """

@@ -1,7 +1,7 @@
-"""Checks that a read-only principal can make of brokers, ledger and topics: the page's part of the doctor.
+"""The page's part of the doctor: checks that a read-only principal can make.
 
-They neither fence nor write, and do not read the ledger: the caller passes what it has read there. A missing
-permission is reported as ``unknown``, not as a failure.
+They do not read the ledger: the caller passes what it has read there. A missing permission is ``unknown``,
+not a failure.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ def health(
 
 
 def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """Turn the error of a check into a finding, without details of the connection."""
     try:
         return list(look())
     except BrokersUnavailable:

@@ -1,16 +1,15 @@
-"""What an Iceberg table and its storage tell an administrator. Nothing is committed or removed."""
+"""Inspects an Iceberg table and its storage; commits and removes nothing."""
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.table import PublishedRuns, TableReceipt
+from airflow_eos.operations.unnamed_files import HeldRows, UnnamedFile
 from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
@@ -24,36 +23,6 @@ PROPERTY = re.compile(r"eos\.[0-9a-f]+")
 """Names of the properties of a table that say which runs published last."""
 # Counter and task of the writer, the digest of the run key, a random part.
 _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parquet")
-
-
-@dataclass(frozen=True, slots=True)
-class UnnamedFile:
-    """A data file of a run of ours that no snapshot of the table names.
-
-    :param path: below the folder of the table's data files.
-    :param label: digest of the run key, see :func:`~airflow_eos.ledger.keys.pruned_digest`.
-    :param size: bytes.
-    :param modified: None if the storage does not say.
-    """
-
-    path: str
-    label: str
-    size: int
-    modified: dt.datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotRows:
-    """What a snapshot's data files hold now.
-
-    :param files: number of data files that the snapshot added.
-    :param rows: by the files' own footers.
-    :param missing: names of files that are not in the storage, without their folder.
-    """
-
-    files: int
-    rows: int
-    missing: tuple[str, ...]
 
 
 class IcebergInspection:
@@ -109,7 +78,7 @@ class IcebergInspection:
             return None
         return sorted(self._unnamed(self._table.io), key=lambda file: file.path)
 
-    def rows_of(self, receipt: TableReceipt, in_time: Callable[[], None]) -> SnapshotRows | None:
+    def rows_of(self, receipt: TableReceipt, in_time: Callable[[], None]) -> HeldRows | None:
         """Return what the data files hold that a run's snapshot added; None if the snapshot was expired.
 
         :param in_time: raises when there is no time left; called before each file.
@@ -135,7 +104,7 @@ class IcebergInspection:
                 continue
             with file.open() as stream:
                 rows += pq.read_metadata(stream).num_rows
-        return SnapshotRows(len(paths), rows, tuple(missing))
+        return HeldRows(len(paths), rows, tuple(missing))
 
     def _refusal(self, act: Callable[[], Any]) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Takes back an INTENT whose table is gone, which no run can settle any more."""
+"""Takes back an INTENT whose table no longer exists, which no run can settle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTa
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.model.spec import Deployment
 from airflow_eos.ports import TableSink
 
 
@@ -43,29 +43,27 @@ def is_intent(key: str) -> bool:
 
 
 def dismiss_intent(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
+    deployment: Deployment,
     key: str,
     table_of: Callable[[str], TableSink] | None,
     *,
     routing: str,
-    prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
 ) -> DismissedIntent:
     """Take an INTENT back whose table does not exist any more; the next run reads its records again.
 
-    The table is asked behind the fence of the INTENT's transactional id. An attempt that still sleeps before
-    its commit cannot publish afterwards: its commit names the id of the table that is gone.
+    The table is checked after the fence of the INTENT's transactional id: an attempt that sleeps before its
+    commit cannot publish afterwards, because its commit names the id of the deleted table.
 
     :param key: key in the ledger, ``intent:<transactional id>``.
-    :param table_of: opens the table that an INTENT names; None: the caller vouches that it is gone.
+    :param table_of: opens the table of an INTENT; None: the caller vouches that it does not exist.
     :param routing: the group of a cursor, else the pipeline.
     :param execute: False for a dry run.
     :raises ConfigurationError: there is no such INTENT, or its table exists and can tell.
     :raises OutcomeUnknown: the catalog does not answer, or an earlier transaction of the id is still open.
     :raises NotYetVisible: it is taken back, but the marker is missing.
     """
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(deployment) as control:
         control.verify_ledger(to_write=execute)
         place = control.authority.place(routing)
         if not execute:

@@ -1,4 +1,4 @@
-"""Finds transactions of this package that are open on leaders although no coordinator will end them."""
+"""Finds open transactions of this package that no coordinator will end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A transaction that was left open in a partition.
+    """An open transaction in a partition.
 
     :param word: the coordinator's current view of the id; None if it does not know the id.
     """
@@ -96,7 +96,6 @@ class LeftOpen:
 
 
 def _is_under_way(word: TransactionDescription | None, producer: ActiveProducer) -> bool:
-    """Return whether the coordinator has yet to end the transaction."""
     return (
         word is not None
         and word.is_under_way

@@ -1,10 +1,10 @@
-"""INTENTs that stand in a ledger: what runs were about to publish in tables, and only the tables tell."""
+"""Open INTENTs of a ledger: rows that runs were about to publish in tables."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_eos.exceptions import LedgerUnreadable
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenIntent:
-    """An INTENT without an end: its run is at work, or died. The pipeline's next run settles it.
+    """An open INTENT: its run is at work, or died. The pipeline's next run settles it.
 
-    :param since: when it was written, by the clock of the driver.
+    :param since: when it was written, by the driver's clock.
     """
 
     pipeline: str
@@ -29,17 +29,11 @@ class OpenIntent:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "pipeline": self.pipeline,
-            "run_key": self.run_key,
-            "table": self.table,
-            "transactional_id": self.transactional_id,
-            "since": self.since,
-        }
+        return asdict(self)
 
 
 def open_intents(values: Iterable[tuple[str, str]]) -> tuple[OpenIntent, ...]:
-    """Return the INTENTs among ledger values, the oldest first; unreadable ones are logged and left out.
+    """Return the INTENTs among ledger values, the oldest first; logs and omits unreadable ones.
 
     :param values: pairs of key and value.
     """

@@ -6,7 +6,7 @@ import datetime as dt
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
@@ -46,11 +46,7 @@ class TransactionTimes:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "started": self.started,
-            "age_seconds": self.age_seconds,
-            "timeout_seconds": self.timeout_seconds,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +193,6 @@ def abort_command(transactional_id: str, epoch: int) -> str:
 
 
 def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:
-    """Refuse to abort a foreign transaction, or another one than the dry run has shown."""
     if not allowed:
         raise ConfigurationError(
             f"{name!r} is not of the prefix {prefix!r}: another environment or application owns the "
@@ -211,7 +206,7 @@ def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, al
 
 
 def _settle(control: ControlPlane, transactional_id: str) -> None:
-    """Wait until all markers are written; a timeout does not raise."""
+    """Wait until all markers are written; does not raise after the time limit."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < deadline:
         status = control.cluster.describe_transaction(transactional_id)

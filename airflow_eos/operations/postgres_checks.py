@@ -1,4 +1,4 @@
-"""Looks at a PostgreSQL table that runs write, for the commands. Nothing is written."""
+"""Checks a PostgreSQL table that runs write; writes nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
 
 from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.sinks.postgres_catalog import find_target
-from airflow_eos.sinks.postgres_session import SCHEMA, transaction
+from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
+from airflow_eos.sinks.postgres_written import rows_as_written
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -34,12 +34,14 @@ FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s ORDER BY
 _IS_SAME = """SELECT FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
     JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s AND n.nspname = %s AND c.relname = %s"""
+_OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
+    AND NOT starts_with(rolname, 'pg_') AND has_table_privilege(oid, to_regclass(%s), 'UPDATE') ORDER BY 1"""
 _NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
 _SHOWN = 10
 
 
 def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
-    """Check that runs can write a table, and list what attempts have staged and not published.
+    """Check that runs can write a table, and list the rows of attempts that were staged and not published.
 
     :param run_keys: returns the run keys of the ledger by their digest; called if there are such rows.
     """
@@ -54,17 +56,23 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
             yield _schema(name, may=may_create and may_note is not False)
             if may_note:
                 yield _published(name, connection, target.oid)
+                yield _other_writers(name, connection)
             yield from _staged(name, connection, run_keys)
     except EosError as error:
         yield Check(name, "fail", said(error))
     except psycopg.Error as error:
-        yield Check(name, "fail", str(error), "check the connection, and that the database can be reached")
+        yield Check(
+            name,
+            "fail",
+            reason(error, table.properties),
+            "check the connection, and that the database can be reached",
+        )
 
 
-def rows_as_written(table: PostgresTable, identity: str, snapshot: int) -> int | None:
-    """Return how many rows are there as a run wrote them; None if the table is another one than it wrote to.
+def rows_of_run(table: PostgresTable, identity: str, snapshot: int) -> int | None:
+    """Return the number of rows that are as a run wrote them; None if it wrote to another table.
 
-    :param identity: of the table, as the run's record has it.
+    :param identity: of the table, from the run's record.
     :param snapshot: id of the transaction that published the run.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
@@ -72,11 +80,7 @@ def rows_as_written(table: PostgresTable, identity: str, snapshot: int) -> int |
         connection.read_only = True
         if connection.execute(_IS_SAME, (identity, *table.schema_and_table)).fetchone() is None:
             return None
-        count = sql.SQL("SELECT count(*) FROM {} WHERE xmin::text::bigint = %s").format(
-            sql.Identifier(*table.schema_and_table)
-        )
-        ((rows,),) = connection.execute(count, (snapshot % (1 << 32),))
-        return int(rows)
+        return rows_as_written(connection, table, snapshot)
 
 
 def _schema(name: str, *, may: bool) -> Check:
@@ -98,6 +102,20 @@ def _published(name: str, connection: psycopg.Connection[Any], oid: int) -> Chec
     except ConfigurationError as error:
         return Check(subject, "fail", said(error))
     return Check(subject, "ok", f"readable; {counted(len(notes), 'consumer group')}, {counted(runs, 'run')}")
+
+
+def _other_writers(name: str, connection: psycopg.Connection[Any]) -> Check:
+    subject = f"{name} other writers"
+    roles = [role for (role,) in connection.execute(_OTHER_WRITERS, (f"{SCHEMA}.published",))]
+    if not roles:
+        return Check(subject, "ok", f"no other role may write {SCHEMA}.published, but superusers")
+    more = f" and {len(roles) - _SHOWN} more" if len(roles) > _SHOWN else ""
+    return Check(
+        subject,
+        "warn",
+        f"{', '.join(roles[:_SHOWN])}{more} may write {SCHEMA}.published, too",
+        "a role with that right can make a run count as published: leave it to roles that load",
+    )
 
 
 def _staged(

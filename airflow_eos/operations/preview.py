@@ -12,6 +12,7 @@ from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.spec import MayCreate
 from airflow_eos.run import laws
 from airflow_eos.run.planner import Planner
+from airflow_eos.run.topic_roles import described
 from airflow_eos.run.work import SINK, WorkDefinition, differences
 
 if TYPE_CHECKING:
@@ -68,13 +69,12 @@ def preview(spec: RunSpec) -> RunPreview:
         record = None if value is None else RunRecord.from_json(value, record_key)
         boundaries = Unpinned(control, spec.prefix)
         planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)
-        plan = planner.plan().plan
+        plan = planner.plan(described(control.cluster, {"source": spec.source_topics})).plan
     notes = (*plan.notes, *boundaries.notes, *_other_work(spec, record))
     return RunPreview(key, keys.transactional_id(spec), plan, notes, record)
 
 
 def _other_work(spec: RunSpec, record: RunRecord | None) -> list[str]:
-    """Return how the record's work differs; the sink is not compared if the spec has none."""
     recorded = None if record is None else WorkDefinition.recorded(record)
     differing = [] if recorded is None else differences(recorded, WorkDefinition.of(spec))
     return [

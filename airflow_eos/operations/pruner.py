@@ -1,9 +1,9 @@
-"""Removes old run records from a ledger, and records that these runs were committed.
+"""Removes old run records from a ledger, and keeps digests of their keys.
 
 One transaction per batch writes tombstones for the records of some runs, the digests of their keys, and the
-offsets they have read (:mod:`airflow_eos.ledger.records.horizon`). All of them are in the pipeline's
-partition, so a look-up sees either the record or the digest, and a pruned run that starts again is refused
-instead of repeated. Concurrent prunings fence each other; a crash leaves no partial batch.
+offsets they have read (:mod:`airflow_eos.ledger.records.horizon`), all in the pipeline's partition: a look-up
+sees either the record or the digest, and a pruned run that starts again is refused. Concurrent prunings fence
+each other; a crash leaves no partial batch.
 """
 
 from __future__ import annotations
@@ -187,9 +187,9 @@ class Pruner:
         return named
 
     def _open_somewhere(self, runs: Sequence[OldRun], partition: int) -> set[tuple[int, int]]:
-        """Return id and epoch of producers with an open transaction in partitions that these runs wrote to.
+        """Return the producers with an open transaction in partitions that these runs wrote to.
 
-        Their records must stay, because repair reads in the ledger how such a transaction was decided.
+        Their records must stay: they tell repair how the transaction was decided.
         """
         written = frozenset[TopicPartition]().union(*(run.written for run in runs))
         there: list[TopicPartition] = [TopicPartition(self._ledger.topic, partition)]
@@ -209,7 +209,7 @@ class Pruner:
 
 
 class _Facts(NamedTuple):
-    """The needed fields of a record, to save memory while a whole partition is read."""
+    """The needed fields of a record; saves memory while a whole partition is read."""
 
     offset: int
     staged_at: str
@@ -269,7 +269,6 @@ def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
 
 
 def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
-    """Return the last run of each pipeline, and of each cursor."""
     last: dict[tuple[str, str], tuple[str, str]] = {}
     for run in runs:
         last[run.pipeline, ""] = run.pipeline, run.key
@@ -285,7 +284,6 @@ def _record_keys(runs: Sequence[OldRun]) -> list[str]:
 def _digests(
     known: Mapping[str, str], before: str, pipeline: str, runs: Sequence[OldRun], producer: tuple[int, int]
 ) -> dict[str, str]:
-    """Return the new values of the buckets of these runs, by key."""
     buckets: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
         buckets[keys.pruned_key(pipeline, run.key)].add(keys.pruned_digest(run.key))
@@ -297,11 +295,7 @@ def _digests(
 
 
 def _beyond(value: str | None, before: str, pipeline: str, going: Mapping[str, str], runs: int) -> Horizon:
-    """Return the horizon of a pipeline after these runs are pruned.
-
-    :param going: records of these runs by key, in commit order.
-    :param runs: number of these runs.
-    """
+    """Return a pipeline's horizon after this number of runs, with these records by key, is pruned."""
     known = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
     read = Earlier.from_dict(known.read)
     spans: defaultdict[tuple[tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)

@@ -1,11 +1,11 @@
-"""Creates a ledger, and lists its records, outside of runs."""
+"""Creates a ledger, and lists its records."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from airflow_eos.ledger.records.cursor import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerText
-from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate
+from airflow_eos.model.spec import Deployment, MayCreate
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
@@ -30,13 +30,7 @@ log = logging.getLogger(__name__)
 _NAMES_SHOWN = 10  # in an error
 
 
-def create_ledger(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings | None = None,
-    prefix: str = DEFAULT_PREFIX,
-    *,
-    adopt_new: bool = False,
-) -> LedgerId:
+def create_ledger(deployment: Deployment, *, adopt_new: bool = False) -> LedgerId:
     """Create the ledger topic and pin its identity, unless both exist.
 
     :param adopt_new: also create it if an earlier ledger was lost; its runs may then be written again.
@@ -44,7 +38,7 @@ def create_ledger(
     :raises LedgerMissing: there is no ledger, there was one, and ``adopt_new`` is false.
     :raises LedgerReplaced: the topic is not the one that was initialised, or lost its identity.
     """
-    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+    with ControlPlane(deployment) as control:
         return control.verify_ledger(
             may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW, to_write=True
         )
@@ -98,25 +92,19 @@ class LedgerStatus:
 
 
 def ledger_status(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings | None = None,
-    *,
-    groups: Sequence[str] = (),
-    runs: Sequence[tuple[str, str]] = (),
-    prefix: str = DEFAULT_PREFIX,
+    deployment: Deployment, *, groups: Sequence[str] = (), runs: Sequence[tuple[str, str]] = ()
 ) -> LedgerStatus:
     """Return the ledger's identity, the cursors of groups, and runs given as (pipeline, run id).
 
     :raises LedgerMissing: there is no initialised ledger.
     """
-    settings = settings or LedgerSettings()
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(deployment) as control:
         ledger = control.verify_ledger()
         cursors = {group: _cursor_of(control, group) for group in groups}
         by_name = {
             keys.run_name(pipeline, run_id): _run_of(control, pipeline, run_id) for pipeline, run_id in runs
         }
-    return LedgerStatus(settings.topic, ledger, cursors, by_name)
+    return LedgerStatus(deployment.ledger.topic, ledger, cursors, by_name)
 
 
 def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnreadable | None:
@@ -140,29 +128,20 @@ def _run_of(
     return PrunedRun(run_id) if _is_pruned(control, pipeline, run_id) else None
 
 
-def pruned_runs(
-    kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str, *, prefix: str = DEFAULT_PREFIX
-) -> int:
+def pruned_runs(deployment: Deployment, pipeline: str) -> int:
     """Return the number of runs of a pipeline whose records were pruned."""
     key = keys.horizon_key(pipeline)
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(deployment) as control:
         value = control.authority.peek([key], routing=pipeline).get(key)
     return 0 if value is None else Horizon.from_json(value, key).runs
 
 
-def refuse_pruned(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    pipeline: str,
-    run_key: str,
-    *,
-    prefix: str = DEFAULT_PREFIX,
-) -> None:
+def refuse_pruned(deployment: Deployment, pipeline: str, run_key: str) -> None:
     """Raise if the record of a run was pruned.
 
     :raises LedgerPruned: it was pruned.
     """
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(deployment) as control:
         _refuse_pruned(control, pipeline, run_key)
 
 
@@ -210,12 +189,10 @@ def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str,
     }
 
 
-def run_records(
-    kafka: Mapping[str, Any], settings: LedgerSettings, *, pipeline: str, prefix: str = DEFAULT_PREFIX
-) -> tuple[list[RunRecord], list[str]]:
+def run_records(deployment: Deployment, pipeline: str) -> tuple[list[RunRecord], list[str]]:
     """Return the committed runs of a pipeline in commit order, and the errors of unreadable records."""
     unreadable: list[str] = []
-    records = _records(kafka, settings, pipeline, None, prefix)
+    records = _records(deployment, pipeline)
     return readable_runs(((key, value) for _, key, value in records), unreadable), unreadable
 
 
@@ -236,14 +213,12 @@ class LedgerNames:
     intents: tuple[OpenIntent, ...] = ()
 
 
-def ledger_names(
-    kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
-) -> LedgerNames:
+def ledger_names(deployment: Deployment) -> LedgerNames:
     """Return the pipelines and groups of a ledger, sorted; omits unreadable records.
 
     It reads the whole ledger.
     """
-    values = [(key, value) for _, key, value in _records(kafka, settings, None, None, prefix)]
+    values = [(key, value) for _, key, value in _records(deployment)]
     runs = readable_runs((key, value) for key, value in values if keys.is_run_record(key))
     cursors = {_group_of(key, value) for key, value in values if keys.is_cursor_record(key)}
     latest = {run.pipeline: run for run in runs}
@@ -258,7 +233,6 @@ def ledger_names(
 
 
 def _group_of(key: str, value: str) -> str:
-    """Return the group of a cursor; empty if the record is unreadable."""
     try:
         return CursorRecord.from_json(value, key).group
     except LedgerUnreadable as error:
@@ -266,13 +240,12 @@ def _group_of(key: str, value: str) -> str:
         return ""
 
 
-def no_such_pipeline(
-    kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str, *, prefix: str = DEFAULT_PREFIX
-) -> ConfigurationError:
+def no_such_pipeline(deployment: Deployment, pipeline: str) -> ConfigurationError:
     """Return the error for a pipeline without a run, with similar names."""
-    known = tuple(ledger_names(kafka, settings, prefix=prefix).runs)
+    known = tuple(ledger_names(deployment).runs)
     return ConfigurationError(
-        f"the ledger {settings.topic!r} has no run of the pipeline {pipeline!r}; {near(pipeline, known)}"
+        f"the ledger {deployment.ledger.topic!r} has no run of the pipeline {pipeline!r}; "
+        f"{near(pipeline, known)}"
     )
 
 
@@ -333,17 +306,11 @@ class LedgerRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"key": self.key, "partition": self.partition, "offset": self.offset, "value": self.value}
+        return asdict(self)
 
 
 def ledger_records(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings | None = None,
-    *,
-    pipeline: str | None = None,
-    key: str | None = None,
-    latest: int | None = None,
-    prefix: str = DEFAULT_PREFIX,
+    deployment: Deployment, *, pipeline: str | None = None, key: str | None = None, latest: int | None = None
 ) -> list[LedgerRecord]:
     """Return the latest committed records of the ledger, sorted by key.
 
@@ -353,7 +320,7 @@ def ledger_records(
         than necessary.
     :raises LedgerMissing: there is no initialised ledger.
     """
-    values = _records(kafka, settings or LedgerSettings(), pipeline, key, prefix, latest)
+    values = _records(deployment, pipeline, key, latest)
     records = (
         LedgerRecord(name, partition, value.where[1], _parsed(value)) for partition, name, value in values
     )
@@ -361,20 +328,14 @@ def ledger_records(
 
 
 def _records(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    pipeline: str | None,
-    key: str | None,
-    prefix: str,
-    latest: int | None = None,
+    deployment: Deployment, pipeline: str | None = None, key: str | None = None, latest: int | None = None
 ) -> list[tuple[int, str, LedgerText]]:
-    """Return partition, key and value of the records, see :func:`ledger_records`.
+    """Return partition, key and value of the records, in log order; see :func:`ledger_records`.
 
-    They are in log order. The records of a pipeline share a partition, so they are in the order in which its
-    runs staged them, independent of the drivers' clocks.
+    A pipeline's records share a partition: they are in the order in which its runs staged them.
     """
     names: list[str] = [] if key is None else [key]
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(deployment) as control:
         partitions = control.verify_ledger().partitions
         wanted = [*range(partitions)]
         prefixes: tuple[str, ...] = keys.RECORD_KINDS if key is None else ()

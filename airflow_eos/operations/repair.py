@@ -1,14 +1,13 @@
 """Finds hanging transactions, and ends them as they were decided.
 
-A run ends open transactions of its own transactional id, as far as it may
-(:mod:`airflow_eos.run.unfinished`). Repair is for transactions that no run will encounter again; it needs the
-permission to write markers (ClusterAction on the cluster).
+A run ends those of its own transactional id (:mod:`airflow_eos.run.unfinished`). Repair is for transactions
+that no run will meet again; it needs the permission to write markers (ClusterAction on the cluster).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.run import RunRecord, named_writer
 from airflow_eos.model.kafka import OFFSETS_TOPIC, ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.left_open import Left, LeftOpen
 from airflow_eos.operations.queries import readable_runs
 from airflow_eos.run.unfinished import coordinator_said, seen_of
@@ -56,9 +55,7 @@ class Hanging:
 
 
 def repair(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    prefix: str,
+    deployment: Deployment,
     *,
     topics: Collection[str] = (),
     assume: Decision = "unknown",
@@ -71,14 +68,14 @@ def repair(
     :param execute: write the missing markers; False for a dry run.
     :raises LedgerMissing: there is no initialised ledger.
     """
-    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+    with ControlPlane(deployment) as control:
         partitions = control.verify_ledger().partitions
         runs = _Runs(control, partitions)
         wanted = set(topics) or runs.topics
         hanging_transactions = [
             transaction if transaction.decision != "unknown" else replace(transaction, decision=assume)
-            for transaction in _Search(control, prefix, runs).hanging(
-                {*wanted, settings.topic, OFFSETS_TOPIC}
+            for transaction in _Search(control, deployment.prefix, runs).hanging(
+                {*wanted, deployment.ledger.topic, OFFSETS_TOPIC}
             )
         ]
         return [
@@ -92,10 +89,7 @@ def hanging(control: ControlPlane, prefix: str, topics: Collection[str], partiti
 
 
 class _Runs:
-    """The runs of a ledger, read at the first use.
-
-    :param partitions: number of ledger partitions.
-    """
+    """The runs of a ledger, read at the first use."""
 
     def __init__(self, control: ControlPlane, partitions: int) -> None:
         self._control = control

@@ -1,4 +1,4 @@
-"""Checks of a table that runs write: for the doctor. Only a file of its own is written, and deleted again."""
+"""The doctor's checks of a table; writes only a file of its own, and deletes it again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from airflow_eos.exceptions import ConfigurationError, EosError, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.checks import Check, said
-from airflow_eos.operations.iceberg_inspection import IcebergInspection, UnnamedFile
+from airflow_eos.operations.delta_inspection import DeltaInspection
+from airflow_eos.operations.iceberg_inspection import IcebergInspection
+from airflow_eos.operations.unnamed_files import UnnamedFile
+from airflow_eos.sinks.delta import DeltaSink
 from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted
@@ -28,9 +32,7 @@ _ATTEMPTS_SHOWN = 10
 
 
 def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
-    """Check that runs can write a table, and list what dead attempts left.
-
-    No check shows a secret of the connection.
+    """Check that runs can write a table, and list what dead attempts left. Shows no secret of the connection.
 
     :param run_keys: returns the run keys of the ledger by their digest; called if something was left.
     """
@@ -39,6 +41,8 @@ def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) ->
             # Whichever property a pipeline has: all of them are read below.
             with IcebergSink(table, property_name="") as sink:
                 yield from _iceberg_checks(sink, table, run_keys)
+        case DeltaTable():
+            yield from _delta_checks(table, run_keys)
         case PostgresTable():
             open_table(table, "")  # refuses where psycopg is not installed
             from airflow_eos.operations.postgres_checks import postgres_checks
@@ -65,7 +69,24 @@ def _iceberg_checks(
     yield _rights(name, "commits", "the catalog", inspection.refused_commit())
     yield _rights(name, "files", "the storage", inspection.refused_write())
     yield _published(name, inspection)
-    yield from _unnamed(name, inspection, run_keys)
+    yield from _unnamed(name, inspection.unnamed_files(), run_keys, "Iceberg's remove_orphan_files")
+
+
+def _delta_checks(table: DeltaTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
+    name = f"table {table}"
+    # Whichever ids the transactions of a pipeline have: the log does not list them.
+    try:
+        version = DeltaSink(table, application="").load()
+    except UnknownTable as error:
+        yield Check(name, "fail", said(error))
+        return
+    except EosError as error:
+        yield Check(name, "fail", said(error), "check the connection, and that the store can be reached")
+        return
+    inspection = DeltaInspection(version, table.uri, table.properties)
+    yield Check(name, "ok", f"there, writer version {inspection.writer_version}; runs can write it")
+    yield _rights(name, "files", "the storage", inspection.refused_write())
+    yield from _unnamed(name, inspection.unnamed_files(), run_keys, "VACUUM")
 
 
 def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
@@ -101,10 +122,17 @@ def _published(name: str, inspection: IcebergInspection) -> Check:
 
 
 def _unnamed(
-    name: str, inspection: IcebergInspection, run_keys: Callable[[], Mapping[str, str]]
+    name: str,
+    files: list[UnnamedFile] | None,
+    run_keys: Callable[[], Mapping[str, str]],
+    removal: str,
 ) -> Iterator[Check]:
+    """Say which data files no commit of a table names.
+
+    :param files: None: the storage does not list them.
+    :param removal: what deletes old ones.
+    """
     subject = f"{name} unnamed files"
-    files = inspection.unnamed_files()
     if files is None:
         yield Check(subject, "unknown", "files of this storage cannot be listed")
         return
@@ -118,14 +146,13 @@ def _unnamed(
     shown = [_attempt(label, of_run, known) for label, of_run in by_label.items()]
     more = f"; and of {len(shown) - _ATTEMPTS_SHOWN} more runs" if len(shown) > _ATTEMPTS_SHOWN else ""
     advice = (
-        "attempts that died left them, or a run at work has not published them yet; Iceberg's own removal of "
-        "orphan files (remove_orphan_files) deletes old ones"
+        "attempts that died left them, or a run at work has not published them yet; "
+        f"{removal} deletes old ones"
     )
     yield Check(subject, "warn", f"{'; '.join(shown[:_ATTEMPTS_SHOWN])}{more}", advice)
 
 
 def _attempt(label: str, files: list[UnnamedFile], run_keys: Mapping[str, str]) -> str:
-    """Return what an attempt left, and of which run it was."""
     of_run = run_keys.get(label, f"a run that the ledger does not hold (digest {label})")
     moments = [file.modified for file in files if file.modified is not None]
     since = f", the last of {_text(max(moments))}" if moments else ""

@@ -3,88 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.ledger.records.run import TABLE
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.model.sink_table import SinkTable, secrets_of
 from airflow_eos.model.table import TableReceipt
 from airflow_eos.operations.findings import Finding, Outcome
+from airflow_eos.sinks.opening import load_table
+from airflow_eos.sinks.redaction import redacted
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.operations.unnamed_files import HeldRows
 
 Table = TypeVar("Table", bound=SinkTable)
 
 
 class Connected(Protocol):
-    """Adds to a table the properties of its connection."""
+    """Adds the properties of its connection to a table."""
 
     def __call__(self, table: Table, /) -> Table:
-        """Return the table with them."""
+        """Return the table with the properties."""
 
 
 def table_finding(record: RunRecord, connected: Connected | None, in_time: Callable[[], None]) -> Finding:
-    """Return what became of the rows of a run.
+    """Return the finding about the rows of a run.
 
-    Counted by the footers of the snapshot's data files, or by the transaction that a row is of.
+    Counts the footers of the snapshot's data files, or the rows of the run's transaction.
 
     :param connected: None: tables are not read here.
     """
     recorded = record.details[TABLE]
     sink, receipt = str(recorded["sink"]), TableReceipt.from_dict(recorded)
+    outcome: Outcome
+    if connected is None:
+        outcome, rows, detail = "table", 0, f"not compared: read the table's snapshot {receipt.snapshot}"
+    elif (database_table := PostgresTable.named(sink)) is not None:
+        outcome, rows, detail = _rows_in_database(connected, database_table, str(recorded["uuid"]), receipt)
+    else:
+        outcome, rows, detail = _rows_in_files(connected, record, receipt, in_time)
+    return Finding(record.run_key, sink, 0, outcome, receipt.rows, rows, detail)
 
-    def finding(outcome: Outcome, rows: int, detail: str = "") -> Finding:
-        return Finding(record.run_key, sink, 0, outcome, receipt.rows, rows, detail)
 
-    database_table = PostgresTable.named(sink)
-    if connected is not None and database_table is not None:
-        return finding(*_rows_in_database(connected, database_table, str(recorded["uuid"]), receipt))
-    table = IcebergTable.named(sink)
-    if connected is None or table is None:
-        return finding("table", 0, f"not compared: read the table's snapshot {receipt.snapshot}")
-    from airflow_eos.operations.iceberg_inspection import IcebergInspection
-    from airflow_eos.sinks.iceberg import IcebergSink
-
+def _rows_in_files(
+    connected: Connected, record: RunRecord, receipt: TableReceipt, in_time: Callable[[], None]
+) -> tuple[Outcome, int, str]:
+    recorded = record.details[TABLE]
+    table = IcebergTable.named(recorded["sink"]) or DeltaTable.named(recorded["sink"])
+    if table is None:
+        return "table", 0, f"not compared: read the table's snapshot {receipt.snapshot}"
     try:
         table = connected(table)
-        with IcebergSink(table, property_name="") as opened:
-            version = opened.load()
+        version: Any = load_table(table)
     except EosError as error:
-        return finding("table", 0, f"not compared: {error}")
+        return "table", 0, f"not compared: {error}"
     if version.layout.uuid != recorded["uuid"]:
-        detail = (
-            f"the table had the id {recorded['uuid']}, and has {version.layout.uuid} now: it was made again"
-        )
-        return finding("mismatch", 0, detail)
-    held = IcebergInspection(version, table.properties).rows_of(receipt, in_time)
+        before, now = recorded["uuid"], version.layout.uuid
+        return "mismatch", 0, f"the table had the id {before}, and has {now} now: it was made again"
+    held = _held_rows(table, version, receipt, record.run_key, in_time)
     if held is None:
         detail = (
             f"the table's snapshot {receipt.snapshot} was expired: its rows may be there, nothing names them"
         )
-        return finding("expired", 0, detail)
+        return "expired", 0, detail
+    return _compared(held, receipt)
+
+
+def _compared(held: HeldRows, receipt: TableReceipt) -> tuple[Outcome, int, str]:
     problems = []
     if held.missing:
         problems.append(f"{counted(len(held.missing), 'data file')} missing, as {held.missing[0]}")
     if held.files != receipt.files:
         problems.append(f"the snapshot added {counted(held.files, 'data file')}, not {receipt.files}")
+    if held.removed and not problems:
+        gone = f"{counted(held.removed, 'data file')} taken out by later commits, and deleted"
+        return "expired", held.rows, gone
     if held.rows != receipt.rows and not problems:
         problems.append(f"its data files hold {counted(held.rows, 'row')}")
-    return finding("mismatch" if problems else "ok", held.rows, "; ".join(problems))
+    return "mismatch" if problems else "ok", held.rows, "; ".join(problems)
+
+
+def _held_rows(
+    table: SinkTable, version: Any, receipt: TableReceipt, run_key: str, in_time: Callable[[], None]
+) -> HeldRows | None:
+    if isinstance(table, DeltaTable):
+        from airflow_eos.operations.delta_inspection import DeltaInspection
+
+        return DeltaInspection(version, table.uri, table.properties).rows_of(receipt, run_key, in_time)
+    from airflow_eos.operations.iceberg_inspection import IcebergInspection
+
+    return IcebergInspection(version, table.properties).rows_of(receipt, in_time)
 
 
 def _rows_in_database(
     connected: Connected, table: PostgresTable, identity: str, receipt: TableReceipt
 ) -> tuple[Outcome, int, str]:
     try:
-        from airflow_eos.operations.postgres_checks import rows_as_written
+        from airflow_eos.operations.postgres_checks import rows_of_run
 
-        rows = rows_as_written(connected(table), identity, receipt.snapshot)
+        table = connected(table)
+        rows = rows_of_run(table, identity, receipt.snapshot)
     except Exception as error:  # noqa: BLE001 - of psycopg, which may be missing
-        return "table", 0, f"not compared: {error}"
+        return "table", 0, f"not compared: {redacted(str(error), secrets_of(table.properties))}"
     if rows is None:
         return "mismatch", 0, f"the table had the id {identity}, and has another one now: it was made again"
     if rows == receipt.rows:

@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage, LedgerText
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import has_version
 from airflow_eos.operations.pruner import Pruner
 from airflow_eos.ports import Ledger
@@ -39,7 +39,7 @@ class DismissedRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"key": self.key, "partition": self.partition, "offset": self.offset, "done": self.done}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,7 @@ class IndexedPartition:
 
     def to_dict(self) -> dict[str, int]:
         """Return the JSON form."""
-        return {
-            "partition": self.partition,
-            "through": self.through,
-            "keys": self.keys,
-            "leaves": self.leaves,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +98,7 @@ class PrunedLedger:
 
 
 def dismiss_record(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    key: str,
-    *,
-    routing: str,
-    prefix: str = DEFAULT_PREFIX,
-    execute: bool = True,
+    deployment: Deployment, key: str, *, routing: str, execute: bool = True
 ) -> DismissedRecord:
     """Write a tombstone over a foreign or unreadable ledger record, unless a run's own record is there.
 
@@ -126,13 +115,13 @@ def dismiss_record(
     :raises OutcomeUnknown: an active run has written a record of the key.
     :raises NotYetVisible: the tombstone is committed, but its marker is missing.
     """
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control, control.refusing_lost_ledger():
+    with ControlPlane(deployment) as control, control.refusing_lost_ledger():
         tp = control.authority.place(routing)
         # The ledger is not verified, because its identity may be the record to dismiss.
-        refuse_unsigned(is_signed(control.authority, settings), settings)
+        refuse_unsigned(is_signed(control.authority, deployment.ledger), deployment.ledger)
         offset = _dismissible(control.ledger, tp, key)
         if execute:
-            write_tombstone(control.ledger, control.writer, prefix, tp, key)
+            write_tombstone(control.ledger, control.writer, deployment.prefix, tp, key)
     return DismissedRecord(key, tp.partition, offset, execute)
 
 
@@ -147,10 +136,7 @@ def write_tombstone(ledger: Ledger, writer: LedgerWriter, prefix: str, tp: Topic
 
 
 def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIdentity | None = None) -> int:
-    """Return the offset of the record that no run wrote.
-
-    :param own: the writer whose open records are ignored.
-    """
+    """Return the offset of the record that no run wrote; ignores open records of the writer ``own``."""
     view = ledger.view(tp.partition, [key])
     answer = answer_of(view)
     at_work = [entry for entry in answer.open_records if own is None or entry.producer_id != own.producer_id]
@@ -171,13 +157,7 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
     return offset
 
 
-def sign_ledger(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    *,
-    prefix: str = DEFAULT_PREFIX,
-    execute: bool = True,
-) -> SignedLedger:
+def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger:
     """Accept the present records of a ledger as they are signed now, and require signatures from now on.
 
     If the ledger was used before it had a key, all its present records are accepted without a signature. If
@@ -191,12 +171,12 @@ def sign_ledger(
         records is not certain.
     :raises NotYetVisible: it is committed, but its marker is missing.
     """
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control, control.refusing_lost_ledger():
+    with ControlPlane(deployment) as control, control.refusing_lost_ledger():
         if not control.ledger.key:
             raise ConfigurationError("there is no key to sign with: set [eos] ledger_key")
         # The ledger is not verified, because its identity may lack the signature.
         partitions = control.ledger.describe().topic_partitions
-        name = keys.ledger_transactional_id(prefix, settings.topic)
+        name = keys.ledger_transactional_id(deployment.prefix, deployment.ledger.topic)
         left = _SIGN_ATTEMPTS
         while True:
             ends = control.cluster.log_ends(partitions)
@@ -223,10 +203,10 @@ _SIGN_PAUSE_SECONDS = 1.0
 def _nothing_else(
     control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
 ) -> None:
-    """Check that no other producer is writing to the ledger, or has written since its ends were read.
+    """Check that no other producer writes to the ledger, or has written since its ends were read.
 
     :param place: the partition in which this call's own record is staged.
-    :raises OutcomeUnknown: another producer is writing, or has written.
+    :raises OutcomeUnknown: another producer does.
     """
     busy = {
         tp
@@ -243,7 +223,6 @@ def _nothing_else(
 
 
 def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
-    """Return which of the records below the ends of the partitions to accept."""
     version_1 = ledger.signed_by_version_1(0, (keys.SIGNED_KEY, keys.LEDGER_IDENTITY_KEY))
     if not version_1:
         return SignedFrom(ends)
@@ -255,15 +234,13 @@ def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
     )
 
 
-def index_ledger(
-    kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
-) -> list[IndexedPartition]:
+def index_ledger(deployment: Deployment) -> list[IndexedPartition]:
     """Index all decided records of each ledger partition, without a limit on reading.
 
     :raises LedgerMissing: there is no ledger.
     :raises OutcomeUnknown: other processes kept writing the index of a partition.
     """
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(deployment) as control:
         known = control.verify_ledger(to_write=True)
         keeper = control.index_keeper(known.prefix)
         done = {partition: rebuilt(keeper, partition) for partition in range(known.partitions)}
@@ -278,13 +255,7 @@ MIN_AGE = dt.timedelta(days=1)
 
 
 def prune_ledger(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    before: dt.datetime,
-    *,
-    pipeline: str | None = None,
-    prefix: str = DEFAULT_PREFIX,
-    execute: bool = True,
+    deployment: Deployment, before: dt.datetime, *, pipeline: str | None = None, execute: bool = True
 ) -> PrunedLedger:
     """Remove the records of runs that committed before a moment; reads the whole ledger.
 
@@ -304,7 +275,7 @@ def prune_ledger(
         )
     moment = keys.utc_text(before)
     pruned_runs, pruned_records = Counter[str](), Counter[str]()
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(deployment) as control:
         known = control.verify_ledger(to_write=execute)
         pruner = Pruner(
             control.cluster, control.ledger, control.writer, control.authority, known.prefix, MIN_AGE

@@ -116,7 +116,7 @@ def _count(
     receipt: PartitionReceipt,
     in_time: Callable[[], None],
 ) -> tuple[int, str]:
-    """Return how many of the run's records a consumer gets, and where the first batch is out of sequence."""
+    """Return how many of the run's records a consumer gets, and the first batch that is out of sequence."""
     records, expected, gap = 0, 0, ""
     answers = fetch_answers(
         connections, receipt.topic, receipt.partition, receipt.first_offset, receipt.last_offset + 1

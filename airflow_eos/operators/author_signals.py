@@ -1,4 +1,4 @@
-"""What ``process`` asked of Airflow: its own exceptions, out of the error of a run that did not commit."""
+"""Airflow's exceptions that ``process`` raised, from the error of a run that did not commit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 def asked_of_airflow(error: EosError) -> Exception | None:
-    """Return the exception to raise instead of an error of the author's function; None: it asked for nothing.
+    """Return the exception to raise instead of an error of the author's function; None if it is not a signal.
 
-    An exception that ``process`` raised on the driver is returned as it was. Of one that an executor raised,
-    or a driver elsewhere, only the names of its classes are known.
+    An exception that ``process`` raised on the driver is returned unchanged. Of one from an executor, or from
+    a driver elsewhere, only the names of its classes are known.
     """
     if not isinstance(error, ProcessFailed):
         return None

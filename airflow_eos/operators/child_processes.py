@@ -12,13 +12,13 @@ _POLL = 0.05
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the direct children of a process (Linux); empty where that cannot be told."""
-    found = []
+    """Return the direct children of a process (Linux); empty if unknown."""
+    children = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
             if int(entry.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(entry.parent.name))
-    return found
+                children.append(int(entry.parent.name))
+    return children
 
 
 def terminate_children(pid: int, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""Airflow calls it in a task's process for every try that failed, whatever failed it."""
+"""Airflow's listener of failed tries, in the task's process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 
 class FailureListener:
-    """Pushes the record of a try that failed, of tasks that run a pipeline; Airflow calls it."""
+    """Stores the failure record of each failed try of a task that runs a pipeline."""
 
     @hookimpl
     def on_task_instance_failed(self, task_instance: Any, error: str | BaseException | None) -> None:
-        """Push the record; what prevents it is logged and changes nothing for the task."""
+        """Push the record as an XCom; an error is logged and changes nothing for the task."""
         # In the API server, where a user may set a task's state, there is neither an operator nor an error.
         task = getattr(task_instance, "task", None)
         if not hasattr(task, "build_spec") or not isinstance(error, BaseException):

@@ -1,4 +1,4 @@
-"""What a failed try leaves behind for the page: the class of its error and the first sentence, as an XCom.
+"""The XCom of a failed try for the page: the class of its error and the first sentence.
 
 Airflow keeps the state of a try, not its exception, and deletes the XCom when the next try starts.
 """
@@ -23,7 +23,7 @@ _END_OF_SENTENCE = re.compile(r"\n|(?<=[.!?])\s+(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """Why one try of a task failed.
+    """The failure of one try of a task.
 
     :param try_number: of the try, from 1.
     :param error: name of the exception's class.
@@ -36,7 +36,7 @@ class FailureRecord:
 
     @classmethod
     def of(cls, error: BaseException, try_number: int) -> FailureRecord:
-        """Describe an exception; secrets that Airflow masks in logs are masked here, too."""
+        """Describe an exception; redacts the secrets that Airflow masks in logs."""
         from airflow.sdk.log import redact
 
         message = str(redact(str(error)))  # before it is cut: half a secret would not be recognised
@@ -48,7 +48,7 @@ class FailureRecord:
 
     @classmethod
     def from_value(cls, value: Any) -> FailureRecord | None:
-        """Read an XCom's value; None where it is not a failure record: anybody may write an XCom."""
+        """Read an XCom's value; None if it is not a failure record: anybody may write an XCom."""
         if not isinstance(value, Mapping) or value.get("v") != VERSION:
             return None
         number, error, sentence = (value.get(name) for name in ("try_number", "error", "sentence"))

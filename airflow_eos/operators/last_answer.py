@@ -1,4 +1,4 @@
-"""What became of a run that this task tried or submitted, asked when the try itself has no answer."""
+"""Asks the ledger for the outcome of a run that this task tried or submitted without an answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
 def outcome(spec: RunSpec) -> RunRecord | None:
-    """Return the record the run is answered with; None: not committed, as far as can be told without a fence.
+    """Return the record to answer with; None: not committed, as far as that is known without a fence.
 
-    Brokers that are away are asked again for :data:`ASK_SECONDS`. A record whose transaction is still being
-    ended is waited for: the attempt that wrote it may have died or been cut off just there.
+    Asks unreachable brokers again for :data:`ASK_SECONDS`. Waits for a record whose transaction is being
+    ended, because the attempt that wrote it may have died there.
 
     :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
     :raises OutcomeUnknown: such a transaction stays open.

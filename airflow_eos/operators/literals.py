@@ -1,7 +1,7 @@
-"""Checks what an author wrote when the Dag is parsed, and what templates made of it before Spark starts.
+"""Checks an author's parameters when the Dag is parsed, and rendered templates before Spark starts.
 
-The rules are those of :mod:`airflow_eos.operators.parameter_table`. A template, the result of another task
-and an argument that is mapped are not known when the Dag is parsed; they are checked in the task.
+The rules are in :mod:`airflow_eos.operators.parameter_table`. Templates, results of other tasks and mapped
+arguments are not known at parse; the task checks them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EMPTY_IS_THE_DEFAULT = ("pipeline", "prefix", "ledger_topic", "run_key")
 
 
 class CheckedParameters:
-    """A mixin before an Airflow class: names and literals of its parameters are checked by the table."""
+    """A mixin before an Airflow class: the table checks the names and literals of its parameters."""
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Refuse a misspelt parameter, which Airflow would report as another one that is missing."""
@@ -44,7 +44,7 @@ def check_literals(
     """Check the parameters that are known when the Dag is parsed.
 
     :param given: values by the names of parameters.
-    :param whole: these are all parameters: what is missing has no value. Otherwise, others will follow.
+    :param whole: these are all parameters: missing ones have no value. Otherwise, others will follow.
     :param with_dag: apply the rows about the task's Dag, and no others.
     :raises ConfigurationError: a literal is refused; Airflow shows it as an import error of the Dag.
     """
@@ -54,9 +54,9 @@ def check_literals(
 
 
 def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
-    """Check all parameters once templates are rendered, before anything is asked or started.
+    """Check all parameters once templates are rendered, before any request or start.
 
-    :param templates: what the author wrote, of the parameters that :func:`templates_of` found.
+    :param templates: the author's values of the parameters that :func:`templates_of` returned.
     :raises ConfigurationError: a value is refused; an empty one is named with its template.
     """
     values = vars(task)
@@ -77,9 +77,9 @@ def templates_of(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_spelling(cls: type, given: Mapping[str, Any]) -> None:
-    """Refuse a parameter that is not one, but near to one of ours.
+    """Refuse an unknown parameter whose name is similar to one of ours.
 
-    :raises ConfigurationError: names both. Others are left to Airflow, which refuses them too.
+    :raises ConfigurationError: names both. Airflow itself refuses other unknown names.
     """
     if not _is_ours(inspect.getattr_static(cls, "__init__")):
         return  # a class of the author's, which may take more than its signature says
@@ -91,14 +91,14 @@ def check_spelling(cls: type, given: Mapping[str, Any]) -> None:
 
 
 def is_literal(value: Any) -> bool:
-    """Tell whether a value is what the run gets: no template, and nothing that comes from another task.
+    """Return whether a value is known at parse: no template, and no result of another task.
 
-    A mapping is: only its keys are looked at.
+    A mapping is: only its keys are checked.
     """
     if isinstance(value, str):
         return not ("{{" in value or "{%" in value)
     if isinstance(value, list | tuple):
-        return all(is_literal(one) for one in value)
+        return all(is_literal(element) for element in value)
     return value is None or not hasattr(value, "resolve")
 
 
@@ -137,7 +137,7 @@ def _is_ours(function: Any) -> bool:
 
 @functools.cache
 def _parameters(cls: type) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of all parameters of a class and its bases, and those that this package defines."""
+    """Return the names of all parameters of a class and its bases, and those of this package."""
     known: set[str] = set()
     ours: set[str] = set()
     for base in cls.__mro__:

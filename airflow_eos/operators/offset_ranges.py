@@ -17,14 +17,14 @@ def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
     """Read offset ranges.
 
     :param name: of the parameter, for the message.
-    :raises ConfigurationError: naming what cannot be read.
+    :raises ConfigurationError: names the value that cannot be read.
     """
     try:
         listed: Any = literal(given) if isinstance(given, str) else given
         if isinstance(listed, Mapping):
             raise TypeError("a mapping is no list of ranges")  # noqa: TRY301
         return tuple(
-            one if isinstance(one, OffsetRange) else OffsetRange.from_list(list(one)) for one in listed
+            item if isinstance(item, OffsetRange) else OffsetRange.from_list(list(item)) for item in listed
         )
     except (TypeError, ValueError, SyntaxError) as error:
         raise ConfigurationError(

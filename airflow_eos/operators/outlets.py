@@ -1,4 +1,4 @@
-"""What consumers of an outlet asset learn about a run."""
+"""The description of a run in the events of outlet assets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KAFKA = "kafka://"
 
 
 def describe_outlets(context: Context, record: RunRecord) -> None:
-    """Put the run into ``extra`` of the event of every outlet asset the author gave.
+    """Put the run into ``extra`` of the event of every outlet asset of the task.
 
-    The event of ``kafka://host:port/topic`` counts that topic only, that of any other asset all records
-    written, and the rows of the table that is the sink, with its name and the run's snapshot. It comes from
-    the ledger's record, so a run found again describes the same output.
+    The event of ``kafka://host:port/topic`` counts that topic only. Events of other assets count all records
+    written and the rows of a table, with its name and the run's snapshot. All comes from the ledger's record,
+    so it is the same when a run is found again.
     """
     for outlet in context["task"].outlets:
         if isinstance(outlet, Asset):
@@ -35,7 +35,7 @@ def _describe(uri: str, record: RunRecord) -> dict[str, Any]:
         "records_read": record.records_read,
         "records_written": record.records_written,
         "written": record.written,
-        "ranges": [one.to_list() for one in record.ranges],
+        "ranges": [offsets.to_list() for offsets in record.ranges],
     }
     if uri.startswith(_KAFKA):
         topic = uri[len(_KAFKA) :].partition("/")[2]

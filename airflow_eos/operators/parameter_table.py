@@ -1,4 +1,4 @@
-"""What the parameters of operators, sensors, triggers and the decorator must be: one row a rule.
+"""The rules for the parameters of operators, sensors, triggers and the decorator: one row each.
 
 A new parameter of one of these classes needs a row; a test compares the table with their signatures.
 """
@@ -19,6 +19,7 @@ from airflow_eos.model.relations import (
     TABLE_REFUSES,
     check_dead_letter_topic,
     check_explicit,
+    check_letters_beside_table,
     check_sink,
     check_source_partition,
     check_table,
@@ -48,9 +49,9 @@ TRIGGER = "OffsetRangeTrigger"
 class Row:
     """A rule.
 
-    :param parameters: what the rule is about, the first one above all; it applies to whatever has that one.
-    :param check: takes their values, None where one is not given; raises where the rule is broken.
-    :param only: names of the classes it is for; empty: all.
+    :param parameters: names; the rule applies to classes with the first one.
+    :param check: takes their values, None for a missing one; raises if they break the rule.
+    :param only: names of the classes it is for; empty for all.
     :param but: names of classes it is not for.
     """
 
@@ -60,22 +61,19 @@ class Row:
     but: tuple[str, ...] = ()
 
     def concerns(self, cls: type) -> bool:
-        """Return whether the rule is for a class, or one that it is derived from."""
+        """Return whether the rule is for a class or one of its bases."""
         names = {base.__name__ for base in cls.__mro__}
         return (not self.only or not names.isdisjoint(self.only)) and names.isdisjoint(self.but)
 
 
 def _one(parameter: str, check: Kind | Callable[[str, Any], object], only: str = "", but: str = "") -> Row:
-    """Return the rule of one parameter, whose check takes its name too."""
+    """Return the rule of one parameter; its check takes the parameter's name, too."""
     named = check.check if isinstance(check, Kind) else check
     return Row((parameter,), lambda value: named(parameter, value), tuple(only.split()), tuple(but.split()))
 
 
 def _or_none(check: Callable[[str, Any], object], *, empty: bool = False) -> Callable[[str, Any], None]:
-    """Return the check of a parameter that may have no value.
-
-    :param empty: an empty text is none, too.
-    """
+    """Return the check of an optional parameter; with ``empty``, an empty text has no value, too."""
 
     def checked(field: str, value: Any) -> None:
         if value is not None and not (empty and value == ""):
@@ -113,7 +111,7 @@ def _accepted_of(accept: Any, ranges: Any) -> None:
 
 
 def _mapping(field: str, value: Any) -> None:
-    """Check a mapping by its names alone: its values may be secret."""
+    """Check a mapping by its names only: its values may be secret."""
     if value is None:
         return
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
@@ -309,6 +307,7 @@ TABLE: tuple[Row, ...] = (
     # what must fit each other
     Row(("sink_topic", "topics", "ledger", "allow_loop"), _sink),
     Row(("dead_letter_topic", "topics", "ledger"), _dead_letters),
+    Row(("sink", "dead_letter_topic", "max_dead_letters"), check_letters_beside_table),
     *(Row(("sink", name), _beside_table(name)) for name in TABLE_REFUSES),
     Row(("source_partition", "topics"), _partition_of),
     Row(("ranges", "topics", "source_partition"), _ranges_of),

@@ -1,15 +1,15 @@
-"""The interval of an Airflow partition: from its date to where the next partition begins.
+"""The interval of an Airflow partition: from its date to the start of the next partition.
 
 Days, weeks and months of a time zone have no fixed length: a day with a change of the clock takes 23 or 25
-hours. So the end of a partition is never its date plus a number of hours:
+hours. The end of a partition is therefore computed by the calendar:
 
 - ``CronPartitionTimetable``: the timetable's next tick;
-- ``PartitionedAssetTimetable`` with temporal mappers (``StartOfDayMapper`` and its like): the next hour, day,
+- ``PartitionedAssetTimetable`` with temporal mappers (``StartOfDayMapper`` and similar): the next hour, day,
   week, month, quarter or year in the mapper's time zone;
 - other schedules: ``partition_duration``, by the calendar of the Dag's time zone.
 
-An interval belongs to one key. A key that the date does not give (``2026-11-20|eu``) is refused: every key of
-that date would read all records of the interval.
+An interval belongs to one key. A key that does not follow from the date (``2026-11-20|eu``) is refused: every
+key of that date would read all records of the interval.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Span:
     """The time of one partition.
 
     :param start: inclusive, UTC.
-    :param end: exclusive, UTC; where the next partition starts.
-    :param key: the only partition key that names it; None: the schedule does not say.
-    :param schedule: says where the end comes from, for errors.
+    :param end: exclusive, UTC: the start of the next partition.
+    :param key: the only partition key of this span; None if the schedule does not tell.
+    :param schedule: names the source of the end, for errors.
     """
 
     start: dt.datetime
@@ -78,9 +78,9 @@ def partition_span(
     """Return start (inclusive) and end (exclusive) of a partition, in UTC.
 
     :param date: the partition date of the Dag run, aware.
-    :param duration: ``partition_duration``; None where the schedule says the end.
-    :raises ConfigurationError: the end is not known, the schedule contradicts ``duration``, or other keys
-        have the same interval; names what to change.
+    :param duration: ``partition_duration``; None if the schedule tells the end.
+    :raises ConfigurationError: the end is unknown, the schedule contradicts ``duration``, or other keys have
+        the same interval; names what to change.
     """
     refuse_composite(key)
     span = _scheduled(key, date, dag)
@@ -112,7 +112,7 @@ def partition_span(
 def check_partition_duration(duration: PartitionDuration | None) -> None:
     """Check a duration when the Dag is parsed.
 
-    :raises ConfigurationError: it is not a duration, or not longer than nothing.
+    :raises ConfigurationError: it is not a duration > 0.
     """
     if duration is None:
         return
@@ -126,7 +126,7 @@ def check_partition_duration(duration: PartitionDuration | None) -> None:
 def refuse_composite(key: str) -> None:
     """Refuse a key of several parts, which ``ProductMapper`` makes.
 
-    :raises ConfigurationError: naming the ways on.
+    :raises ConfigurationError: names the ways on.
     """
     if "|" in key:
         raise ConfigurationError(
@@ -136,7 +136,7 @@ def refuse_composite(key: str) -> None:
 
 
 def says_its_end(timetable: Any) -> bool:
-    """Return whether a schedule says where its partitions end."""
+    """Return whether a schedule tells the ends of its partitions."""
     return isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
 
 
@@ -197,21 +197,19 @@ def _zone_named(zone: Any) -> Any:
 
 
 def _mapper(timetable: PartitionedAssetTimetable) -> Any:
-    """Return the temporal mapper that dates the partitions of a Dag.
-
-    :raises ConfigurationError: there is none, or several that differ.
-    """
+    """Return the temporal mapper of a Dag's partition dates; raises unless there is exactly one."""
     mappers = [*timetable.partition_mapper_config.values()] or [timetable.default_partition_mapper]
     dated = [_innermost(mapper) for mapper in mappers]
     forms = {
-        (type(one), str(getattr(one, "_timezone", None)), getattr(one, "output_format", None))
-        for one in dated
+        (type(mapper), str(getattr(mapper, "_timezone", None)), getattr(mapper, "output_format", None))
+        for mapper in dated
     }
     if len(forms) != 1 or type(dated[0]) not in _PERIODS:
+        names = ", ".join(sorted({type(mapper).__name__ for mapper in dated}))
         raise ConfigurationError(
-            f"the partition mappers {', '.join(sorted({type(one).__name__ for one in dated}))} do not say in "
-            "which time zone a partition begins, nor when it ends. Schedule the Dag with one temporal mapper "
-            "for all assets, for example PartitionedAssetTimetable(assets=..., "
+            f"the partition mappers {names} do not say in which time zone a partition begins, nor when it "
+            "ends. Schedule the Dag with one temporal mapper for all assets, for example "
+            "PartitionedAssetTimetable(assets=..., "
             'default_partition_mapper=StartOfDayMapper(timezone="Europe/Berlin")), or say what each key '
             "reads: ranges=PartitionInterval(key, Interval(...))"
         )
@@ -240,8 +238,8 @@ def _of_mapper(date: dt.datetime, mapper: Any) -> Span:
 def _added(date: dt.datetime, duration: PartitionDuration, zone: Any) -> tuple[dt.datetime, dt.datetime]:
     """Return date and date plus duration, in UTC; whole days, months and years by the zone's calendar.
 
-    Both ends are the first moment at which the zone's clock shows their time, or where that is skipped, the
-    moment of the change: so what ends at a time and what starts at it meet.
+    Both ends are the first moment at which the zone's clock shows their time, or the moment of the change
+    that skips it. Adjacent intervals therefore meet.
     """
     if isinstance(duration, dt.timedelta) and duration % _DAY:
         start = in_utc(date)

@@ -1,4 +1,4 @@
-"""The author's ``process`` function: where it comes from, and how it reaches the executors."""
+"""Loads the author's ``process`` function, and ships it to the executors."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ Process = Callable[..., Any]
 
 
 def load_process(process: Process | str, *, relative_to: Path) -> Process:
-    """Return the function itself.
+    """Return the function.
 
-    :param process: a function, ``"package.module:function"``, or ``"path/to/file.py:function"``. A path is
-        taken relative to the folder of the Dag file; the file may import its neighbours. A string keeps the
-        Dag file free of what the function's module imports.
+    :param process: a function, ``"package.module:function"``, or ``"path/to/file.py:function"``, relative to
+        the folder of the Dag file; the file may import its neighbours. A string keeps the imports of the
+        function's module out of the Dag file.
     :param relative_to: folder of the Dag file.
     :raises ConfigurationError: it cannot be found or imported; names the string and the cause.
-    :raises EnvironmentMismatch: it imports PySpark, which is of two versions here.
+    :raises EnvironmentMismatch: it imports PySpark, which is installed in two versions here.
     """
     if not isinstance(process, str):
         return process
     place, name = parts_of(process)
     try:
         module = _load_file(relative_to / place) if place.endswith(".py") else importlib.import_module(place)
-        found = getattr(module, name)
+        function = getattr(module, name)
     except Exception as error:
         if isinstance(error, ImportError):
             import_session_class()  # where PySpark itself is the cause, that is said
         raise ConfigurationError(
             f"process {process!r} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
-    if not callable(found):
-        raise ConfigurationError(f"process {process!r} is a {type(found).__name__}, not a function")
-    return found
+    if not callable(function):
+        raise ConfigurationError(f"process {process!r} is a {type(function).__name__}, not a function")
+    return function
 
 
 def with_arguments(process: Process, arguments: Mapping[str, Any]) -> Process:
@@ -54,10 +54,10 @@ def ship_by_value(process: Process) -> None:
     """Let Spark send the author's modules to the executors with the functions that use them.
 
     Spark's pickler sends a function of an importable module by name. Executors have neither the Dag folder
-    nor Airflow's made-up names of Dag modules: user defined functions would fail there with
-    ``ModuleNotFoundError``. Installed packages are still named: executors have them.
+    nor Airflow's names of Dag modules: user-defined functions would fail there with ``ModuleNotFoundError``.
+    Installed packages are still sent by name.
 
-    :raises EnvironmentMismatch: PySpark is of two versions here.
+    :raises EnvironmentMismatch: PySpark is installed in two versions here.
     """
     import_session_class()
     from pyspark import cloudpickle
@@ -69,8 +69,8 @@ def ship_by_value(process: Process) -> None:
     if folder is None:
         return
     for candidate in list(sys.modules.values()):
-        found = _own_folder(candidate)
-        if found is not None and found.is_relative_to(folder) and candidate.__name__ in sys.modules:
+        other = _own_folder(candidate)
+        if other is not None and other.is_relative_to(folder) and candidate.__name__ in sys.modules:
             cloudpickle.register_pickle_by_value(candidate)
 
 
@@ -105,7 +105,7 @@ def _installed() -> tuple[Path, ...]:
 
 
 def _own_folder(module: Any) -> Path | None:
-    """Folder of a module that is neither installed nor part of this package."""
+    """Return the folder of a module that is neither installed nor part of this package."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str):
         return None

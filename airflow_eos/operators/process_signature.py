@@ -1,4 +1,4 @@
-"""What a ``process`` takes, read without importing its file, and whether a run can call it."""
+"""Reads the parameters of a ``process`` without importing its file, and checks calls of it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def parts_of(process: str) -> tuple[str, str]:
 
 
 def signature_of(process: Callable[..., Any] | str, folders: Iterable[Path]) -> inspect.Signature | None:
-    """Return what a process takes; None where that is only known once it is imported.
+    """Return the signature of a process; None if only an import can tell.
 
-    :param folders: folders that a path may be relative to; the first one is named in errors.
+    :param folders: folders that a path may be relative to; errors name the first one.
     :raises ConfigurationError: there is no such file, it is not Python, or it has no such function.
     """
     if callable(process):
@@ -44,7 +44,7 @@ def signature_of(process: Callable[..., Any] | str, folders: Iterable[Path]) -> 
     if not place.endswith(".py"):
         return None
     wanted = [(folder / place).resolve() for folder in folders]
-    path = next((one for one in wanted if one.is_file()), None)
+    path = next((candidate for candidate in wanted if candidate.is_file()), None)
     if path is None:
         raise ConfigurationError(
             f"process {process!r}: there is no file {wanted[0]}; a path is relative to the folder of the Dag "
@@ -56,8 +56,8 @@ def signature_of(process: Callable[..., Any] | str, folders: Iterable[Path]) -> 
 def folders_of(dag_file: str) -> list[Path]:
     """Return the folders that a path may be relative to while a Dag is made.
 
-    A Dag that a function of another module makes gets the address of its Dag file from Airflow only once that
-    file is read to its end: the files that are being read count, too.
+    Airflow sets the file of a Dag that another module's function makes only after reading the file: the files
+    that are being read count, too.
     """
     folders = [Path(dag_file).parent]
     frame = inspect.currentframe()
@@ -78,7 +78,7 @@ def _in_file(path: str, _changed: int, name: str, process: str) -> inspect.Signa
     for key, node in _bindings(tree.body):
         bound.setdefault(key, []).append(node)
     if name not in bound:
-        uses = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)} | bound.keys()
+        uses = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | bound.keys()
         if "*" in bound or not uses.isdisjoint(_HIDES_NAMES):
             return None
         raise ConfigurationError(
@@ -91,7 +91,7 @@ def _in_file(path: str, _changed: int, name: str, process: str) -> inspect.Signa
 
 
 def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names that the statements of a module bind; a star for names that an import does not tell."""
+    """Yield the names that a module's statements bind; a star for an import of unknown names."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node
@@ -115,17 +115,17 @@ def _signature(arguments: ast.arguments) -> inspect.Signature:
     without = len(positional) - len(arguments.defaults)
     parameters = [
         inspect.Parameter(
-            one.arg,
+            argument.arg,
             kinds.POSITIONAL_ONLY if place < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD,
             default=kinds.empty if place < without else None,
         )
-        for place, one in enumerate(positional)
+        for place, argument in enumerate(positional)
     ]
     if arguments.vararg is not None:
         parameters.append(inspect.Parameter(arguments.vararg.arg, kinds.VAR_POSITIONAL))
     parameters += [
-        inspect.Parameter(one.arg, kinds.KEYWORD_ONLY, default=kinds.empty if default is None else None)
-        for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        inspect.Parameter(argument.arg, kinds.KEYWORD_ONLY, default=kinds.empty if default is None else None)
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     ]
     if arguments.kwarg is not None:
         parameters.append(inspect.Parameter(arguments.kwarg.arg, kinds.VAR_KEYWORD))
@@ -133,15 +133,19 @@ def _signature(arguments: ast.arguments) -> inspect.Signature:
 
 
 def check_call(signature: inspect.Signature, given: Iterable[str]) -> None:
-    """Check that a run can call a process: with the DataFrame, the run where it takes one, and ``op_kwargs``.
+    """Check that a run can call a process with the DataFrame, the run if it takes one, and ``op_kwargs``.
 
     :param given: names of ``op_kwargs``.
     :raises ConfigurationError: an argument is unknown, is given by the run itself, or is missing.
     """
     parameters = list(signature.parameters.values())
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    by_name = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    positional = [
+        param for param in parameters if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)
+    ]
+    takes_any = any(param.kind is param.VAR_KEYWORD for param in parameters)
+    by_name = {
+        param.name for param in parameters if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)
+    }
     frame = positional[0].name if positional else None
     for name in given:
         if name in (frame, RUN) and name in by_name:
@@ -154,14 +158,14 @@ def check_call(signature: inspect.Signature, given: Iterable[str]) -> None:
                 f"op_kwargs gives {name!r} to process{signature}, which has no such parameter"
                 f"{did_you_mean(name, taken)}"
             )
-    if frame is None and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    if frame is None and not any(param.kind is param.VAR_POSITIONAL for param in parameters):
         raise ConfigurationError(
             f"process{signature} takes no DataFrame; it must be callable as process(df) or process(df, run)"
         )
     needed = [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        param.name
+        for param in parameters
+        if param.default is param.empty and param.kind not in (param.VAR_POSITIONAL, param.VAR_KEYWORD)
     ]
     missing = [name for name in needed if name not in (frame, RUN, *given)]
     # A second parameter without a default gets the run, whatever it is called.

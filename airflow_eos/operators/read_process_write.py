@@ -165,9 +165,8 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
     def on_kill(self) -> None:
         """End this attempt's transaction by its own identity, and its Spark job; see :meth:`Run.kill`.
 
-        The killed process is often the replaced one: it never initialises transactions, which would abort
-        the attempt that replaced it. Airflow goes on with the task when this returns: a run that is not there
-        yet must not begin.
+        It never initialises transactions: a newer attempt may have replaced this one, and would be aborted.
+        Airflow goes on with the task when this returns, so a run that has not begun must not begin.
         """
         self._killed = True
         if self._run is not None:
@@ -209,7 +208,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             session.stop()
 
     def _execute_or_find(self, run: RunAttempt, spec: RunSpec, telemetry: RunTelemetry) -> RunRecord:
-        """Execute the run; where it has no answer the ledger may have one, and this may be the last try."""
+        """Execute the run; if it has no answer, ask the ledger: this may be the last try."""
         try:
             return run.execute()
         except (RunFenced, OutcomeUnknown) as error:
@@ -229,7 +228,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
     def prepared_process(self, context: Context) -> Process:
         """Return the author's function with its rendered arguments.
 
-        :raises ConfigurationError: it cannot be found or imported, or does not take what it would be given.
+        :raises ConfigurationError: it cannot be found or imported, or does not take these arguments.
         """
         process = load_process(self.process, relative_to=Path(context["dag"].fileloc).parent)
         arguments = self.process_arguments(context)
@@ -239,9 +238,9 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         return with_arguments(process, arguments)
 
     def process_arguments(self, context: Context) -> Mapping[str, Any]:  # noqa: ARG002 - for subclasses
-        """Return what is bound to the author's function."""
+        """Return the arguments that are bound to the author's function."""
         return self.op_kwargs
 
 
 def _unused(**_: Mapping[str, Any]) -> None:
-    """Stand in for ``python_callable``: here the session starts later than in the parent class."""
+    """Replaces ``python_callable``: here the session starts later than in the parent class."""

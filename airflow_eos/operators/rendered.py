@@ -1,4 +1,4 @@
-"""Values that a template may have rendered: a list as its text, a name as a number."""
+"""Reads values that a template may have rendered: a list as its text, a name as a number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIST_BEGINS = ("[", "(")  # no name of a topic does
 
 
 def literal(text: str) -> Any:
-    """Return what a text says as JSON, or as Python writes it: a template without ``| tojson``.
+    """Return the value of a JSON text, or of a Python literal: a template without ``| tojson``.
 
     :raises ValueError: it is neither.
     :raises SyntaxError: the same.
@@ -26,10 +26,10 @@ def literal(text: str) -> Any:
 
 
 def parse_topics(field: str, given: Any) -> tuple[str, ...]:
-    """Return names of topics: of one, of a sequence of them, or of the text of such a list.
+    """Return names of topics: from one, a sequence, or the text of a list.
 
-    :param field: of the parameter, for the message.
-    :raises ConfigurationError: naming what is not the name of a topic.
+    :param field: name of the parameter, for the message.
+    :raises ConfigurationError: names the value that is not the name of a topic.
     """
     listed = given
     if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Writes given offset ranges again: a repair, deliberate and on record."""
+"""Writes given offset ranges again, deliberately and on record."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
         """Return who replays what, and why."""
         dag_run = context["dag_run"]
         return {
-            "replay": [one.to_list() for one in parse_ranges("offset_ranges", self.offset_ranges)],
+            "replay": [offsets.to_list() for offsets in parse_ranges("offset_ranges", self.offset_ranges)],
             "reason": self.reason,
             "dag_id": self.dag_id,
             "task_id": self.task_id,

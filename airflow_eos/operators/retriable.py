@@ -1,4 +1,4 @@
-"""Which failures are worth another try: the one table that retry policy, sensors and docs/errors.md read."""
+"""The failures that are worth another try: one table for retry policy, sensors and docs/errors.md."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Retry(Enum):
 
 
 def retry_after(kind: type[BaseException]) -> Retry:
-    """Return whether and how a try that ended with an error of this class is followed by another one."""
+    """Return whether and how another try follows an error of this class."""
     if issubclass(kind, FINAL) and not issubclass(kind, _PASSING):
         return Retry.NEVER
     return Retry.BACK_OFF if issubclass(kind, BACKED_OFF) else Retry.AFTER_DELAY

@@ -1,4 +1,4 @@
-"""When another try helps, and when to make it: a retry policy for tasks that commit in Kafka."""
+"""A retry policy for tasks that commit in Kafka."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class TransactionRetryPolicy(RetryPolicy):
 
 
 def _committed(context: Context | None) -> RunRecord | None:
-    """Ask the authority once more; None where it cannot be asked or does not know (yet)."""
+    """Return the run's record; None if it is not committed yet, or the ledger does not answer."""
     task: Any = None if context is None else context.get("task")
     if context is None or not hasattr(task, "build_spec"):
         return None

@@ -1,4 +1,4 @@
-"""What every operator that makes a run takes, and how a run is told about it."""
+"""The parameters of every operator that makes a run, and the run's specification from them."""
 
 from __future__ import annotations
 
@@ -46,59 +46,55 @@ _NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
 class RunParameters(CheckedParameters):
     """Parameters of a run, for operators: a mixin before the operator class.
 
-    :param topics: topics to read: one, a list, or the text of a list, as a template renders it. (templated)
+    :param topics: one topic to read, a list, or the text of a list, as a template renders it. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
-    :param sink: a table that the run writes to, in place of topics:
+    :param sink: a table that the run writes to instead of topics:
         :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
         ``iceberg``, :class:`~airflow_eos.model.delta_table.DeltaTable`, or
         :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type ``postgres``.
     :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
         headers, in the run's transaction; without it such a record fails the run. (templated)
-    :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.
-    :param allow_loop: the run may write to a topic that it reads: the next run reads what this one wrote.
-        Without it such a run is refused.
+    :param max_dead_letters: a run, or a round, with more dead letters fails.
+    :param allow_loop: allow the run to write to a topic that it reads; the next run reads its output.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param ranges: ``Cursor()`` continues from the group's offsets, with ``until_caught_up`` in rounds until
-        it has read up to the last stable offset; ``"data_interval"`` reads the interval of the Dag run, or
-        its partition where it has one; ``Interval``, ``PartitionInterval`` and ``Explicit`` as given.
+        the last stable offset; ``"data_interval"`` reads the Dag run's interval, or its partition if it has
+        one; ``Interval``, ``PartitionInterval`` and ``Explicit`` as given.
     :param allowed_lateness: with ``"data_interval"``: how long an idle partition holds a boundary open.
-    :param partition_duration: with ``"data_interval"`` in a partitioned Dag whose schedule does not say where
-        a partition ends: ``timedelta`` or ``relativedelta``. Whole days, months and years are those of the
+    :param partition_duration: with ``"data_interval"`` in a partitioned Dag whose schedule does not give the
+        end of a partition: ``timedelta`` or ``relativedelta``. Whole days, months and years are those of the
         Dag's time zone.
-    :param accept_deleted: for intervals and partitions: read what is left where records are, or may be,
-        deleted. Without it such a run is refused; with it the run's record says what was accepted. A template
-        accepts for one Dag run: ``"{{ dag_run.conf.get('accept_deleted', False) }}"``. (templated)
-    :param skip_offsets: a way past a record batch that can never be read: ``[[topic, partition, start,
-        end]]`` as the error names it, or its text. These offsets are not read, the run commits past them, and
-        its record says so. A template skips for one Dag run:
-        ``"{{ dag_run.conf.get('skip_offsets', []) }}"``. (templated)
-    :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; set it to what it was before you
-        rename a Dag or task, and it keeps its ledger. A task that is mapped over anything but
-        ``source_partition`` needs one for each of its instances. (templated)
+    :param accept_deleted: for intervals and partitions whose records are, or may be, deleted: read what is
+        left, and record the loss. Without it such a run is refused. A template accepts for one Dag run:
+        ``"{{ dag_run.conf.get('accept_deleted', False) }}"``. (templated)
+    :param skip_offsets: unreadable offsets to skip: ``[[topic, partition, start, end]]`` as the error names
+        them, or its text. The run commits past them, and its record says so. A template skips for one Dag
+        run: ``"{{ dag_run.conf.get('skip_offsets', []) }}"``. (templated)
+    :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; keep it when you rename a Dag or
+        task, so that it keeps its ledger. A task that is mapped over anything but ``source_partition`` needs
+        one for each of its instances. (templated)
     :param prefix: first part of transactional ids, without a dot; default ``[eos] prefix``. (templated)
-    :param source_partition: read this partition only; expand over it to map one task per partition, each with
-        a cursor of its own. (templated)
-    :param on_committed: what to do when the ledger holds the run from another Dag run or from before a clear:
+    :param source_partition: read only this partition; expand over it to map a task per partition, each with
+        its own cursor. (templated)
+    :param on_committed: what to do if another Dag run, or this one before a clear, has committed the run:
         ``skip`` (succeed from the record), ``fail``, or ``reprocess`` (the recorded ranges again, without
-        moving offsets, to where the task writes now). The same work found committed by an earlier try always
-        succeeds; a record of other work (topics, sink, ranges) never does, unless this is ``accept``: the
-        record stands, whatever this task was changed to since.
-    :param mark_output: records get headers that name their run, for consumers that must tell a repetition
-        from the first time: ``reprocessed`` marks what a reprocessing or a replay writes, ``always`` all.
-    :param on_empty: when nothing was read: ``succeed``, or ``skip`` the task in Airflow's sense, after the
-        commit, so that downstream tasks are skipped too.
+        moving offsets, to where the task writes now). After a commit by an earlier try the task always
+        succeeds; a record of other work (topics, sink, ranges) counts only with ``accept``.
+    :param mark_output: which records get headers that name their run, so that consumers can tell a
+        repetition: those of a reprocessing or a replay (``reprocessed``), all (``always``), or none.
+    :param on_empty: after an empty run: ``succeed``, or ``skip`` the task, and so downstream tasks, after the
+        commit.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
     :param max_send_attempts: how often one try sends its output, each time in a new transaction.
     :param compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
-    :param ledger: default: topic and creation from ``[eos]``; the topic is created only where there never was
+    :param ledger: default: topic and creation from ``[eos]``; the topic is created only if there never was
         one (:class:`~airflow_eos.model.spec.MayCreate`).
-    :param max_active_tis_per_dag: as in every operator, but 1 unless given where ``ranges`` is a ``Cursor``:
-        two Dag runs on one cursor only fence each other. A mapped operator has no such default: its tasks
-        have a cursor each.
-    :param retry_policy: as in every operator, but a
-        :class:`~airflow_eos.operators.retry.TransactionRetryPolicy` unless given.
+    :param max_active_tis_per_dag: as in every operator, but by default 1 if ``ranges`` is a ``Cursor``: two
+        Dag runs on one cursor only fence each other. Mapped tasks, with a cursor each, have no such default.
+    :param retry_policy: as in every operator, but by default a
+        :class:`~airflow_eos.operators.retry.TransactionRetryPolicy`.
     """
 
     run_fields: ClassVar[Sequence[str]] = (
@@ -247,16 +243,16 @@ class RunParameters(CheckedParameters):
         return spec
 
     def _resolved_ranges(self, context: Context) -> RangeMode:
-        found = resolve_ranges(
+        mode = resolve_ranges(
             self.ranges,
             context,
             allowed_lateness=self.allowed_lateness,
             partition_duration=self.partition_duration,
         )
-        return accepting(found) if accepts(self.accept_deleted) else found
+        return accepting(mode) if accepts(self.accept_deleted) else mode
 
     def _default_pipeline(self, context: Context) -> str:
-        """Name the pipeline after the task; a run's name holds no map index, so not after a mapped one."""
+        """Return the task's name; refuses a mapped task, because a run's name has no map index."""
         index = context["ti"].map_index
         if index is not None and index >= 0 and self.source_partition is None:
             raise ConfigurationError(
@@ -282,7 +278,7 @@ class RunParameters(CheckedParameters):
         return summary
 
     def audit(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - for subclasses
-        """Return what the run record shall keep about who wants this run, and why."""
+        """Return details about who wants this run, and why, for its record."""
         return {}
 
     # -- OpenLineage asks these where its provider is installed --

@@ -1,4 +1,4 @@
-"""Whether the schedule of a Dag gives its runs the intervals that a task wants to read."""
+"""Checks that the schedule of a Dag gives its runs the intervals that a task reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def check_schedule(
     ranges: Any, dag: DAG, duration: PartitionDuration | None, task_id: str, run_key: str | None = None
 ) -> None:
-    """Check that the runs of a Dag have the intervals that its task wants to read.
+    """Check that the runs of a Dag have the intervals that its task reads.
 
     :param run_key: names the run instead of an interval.
     :raises ConfigurationError: the Dag's schedule gives all its runs an empty one.

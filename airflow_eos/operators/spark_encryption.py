@@ -1,4 +1,4 @@
-"""What an operator does where the credentials of a run would travel to Spark in clear: warn, or refuse."""
+"""Warns, or refuses, if a run's credentials would travel to Spark in clear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def check_encryption(
     spark: Mapping[str, str], kafka: ClientConfig, advice: str = ADVICE, *, sink: SinkTable | None = None
 ) -> None:
-    """Warn, or refuse where ``[eos] require_encrypted_spark`` says so, where credentials travel in clear.
+    """Warn if credentials travel in clear, or refuse if ``[eos] require_encrypted_spark`` is set.
 
     :param spark: the session's settings: those in force, or as far as they are known.
     :param sink: the table that tasks write to, with the properties of its connection.

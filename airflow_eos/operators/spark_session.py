@@ -17,12 +17,13 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
-from airflow_eos.settings import class_data_folder
+from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
 from airflow_eos.spark.distributions import LINES, extra_of, import_session_class
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.session import is_loopback, retry_soon
 from airflow_eos.spark_host import jvm, worker_daemon
+from airflow_eos.spark_host.background_archive import write_in_background
 from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
 
     :param conn_id: a ``spark_connect`` connection, or any connection whose host and port are a Spark master;
         None runs Spark in this process.
-    :param config: wins over the connection, also over its address (``spark.master``, ``spark.remote``).
+    :param config: takes precedence over the connection and its address (``spark.master``, ``spark.remote``).
     :raises ConfigurationError: the connection names no host, or one that Spark sends no token to.
     """
     settings = {"spark.app.name": app_name}
@@ -76,7 +77,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
 
 
 def _check_token(remote: str) -> None:
-    """Refuse what would be a TLS handshake with a server that speaks none, tried again for ten minutes."""
+    """Refuse a token without TLS on the server, which the client would try for ten minutes."""
     address = urlsplit(remote)
     in_clear = "token=" in address.path and "use_ssl=true" not in address.path.lower()
     if in_clear and address.hostname != "localhost" and is_loopback(address.hostname or ""):
@@ -87,11 +88,11 @@ def _check_token(remote: str) -> None:
 
 
 def _wait_for_server(remote: str, patience: float) -> None:
-    """Wait until a Spark Connect server of this host takes connections: it may be on its way again.
+    """Wait until a Spark Connect server on this host accepts connections: it may be restarting.
 
-    Spark's client would try for ten minutes, and then say little.
+    Spark's client would try for ten minutes without a clear error.
 
-    :raises SparkUnavailable: it takes none.
+    :raises SparkUnavailable: it does not.
     """
     address = urlsplit(remote)
     try:
@@ -115,7 +116,7 @@ def _wait_for_server(remote: str, patience: float) -> None:
 
 
 def _sockets_are_private() -> bool:
-    """Tell whether nobody else can connect to a Unix socket made here: that takes the right to write to it.
+    """Return whether nobody else may write to, and so connect to, a Unix socket made here.
 
     Over Unix sockets PySpark's workers ask for no secret.
     """
@@ -127,38 +128,39 @@ def _sockets_are_private() -> bool:
 
 
 def _worker_settings(asked: Future[bool] | None) -> dict[str, str]:
-    """Return the daemon that Python workers fork from, with their imports done, where it can be found."""
+    """Return the setting of the daemon that forks Python workers with their imports done."""
     if asked is None or not asked.result():
         return {}
     return {_DAEMON: worker_daemon.__name__}
 
 
 class TaskSession:
-    """Start the session when it is asked for, and stop it at the end if it was started here.
+    """Starts the session on demand, and stops it at the end if it was started here.
 
-    A session that exists already (``dag.test()`` in a program that has one) is used and left running.
+    An existing session (``dag.test()`` in a program that has one) is used and left running.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = dict(settings)
         self._started: SparkSession | None = None
         self._session: SparkSession | None = None
+        self._has_own_jvm = False
 
     @property
     def address(self) -> str:
-        """Where Spark runs, without the parameters of a Spark Connect address: they may hold a token."""
+        """Spark's address, without the parameters of a Spark Connect address, which may contain a token."""
         address = self._settings.get("spark.remote") or self._settings.get("spark.master") or LOCAL
         return address.partition(";")[0]
 
     def start(self, offsets: int, *, rows: bool = True) -> SparkSession:
         """Return the session; the first call may start a JVM.
 
-        :param offsets: how many the run reads: a JVM of our own is set up for them, see
+        :param offsets: number of offsets that the run reads, for
             :func:`airflow_eos.spark_host.jvm.options_for`.
-        :param rows: whether they pass the JVM as rows, as those of an Arrow process do not.
-        :raises ConfigurationError: Spark shall run here, and only its client is installed.
+        :param rows: whether records pass the JVM as rows; those of an Arrow process do not.
+        :raises ConfigurationError: Spark should run here, and only its client is installed.
         :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
-        :raises SparkUnavailable: no Spark Connect server takes connections on this host.
+        :raises SparkUnavailable: no Spark Connect server accepts connections on this host.
         """
         workers = self._ask_workers()
         SparkSession = import_session_class()  # noqa: N806 - a class
@@ -170,29 +172,28 @@ class TaskSession:
                 f"pip install 'airflow-eos[{extra_of(LINES[-1])}]', or give conn_id a spark_connect "
                 "connection"
             )
-        found = SparkSession.getActiveSession()
+        active = SparkSession.getActiveSession()
         # Airflow logs every library at INFO: py4j tells of each connection it closes.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         settings = self._settings
-        if found is None:
+        if active is None:
             log.info("Starting Spark: %s", self.address)
             if "spark.remote" in self._settings:
                 _wait_for_server(self._settings["spark.remote"], SERVER_PATIENCE)
             settings = {**self._jvm_options(offsets, rows=rows), **_worker_settings(workers), **settings}
-        starts_a_jvm = found is None and "spark.remote" not in settings
+        starts_a_jvm = active is None and "spark.remote" not in settings
         with sorted_first_lines() if starts_a_jvm else nullcontext():
             self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
-        if found is None:
+        if active is None:
             self._started = session
             retry_soon(session, settings.get("spark.remote", ""))
         return session
 
     def _ask_workers(self) -> Future[bool] | None:
-        """Ask aside, while Spark is imported, whether a local session's tasks run a Python like this one.
+        """Ask in the background, while Spark is imported, whether a local session's tasks run this Python.
 
-        Spark would take the first python3 on PATH, which need not be the one Airflow runs on.
-
-        :returns: None where Spark runs elsewhere, or is given modules of its own.
+        Spark would take the first python3 on PATH, which may be another one. Returns None if Spark runs
+        elsewhere, or with modules of its own.
         """
         if not local_python.is_local(self._settings.get("spark.master", "")):
             return None
@@ -203,17 +204,20 @@ class TaskSession:
         return local_python.ask(python, os.pathsep.join(filter(None, paths)))
 
     def _jvm_options(self, offsets: int, *, rows: bool) -> dict[str, str]:
-        """Return options of a JVM that starts here; none where somebody has given his own."""
+        """Return options of a JVM that starts here; empty if the user has set some."""
         is_local = self._settings.get("spark.master", "").startswith("local")
         if not is_local or jvm.OPTIONS in self._settings or os.environ.get(jvm.OPTIONS_VARIABLE):
             return {}
+        self._has_own_jvm = True
         return {jvm.OPTIONS: jvm.options_for(offsets, class_data_folder(), rows=rows)}
 
     def stop(self) -> None:
-        """Stop what was started; a second call does nothing."""
+        """Stop what was started; idempotent."""
         session, self._started = self._started, None
         if session is not None:
             try:
                 session.stop()
             except Exception:  # the run is decided: a JVM that is gone must not decide the task
                 log.warning("Spark did not stop cleanly", exc_info=True)
+            if self._has_own_jvm and writes_class_data():
+                write_in_background(class_data_folder())

@@ -1,4 +1,4 @@
-"""One exactly-once run as a Spark application of its own: spark-submit to a cluster."""
+"""One exactly-once run as a Spark application of its own, by spark-submit to a cluster."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
         that the driver can import. Not templated: whoever triggers a Dag does not choose the code.
     :param application: instead of ``process``: an application whose last statement is
-        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is no file here
+        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is not a file here
         (``local:///...``, ``s3a://...``) gets the specification by ``--files`` in cluster mode, and so does
         every executor.
     :param deferrable: in cluster mode, wait in the triggerer and free the worker
@@ -203,13 +203,13 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     @asks_retry_policy
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Ask the ledger once the driver has ended: the event is no answer.
+        """Ask the ledger once the driver has ended: the event does not tell the outcome.
 
         :raises EosError: the run did not commit.
         """
         spec = self.build_spec(context)
-        what = f"Spark driver {event['driver_id']}: {event['status']}"
-        failure = None if event["succeeded"] else RunFailed(what)
+        ending = f"Spark driver {event['driver_id']}: {event['status']}"
+        failure = None if event["succeeded"] else RunFailed(ending)
         # A cluster that could not be asked may still run the driver: the next try takes it up again.
         ended = event["status"] != "UNREACHABLE"
         record = self._counted(context, lambda: self._conclude(context, spec, failure, ended=ended))
@@ -239,8 +239,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         """End the driver, if it runs here, so that it aborts under its own identity; then the job.
 
         This process has no transaction of its own and never takes an epoch. Airflow goes on with the task
-        when this returns, within :data:`~airflow_eos.run.kill.KILL_SECONDS`: what is not submitted yet must
-        not be.
+        when this returns, within :data:`~airflow_eos.run.kill.KILL_SECONDS`: nothing may be submitted
+        afterwards.
         """
         budget = KillBudget(KILL_SECONDS)
         self._killed = True
@@ -254,7 +254,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self._submitted.remove()
 
     def _kill_on_yarn(self, seconds: float) -> bool:
-        """End the application over REST; returns False where that is not how this job is ended."""
+        """End the application over REST; return False if that does not apply to this job."""
         from airflow_eos.hooks.spark_driver import SparkDriver
 
         hook: Any = self._hook
@@ -288,9 +288,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     def _conclude(
         self, context: Context, spec: RunSpec, failure: Exception | None, *, ended: bool | None = None
     ) -> RunRecord:
-        """Return what the ledger holds now that the wait for the job is over, or raise.
+        """Return the ledger's record after the wait for the job, or raise.
 
-        :param ended: whether the job has ended, too; None: where the wait failed, its cluster is asked.
+        :param ended: whether the job has ended, too; None: if the wait failed, ask its cluster.
         """
         try:
             record = outcome(spec)
@@ -318,14 +318,14 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if self._module is not None:
             from importlib.util import find_spec
 
-            found = find_spec("airflow_eos.spark.submit_main")
-            assert found is not None
-            self.application = str(found.origin)
+            script = find_spec("airflow_eos.spark.submit_main")
+            assert script is not None
+            self.application = str(script.origin)
         elif (folder / self.application).is_file():
             self.application = str((folder / self.application).resolve())
 
     def _get_hook(self) -> SparkSubmitHook:
-        """Return the provider's hook with our files added; the rendered fields stay as the author's."""
+        """Return the provider's hook with our files added; the rendered fields keep the author's values."""
         mine = self._submitted
         if mine is None:  # on_kill before anything was submitted
             return super()._get_hook()
@@ -380,7 +380,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             )
 
     def _end_what_starts_late(self, hook: Any) -> None:
-        """Look for a kill once the process is there: one that came while it was made had nothing to end."""
+        """Check for a kill once the process exists: an earlier kill had nothing to end."""
         read = hook._process_spark_submit_log  # noqa: SLF001 - the first that is called then
 
         def ended_or_read(lines: Any) -> None:
@@ -391,7 +391,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         hook._process_spark_submit_log = ended_or_read  # noqa: SLF001
 
     def _check_deferrable(self, hook: Any) -> None:
-        """Refuse to wait on the worker where the triggerer should: the provider would, and say nothing."""
+        """Refuse ``deferrable`` if the provider would wait on the worker without a message."""
         if not self.deferrable or hook._should_track_driver_status:  # noqa: SLF001
             return
         if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001
@@ -409,10 +409,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     # -- a job submitted earlier --
 
     def _may_be_running(self, context: Context) -> bool:
-        """Return whether a job whose id is stored goes on although the wait for it failed.
-
-        A cluster manager that cannot be asked does not end a driver.
-        """
+        """Return whether a stored job goes on; True if its cluster does not answer."""
         from airflow_eos.hooks.spark_driver import SparkDriver
 
         store = context.get("task_state_store")
@@ -429,7 +426,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         return driver.is_running(status)
 
     def _forget_other_lives(self, context: Context, spec: RunSpec) -> None:
-        """Keep a stored job only if this life of the task submitted it: a clear asks for new work."""
+        """Keep a stored job only if this life of the task submitted it: a clear requests new work."""
         store = context.get("task_state_store")
         life = f"{spec.run_id} {spec.clear_number}"
         if store is not None and store.get(_LIFE_KEY) != life:
@@ -445,7 +442,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                     store.delete(key)
 
     def _error_of_the_application(self) -> EosError | None:
-        """Return the error the application reported, where its output came by here (client mode)."""
+        """Return the error that the application printed (client mode)."""
         from airflow_eos.engine.application import failure_mark
 
         if self._submitted is None:
@@ -453,11 +450,11 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         mark = re.escape(failure_mark(self._submitted.spec.name))
         lines = getattr(self._hook, "_last_submit_log_lines", ())
         for line in reversed(list(lines)):
-            found = re.search(rf"{mark} (\w+)((?: \[[\w.]+\])?): (.*)", line)
-            if found:
-                kind = getattr(exceptions, found[1], None)
+            match = re.search(rf"{mark} (\w+)((?: \[[\w.]+\])?): (.*)", line)
+            if match:
+                kind = getattr(exceptions, match[1], None)
                 if kind is ProcessFailed:
-                    return ProcessFailed(found[3], raised=(found[2].strip(" []"),))
+                    return ProcessFailed(match[3], raised=(match[2].strip(" []"),))
                 if isinstance(kind, type) and issubclass(kind, EosError):
-                    return kind(found[3])
+                    return kind(match[3])
         return None

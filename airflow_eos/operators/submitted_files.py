@@ -1,4 +1,4 @@
-"""What ``spark-submit`` is given beside the author's application: code, and the run's specification."""
+"""The files of a submission beside the author's application: code, and the run's specification."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _YOUNG_SECONDS = 60.0  # a folder that is not locked yet
 class SubmittedFiles:
     """Files of one submission, in a folder that only this user can read.
 
-    The specification holds the Kafka connection with its secrets: it goes by file, never by command line,
-    where every user of the machine could read it. Call :meth:`remove` when the submission is over; what a
-    killed process left is removed by the next submission of this user.
+    The specification contains the Kafka connection with its secrets: it goes by file, because every user of
+    the machine can read a command line. Call :meth:`remove` after the submission; the next submission of this
+    user removes the files of a killed process.
 
     :param spec: the run.
-    :param process_file: the author's file whose function is submitted, None for an application.
+    :param process_file: the author's file with the function, None for an application.
     """
 
     def __init__(self, spec: RunSpec, process_file: Path | None) -> None:
@@ -53,7 +53,7 @@ class SubmittedFiles:
             self.py_files.append(process_file)
 
     def with_specification(self, application: Path) -> Path:
-        """Return a copy of an application that carries the specification: it reaches the driver alone."""
+        """Return a copy of an application with the specification, which only the driver gets."""
         from airflow_eos.engine.application import with_specification
 
         (self._folder / "application").mkdir()  # a script's folder is on its path: nothing else lies there
@@ -68,7 +68,7 @@ class SubmittedFiles:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the specification; a second call does nothing."""
+        """Remove the specification; idempotent."""
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -82,7 +82,6 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _remove_abandoned() -> None:
-    """Remove folders of this user that no living process holds."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, held, or just removed
             if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:

@@ -1,4 +1,4 @@
-"""Who asks, and for what: the identity and the ranges of a run, from the context of an Airflow task."""
+"""The identity and the ranges of a run, from the context of an Airflow task."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Ranges = RangeMode | Literal["data_interval"]
 def refuse_loop(context: Context) -> None:
     """Refuse a task in a loop (``.loop()`` of a task group, Airflow 3.4), which runs often in a Dag run.
 
-    A run is identified by pipeline and Dag run, or by its interval: every iteration after the first would
-    find the first one's commit, succeed, and write nothing. Airflow gives a task in a loop the context
-    variable ``loop``; around it is a task group that bounds its iterations.
+    A run is identified by pipeline and Dag run, or by its interval: every later iteration would find the
+    first one's commit, succeed, and write nothing. A task in a loop has the context variable ``loop``; its
+    task group bounds the iterations.
 
     :raises ConfigurationError: it is in a loop.
     """
@@ -56,17 +56,16 @@ def refuse_loop(context: Context) -> None:
 
 
 def clear_number(context: Context) -> int:
-    """Name this life of the task instance: 0 until it is cleared, then another number after each clear.
+    """Return the number of this life of the task instance: 0 until it is cleared, then another one per clear.
 
-    It is the number of tries made before the latest clear. ``DagRun.clear_number`` alone does not serve: it
-    counts the clears of *any* task of the run, so that a retry after a neighbour was cleared would look like
-    a clear of this task, and ``on_committed="reprocess"`` would write a committed run again. A clear of this
-    task instance, and nothing else, sets ``max_tries`` to the tries made so far plus ``retries`` (Airflow
-    3.1 to 3.3: ``clear_task_instances``, and the scheduler for a task that was cleared while it ran and was
-    ended by Airflow; one that ended by itself in that moment is retried, and so is a retry here).
-
-    Airflow 3.1 does not count a clear in a Dag run that goes on. If it is the only one of the run, it is
-    a retry here: a committed run is found.
+    It is the number of tries before the latest clear. ``DagRun.clear_number`` does not serve: it counts the
+    clears of *any* task of the run, so a retry after a neighbour's clear would look like a clear of this
+    task, and ``on_committed="reprocess"`` would write a committed run again. Only a clear of this task
+    instance sets ``max_tries`` to the tries so far plus ``retries`` (Airflow 3.1 to 3.3:
+    ``clear_task_instances``, and the scheduler for a task that was cleared while it ran and that Airflow
+    ended; one that ended by itself in that moment is retried, and so is a retry here). Airflow 3.1 does not
+    count a clear in a running Dag run: if it is the run's only one, it is a retry here, which finds a
+    committed run.
     """
     if not context["dag_run"].clear_number:
         return 0
@@ -75,7 +74,7 @@ def clear_number(context: Context) -> int:
 
 
 def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
-    """Name the task that wants a run, for the run's record: who may see this Dag may see the record."""
+    """Return the task's names for the run's record: a user who may see this Dag may see the record."""
     index = context["ti"].map_index
     return {
         "dag_id": dag_id,
@@ -86,9 +85,9 @@ def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
 
 
 def accepts(value: bool | str, field: str = "accept_deleted") -> bool:
-    """Read an acceptance that may have been rendered from a template.
+    """Read an acceptance that a template may have rendered.
 
-    :param field: of the parameter, for the message.
+    :param field: name of the parameter, for the message.
     :raises ConfigurationError: it is neither true nor false.
     """
     text = str(value).strip().lower()
@@ -100,7 +99,7 @@ def accepts(value: bool | str, field: str = "accept_deleted") -> bool:
 def accepting(ranges: RangeMode) -> RangeMode:
     """Return the ranges with the acceptance of deleted records.
 
-    :raises ConfigurationError: they are no interval.
+    :raises ConfigurationError: they are not an interval.
     """
     match ranges:
         case Interval():
@@ -115,9 +114,9 @@ def accepting(ranges: RangeMode) -> RangeMode:
 
 
 def as_range_mode(ranges: Any) -> RangeMode:
-    """Return ranges that say themselves what is read.
+    """Return ranges that are a range mode.
 
-    :raises ConfigurationError: they do not.
+    :raises ConfigurationError: they are not.
     """
     if isinstance(ranges, RangeMode):
         return ranges
@@ -134,7 +133,7 @@ def resolve_ranges(
     allowed_lateness: dt.timedelta,
     partition_duration: PartitionDuration | None,
 ) -> RangeMode:
-    """Turn ``"data_interval"`` into the interval, or the partition, of the Dag run; leave the rest as it is.
+    """Replace ``"data_interval"`` by the interval, or the partition, of the Dag run.
 
     :raises ConfigurationError: the Dag run has no such interval; names the run and what to change.
     """
@@ -164,11 +163,11 @@ def resolve_ranges(
 
 
 def _warn_of_another_day(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
-    """Say so where a Dag run's logical date is far from the interval that is read.
+    """Warn if a Dag run's logical date is far from the interval that is read.
 
     Schedules and backfills give a run the start of its interval as its date. ``airflow dags trigger
-    --logical-date`` gives it the last whole interval before *now* with whatever date; the UI, the last one
-    before that date.
+    --logical-date`` gives it the last whole interval before *now* with any date; the UI, the last one before
+    that date.
     """
     named = getattr(dag_run, "logical_date", None)
     if named is not None and not start <= named <= end + (end - start):
@@ -184,7 +183,7 @@ def _warn_of_another_day(dag_run: Any, start: dt.datetime, end: dt.datetime) -> 
 
 
 def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.datetime) -> None:
-    """Say so where a triggered run reads an interval that lies across those of its schedule."""
+    """Warn if a triggered run reads an interval that overlaps those of its schedule."""
     if isinstance(dag.timetable, DeltaDataIntervalTimetable) and dag_run.run_type == "manual":
         log.warning(
             "Dag run %r was triggered and reads [%s, %s), the last period before now: scheduled runs of "

@@ -1,4 +1,4 @@
-"""What a run reports about itself: Airflow's metrics, and one OpenTelemetry span for each state."""
+"""Airflow's metrics of a run, and one OpenTelemetry span for each state."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class RunTelemetry:
         self._last_ns = now
 
     def answered(self, record: RunRecord) -> None:
-        """Count what a run of this process came to: its commit, an answer that was lost; not what it found.
+        """Count the commit of a run of this process, also one whose answer was lost.
 
-        After a lost answer the record of our own commit comes from the ledger: found, and ours.
+        After a lost answer, the record of our own commit comes from the ledger.
         """
         from airflow_eos.compat import stats
 
@@ -87,7 +87,7 @@ class RunTelemetry:
     def committed(self, record: RunRecord, *, elsewhere: bool = False) -> None:
         """Count a committed run.
 
-        :param elsewhere: another process committed it: how long it took is in its record only.
+        :param elsewhere: another process committed it: its duration is only in its record.
         """
         from airflow_eos.compat import stats
 
@@ -119,7 +119,7 @@ class RunTelemetry:
 
 
 def _seconds_of(record: RunRecord) -> float:
-    """Return the time from the start of the run to its last act before the commit."""
+    """Return the duration of a run, from its start to the staging of its record."""
     started, staged = (
         dt.datetime.fromisoformat(moment.replace("Z", "+00:00"))
         for moment in (record.started_at, record.staged_at)

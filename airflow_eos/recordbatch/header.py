@@ -35,7 +35,6 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40  # KIP-534: the base timestamp is the time the batch may be deleted
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -95,11 +94,6 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         """Whether the batch holds a marker instead of records."""
         return bool(self.attributes & CONTROL_BIT)
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        """Whether ``base_timestamp`` is a delete horizon (KIP-534)."""
-        return bool(self.attributes & DELETE_HORIZON_BIT)
 
     @property
     def last_offset(self) -> int:

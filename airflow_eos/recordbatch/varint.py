@@ -90,12 +90,6 @@ def _pack_many(unsigned: npt.NDArray[np.uint64], widest: int) -> PackedVarints:
     return PackedVarints(low, high, width)
 
 
-def varint_width(value: int) -> int:
-    """Bytes of one zigzag varint."""
-    unsigned = value << 1 if value >= 0 else ~(value << 1)
-    return max(1, -(-unsigned.bit_length() // 7))
-
-
 def read_varints(buffer: UInt8s, at: Int64s) -> tuple[Int64s, Int64s]:
     """Decode one varint at each position: the values, and the positions behind them.
 

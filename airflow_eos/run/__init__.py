@@ -1,4 +1,4 @@
-"""The run protocol. Its callers import from :mod:`airflow_eos`, the one address of every public name."""
+"""The run protocol; import public names from :mod:`airflow_eos`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interval boundaries: the offset at which a moment in time lies, fixed once per topic."""
+"""Interval boundaries: the offset of a moment in time, fixed once per topic."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NEIGHBOURS = 8
 
 
 class Boundaries:
-    """Pins boundaries so that the intervals of a topic tile its log, whoever asks, in any order.
+    """Pins boundaries so that the intervals of a topic tile its log, for all runs and in any order.
 
-    :param prefix: the ledger's, whatever the run's own is: who shares a boundary shares its fence.
-    :param now: the current time, aware.
+    :param prefix: the ledger's, not the run's: all that share a boundary share its fence.
+    :param now: returns the current time, aware.
     """
 
     def __init__(self, cluster: Cluster, pins: Pins, prefix: str, now: Callable[[], dt.datetime]) -> None:
@@ -42,11 +42,11 @@ class Boundaries:
     ) -> Boundary:
         """Return the topic's boundary at ``moment``; pin it first if it is not pinned yet.
 
-        :param accept_deleted: also where deleted records may belong to its intervals.
-        :raises IntervalUnaccountable: the log cannot tell where it lies; nothing is pinned.
-        :raises IntervalNotReady: when a partition has nothing at or after ``moment`` and may still get it in
+        :param accept_deleted: also if deleted records may belong to its intervals.
+        :raises IntervalUnaccountable: the log does not show the boundary; nothing is pinned.
+        :raises IntervalNotReady: a partition has no record at or after ``moment`` and may still get one in
             time.
-        :raises TopicRecreated: when the boundary was pinned on an earlier incarnation of the topic.
+        :raises TopicRecreated: the boundary was pinned on an earlier topic of that name.
         """
         key = keys.boundary_key(topic.topic, moment)
         value = self._pins.pin(
@@ -64,19 +64,19 @@ class Boundaries:
     def known(topic: TopicDescription, value: str, *, accept_deleted: bool = False) -> Boundary:
         """Read a pinned boundary.
 
-        :raises TopicRecreated: when it was pinned on an earlier incarnation of the topic.
-        :raises IntervalUnaccountable: when who pinned it accepted a loss, and this run does not.
+        :raises TopicRecreated: it was pinned on an earlier topic of that name.
+        :raises IntervalUnaccountable: the run that pinned it accepted a loss, and this run does not.
         """
-        found = Boundary.from_json(value)
-        if found.topic_id != topic.topic_id:
+        boundary = Boundary.from_json(value)
+        if boundary.topic_id != topic.topic_id:
             raise TopicRecreated(
-                f"the boundary of {topic.topic!r} at {found.moment} was pinned on topic id {found.topic_id}, "
-                f"the topic now has id {topic.topic_id}: it was deleted and made again; "
+                f"the boundary of {topic.topic!r} at {boundary.moment} was pinned on topic id "
+                f"{boundary.topic_id}, the topic now has id {topic.topic_id}: it was deleted and made again; "
                 "give the new one another name"
             )
         if not accept_deleted:
-            log_coverage.refuse_deleted(topic.topic, found.moment, found.unproven, pinned=True)
-        return found
+            log_coverage.refuse_deleted(topic.topic, boundary.moment, boundary.unproven, pinned=True)
+        return boundary
 
     def compute(
         self,
@@ -87,18 +87,16 @@ class Boundaries:
         *,
         accept_deleted: bool = False,
     ) -> Boundary:
-        """Return the boundary as it would be pinned now; only a fence makes it final.
+        """Return the boundary as it would be pinned now; errors as :meth:`boundary`.
 
         :param pinned: the topic's boundaries, as far as they are needed.
-        :raises IntervalNotReady: as :meth:`boundary`.
-        :raises IntervalUnaccountable: as :meth:`boundary`.
         """
         partitions = topic.topic_partitions
         look = log_coverage.look(self._cluster, partitions, moment)
-        stable, found = look.stable, look.found
+        stable, first_records = look.stable, look.found
         now, text = self._now(), keys.utc_text(moment)
-        log_coverage.refuse_future(found, now)
-        idle = [tp.partition for tp in partitions if found[tp] is None]
+        log_coverage.refuse_future(first_records, now)
+        idle = [tp.partition for tp in partitions if first_records[tp] is None]
         if idle and now < moment + lateness:
             raise IntervalNotReady(
                 f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
@@ -116,7 +114,7 @@ class Boundaries:
         is_first = not any(other.moment < text for other in near)
         offsets = {}
         for tp in partitions:
-            first = found[tp]
+            first = first_records[tp]
             last = look.log_starts[tp] if is_first and tp in look.undated else stable[tp]
             offsets[tp.partition] = last if first is None else first.offset
         return Boundary(
@@ -132,10 +130,10 @@ class Boundaries:
 
 
 class Pinned:
-    """The boundaries of a topic that are pinned already, of the topic as it is now.
+    """The pinned boundaries of a topic, without those of an earlier topic of that name.
 
     :param values: by ledger keys: at least the :data:`NEIGHBOURS` of ``moment`` on each side.
-    :param whole: returns all of them.
+    :param whole: returns the values of all boundaries.
     """
 
     def __init__(
@@ -151,35 +149,39 @@ class Pinned:
         self._whole = whole
 
     def near(self) -> list[Boundary]:
-        """Return those next to the moment: at least one on each side, if there is one.
+        """Return the neighbours of the moment: at least one on each side, if there is one.
 
-        No other can clamp it: each was clamped by those beside it when it was pinned, so their offsets rise
-        with their moments.
+        Boundaries farther away cannot clamp it: each was clamped by its neighbours when it was pinned, so
+        offsets rise with moments.
         """
-        found = self._of_topic(self._values)
+        near = self._of_topic(self._values)
         for before in (True, False):
             side = [key for key in self._values if key != self._key and (key < self._key) == before]
-            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in found):
+            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in near):
                 return self.all()  # all that are near are of an earlier topic of that name
-        return list(found.values())
+        return list(near.values())
 
     def all(self) -> list[Boundary]:
-        """Return all of them."""
+        """Return all boundaries."""
         self._values = {**self._values, **self._whole()}
         return list(self._of_topic(self._values).values())
 
     def _of_topic(self, values: Mapping[str, str]) -> dict[str, Boundary]:
-        found = {key: Boundary.from_json(value, key) for key, value in values.items() if key != self._key}
-        return {key: one for key, one in found.items() if one.topic_id == self._topic.topic_id}
+        boundaries = {
+            key: Boundary.from_json(value, key) for key, value in values.items() if key != self._key
+        }
+        return {
+            key: boundary for key, boundary in boundaries.items() if boundary.topic_id == self._topic.topic_id
+        }
 
 
 def neighbours(topic: str, moment: dt.datetime) -> Around:
-    """Return which of a topic's boundaries are needed to pin one."""
-    return Around.of(keys.boundary_prefix(topic), keys.boundary_key(topic, moment), NEIGHBOURS)
+    """Return the boundaries of a topic that are needed to pin one."""
+    return Around(keys.boundary_prefix(topic), keys.boundary_key(topic, moment), NEIGHBOURS)
 
 
 def moved_by(first: Boundary, last: Boundary) -> list[str]:
-    """Return a note where an interval of a topic holds nothing, though records were written meanwhile."""
+    """Return a note if an interval of a topic is empty although records were written meanwhile."""
     if not first.pinned_at or not last.pinned_at or first.pinned_at >= last.moment:
         return []  # not fixed as time went by
     if any(end > first.offsets.get(partition, 0) for partition, end in last.offsets.items()):
@@ -195,10 +197,10 @@ def moved_by(first: Boundary, last: Boundary) -> list[str]:
 
 
 def _bounds(partition: int, moment: str, neighbours: Collection[Boundary]) -> tuple[int, int | None]:
-    """Return offsets between which a boundary lies, by what is pinned; the upper one may be unknown.
+    """Return offsets between which the pinned neighbours place a boundary; None for an unknown upper one.
 
-    What stood in the log when a neighbour was pinned belongs before this moment where all timestamps there
-    were older. The driver's clock does not prove it: producers may be ahead of it.
+    Records that were in the log when a neighbour was pinned belong before this moment if all of their
+    timestamps were older. The driver's clock does not prove it: producers may be ahead of it.
     """
     lowest, highest = 0, None
     for other in neighbours:
@@ -214,7 +216,7 @@ def _bounds(partition: int, moment: str, neighbours: Collection[Boundary]) -> tu
 
 
 def _stood_before(other: Boundary, partition: int, moment: str) -> bool:
-    """Return whether all that stood in a log when a neighbour was pinned belongs before a moment."""
+    """Return whether all records in a log when a neighbour was pinned belong before a moment."""
     highest = other.highest.get(partition)
     if highest is None:
         return False
@@ -226,9 +228,9 @@ def _stood_before(other: Boundary, partition: int, moment: str) -> bool:
 def _clamped(offsets: Mapping[int, int], moment: str, neighbours: Collection[Boundary]) -> dict[int, int]:
     """Keep a boundary between its pinned neighbours.
 
-    A late record can make an earlier moment's first offset lie above a later moment's, which was fixed while
-    the partition was idle; unclamped, the interval between them would be negative and its records lost or
-    read twice.
+    A late record can put an earlier moment's first offset above a later moment's, which was fixed while the
+    partition was idle. Unclamped, the interval between them would be negative and its records lost or read
+    twice.
     """
     clamped = dict(offsets)
     for other in neighbours:

@@ -1,4 +1,4 @@
-"""Collaborators: everything outside the protocol, as ports."""
+"""The ports of a run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from airflow_eos.run.planner import Planner
 
 @dataclass(frozen=True, slots=True)
 class Collaborators:
-    """Everything outside the protocol.
+    """The ports of a run.
 
-    :param ledger_id: the ledger that was verified.
-    :param table: the sink, where it is a table.
-    :param now: the current time, aware.
-    :param clock: monotonic seconds.
+    :param ledger_id: the verified ledger.
+    :param table: the sink, if it is a table.
+    :param now: returns the current time, aware.
+    :param clock: returns monotonic seconds.
     """
 
     cluster: Cluster

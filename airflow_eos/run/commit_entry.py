@@ -1,4 +1,4 @@
-"""What a run's transaction says beside its output: offsets, cursor, run record; and the proof of it."""
+"""The offsets, cursor and run record in a run's transaction, and the proof of the transaction."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.ports import Sealed
 from airflow_eos.run import laws
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planned
+from airflow_eos.run.topic_roles import described
 from airflow_eos.run.work import WORK, WorkDefinition
 
 
@@ -24,8 +26,9 @@ from airflow_eos.run.work import WORK, WorkDefinition
 class CommitEntry:
     """The offsets, ledger messages and run record of one planned and sealed run.
 
-    :param key: the run key, of a reprocessing its own.
-    :param details: versions, notes and what else the record shall say.
+    :param key: the run key; a reprocessing has its own.
+    :param details: versions, notes and other details of the record.
+    :param letters: dead letters of the transaction beside a table; else they are among the sealed records.
     """
 
     spec: RunSpec
@@ -35,6 +38,7 @@ class CommitEntry:
     planned: Planned
     manifest: SealedManifest
     details: Mapping[str, object]
+    letters: Sealed | None = None
 
     @property
     def topics(self) -> frozenset[str]:
@@ -48,7 +52,7 @@ class CommitEntry:
         return {tp: CommittedOffset(end, metadata) for tp, end in self.planned.plan.ends.items()}
 
     def messages(self, record: RunRecord) -> list[LedgerMessage]:
-        """Return the run record's message and, where the cursor moves, the cursor's."""
+        """Return the run record's message and, if the cursor moves, the cursor's."""
         messages = [LedgerMessage(keys.run_record_key(self.key), record.to_json(), self.spec.pipeline)]
         if self.planned.plan.advances:
             after = cursor.advanced(
@@ -63,7 +67,7 @@ class CommitEntry:
         return messages
 
     def ledger_partitions(self, messages: Sequence[LedgerMessage]) -> Counter[TopicPartition]:
-        """Return how many of the messages go to each partition of the ledger."""
+        """Return the number of messages per partition of the ledger."""
         ledger = self.collaborators.ledger
         return Counter(
             TopicPartition(self.spec.ledger.topic, ledger.partition_for(m.routing)) for m in messages
@@ -109,20 +113,19 @@ def check_with_brokers(
     record: RunRecord,
     messages: Sequence[LedgerMessage],
 ) -> None:
-    """Ask coordinator and leaders whether the transaction holds exactly what is claimed (KIP-664).
+    """Check with coordinator and leaders that the transaction holds exactly this entry (KIP-664).
 
-    :raises ProtocolViolation: when it does not.
-    :raises PlanError: when the plan no longer holds.
+    :raises ProtocolViolation: it does not.
+    :raises PlanError: the plan no longer holds.
     """
     cluster, manifest = collaborators.cluster, entry.manifest
     staged = entry.ledger_partitions(messages)
     expected = {*manifest.partitions, *staged}
     expected.add(cluster.group_offsets_partition(entry.planned.plan.offsets_group))
-    topics = entry.topics
-    sinks = cluster.describe_topics(sorted(topics)) if topics else {}
-    everywhere = {tp for topic in sinks.values() for tp in topic.topic_partitions}
+    topics = described(cluster, {"sink": entry.topics, "source": entry.spec.source_topics})
+    everywhere = {tp for name in entry.topics for tp in topics[name].topic_partitions}
     transaction = cluster.describe_transaction(record.producer.transactional_id)
     producers = cluster.describe_producers(sorted({*everywhere, *staged}))
     laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)
     laws.begins_with_receipts(record.producer, record.receipts, staged, producers)
-    collaborators.planner.recheck(entry.planned.plan, staged=True)
+    collaborators.planner.recheck(entry.planned.plan, topics, staged=True)

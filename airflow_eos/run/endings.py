@@ -1,7 +1,7 @@
-"""How an attempt ends a transaction of its own that failed, and what it then may believe and do.
+"""Ends the failed transaction of an attempt and decides how the attempt goes on.
 
-A failure says nothing about the outcome. The attempt sends EndTxn(abort) under its own identity. The answer
-proves whether the identity is still its own (law 2); the ledger says what was committed.
+A failure proves nothing about the outcome. The attempt sends EndTxn(abort) under its own identity; the answer
+shows whether the identity is still its own (law 2), and the ledger shows what was committed.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, Proc
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """Ends what failed. Each method returns a record to answer with, or None: try again under a new epoch.
+    """Ends failures. Each method returns a record to answer with, or None: try again under a new epoch.
 
     :param data: holds the sealed batches.
-    :param answer: asks the ledger for the work without a fence, and returns a record that readers see.
+    :param answer: looks the work up in the ledger without a fence; returns a record that readers see.
     """
 
     spec: RunSpec
@@ -62,7 +62,7 @@ class Endings:
         """Abort a transaction that failed before its commit.
 
         :raises RunFailed: after the last attempt.
-        :raises OutcomeUnknown: the coordinator could not be asked.
+        :raises OutcomeUnknown: the coordinator did not answer.
         """
         self.trace.enter(State.ABORTED)
         log.warning(
@@ -82,9 +82,9 @@ class Endings:
         return None
 
     def unknown(self, work: UnitOfWork, session: ProducerSession, failure: Exception) -> RunRecord | None:
-        """Find out about a commit whose answer is missing.
+        """Determine the outcome of a commit without an answer.
 
-        :raises OutcomeUnknown: the run was killed, or the coordinator could not be asked.
+        :raises OutcomeUnknown: the run was killed, or the coordinator did not answer.
         """
         self.trace.enter(State.UNKNOWN)
         log.warning("%s: the answer of the commit is missing (%s); finding out", work.key, failure)
@@ -99,7 +99,7 @@ class Endings:
         return None
 
     def superseded(self, work: UnitOfWork, failure: Exception) -> RunRecord:
-        """Ask once and never initialise again: our epoch is gone.
+        """Look the work up once, without another epoch: ours is lost.
 
         :raises RunFenced: the ledger does not hold the run.
         """
@@ -114,25 +114,27 @@ class Endings:
         ) from failure
 
     def overtaken(self, work: UnitOfWork, session: ProducerSession, refusal: Exception) -> RunRecord | None:
-        """Drop a plan that no longer holds: the next epoch settles what was pinned for it, and plans anew."""
+        """Drop a plan that no longer holds; the next epoch settles what was pinned for it, and plans anew."""
         log.info("%s: what was planned no longer holds (%s); planning anew", work.key, refusal)
         work.forget(self.data)
         work.count(refusal)
         return self.used_up(work, session)
 
     def used_up(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
-        """Prove, behind a small transaction or none, that an epoch that is used up is still ours (law 2)."""
+        """Prove that a used-up epoch is still ours, after a small transaction or none (law 2)."""
         session.close()
         if laws.may_take_epoch(self.transactions.abort(session.identity)):
             return None
         return self.superseded(work, RunFenced(f"{work.key}: a newer attempt has taken the epoch"))
 
-    def ended_older(self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer) -> None:
-        """Take in that what an earlier attempt left open was ended: this epoch is used up.
+    def ended_older(
+        self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer
+    ) -> RunRecord | None:
+        """Count a transaction of an earlier attempt that was ended: this epoch is used up.
 
         :param answer: the coordinator's.
         :raises RunFenced: a newer attempt exists.
-        :raises OutcomeUnknown: it stays open.
+        :raises OutcomeUnknown: the transaction stays open.
         """
         session.close()
         if not laws.may_take_epoch(answer):
@@ -146,9 +148,10 @@ class Endings:
                 f"{work.key}: an earlier transaction of {work.transactional_id} stays open although its "
                 f"markers were written {MAX_ENDED_OLDER} times; see `airflow eos repair`"
             )
+        return None
 
     def abort_quietly(self, producer: ProducerIdentity) -> None:
-        """Abort on the way out of an error that matters more; the time-out ends what this could not."""
+        """Abort after an error that matters more; if this fails, the transaction's time-out aborts it."""
         try:
             self.transactions.abort(producer)
         except Exception as failure:  # noqa: BLE001 - see above
@@ -181,7 +184,7 @@ def failed(work: UnitOfWork) -> EosError:
 
 
 def is_ours(cluster: Cluster, producer: ProducerIdentity) -> bool:
-    """Return whether the coordinator still holds an identity for valid, as far as can be told."""
+    """Return whether the coordinator accepts an identity; True if it does not answer."""
     try:
         seen = cluster.describe_transaction(producer.transactional_id)
     except Exception as failure:  # noqa: BLE001 - the error that made us ask matters more

@@ -1,4 +1,4 @@
-"""What a run must be allowed to do: asked before it reads; else it learns it when its output is written."""
+"""Checks a run's permissions before it reads, not when its output is written."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ READ_AND_WRITE = frozenset({"READ", "WRITE"})  # the proof reads what leaders kn
 
 
 def check_run(cluster: Cluster, spec: RunSpec) -> None:
-    """Ask for all that is known before anything was read; topics that rows name come later.
+    """Check the permissions on all topics and groups that are known before reading.
 
-    Write on the transactional id is what fencing took already.
+    Fencing has shown Write on the transactional id.
 
-    :raises AuthorizationFailed: naming each grant that is missing.
+    :raises AuthorizationFailed: names each missing grant.
     """
     topics = {name: frozenset({"READ"}) for name in spec.source_topics}
     for name in (spec.sink_topic, spec.dead_letter_topic, spec.ledger.topic):
@@ -32,9 +32,9 @@ def check_run(cluster: Cluster, spec: RunSpec) -> None:
 
 
 def check_targets(cluster: Cluster, topics: Collection[str]) -> None:
-    """Ask for the topics that rows name.
+    """Check the permissions on topics that rows name.
 
-    :raises AuthorizationFailed: naming each grant that is missing.
+    :raises AuthorizationFailed: names each missing grant.
     """
     _check(cluster, dict.fromkeys(topics, READ_AND_WRITE), None)
 

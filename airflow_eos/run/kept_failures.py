@@ -1,4 +1,4 @@
-"""What a failure that is kept may hold on to."""
+"""Clears the frames of a stored exception, so that it does not keep the failed producer alive."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import traceback
 
 
 def clear_frames(failure: BaseException) -> None:
-    """Clear the frames of a failure and of its causes; its lines stay.
+    """Clear the frames of a failure and of its causes; its line numbers stay.
 
-    The failure outlives its attempt. Its frames would keep the producer that failed alive as well, polled by
-    nobody, while its events pile up in memory.
+    The failure outlives its attempt. Its frames would keep the failed producer alive, unpolled, while its
+    events fill the memory.
     """
     chain: list[BaseException | None] = [failure]
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""A kill: looked at before every state is entered, decided against the commit, and over in time."""
+"""A kill of a run: checked at every state, decided against the commit, within a time limit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _ENTERED_NEVERTHELESS = frozenset({State.ASKED, State.COMMITTED, State.ABORTED, 
 
 
 class KillBudget:
-    """The seconds of one kill: made where it begins, and handed to each step, which gets what is left.
+    """The seconds of one kill, shared by its steps.
 
     :param seconds: for all steps together.
-    :param clock: seconds, monotonic.
     """
 
     def __init__(self, seconds: float = KILL_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,9 +38,9 @@ class KillBudget:
         return max(self._deadline - self._clock() - keep, 0.0)
 
     def spend(self, *steps: Callable[[float], object]) -> None:
-        """Carry out steps side by side, each with the seconds that are left; return when these are over.
+        """Run steps in parallel, each with the seconds that are left; return when these are over.
 
-        Never raises and never waits for a step that hangs: it goes on in a thread that ends with the process.
+        Never raises, and does not wait for a step that hangs: its thread ends with the process.
         """
         threads = [
             threading.Thread(target=self._quietly, args=(step,), name="airflow-eos-kill", daemon=True)
@@ -60,12 +59,11 @@ class KillBudget:
 
 
 class Kill:
-    """Whether a run was told to end: one object for all its rounds, attempts and Spark jobs.
+    """Whether a run was told to end; shared by its rounds, attempts and Spark jobs.
 
     Guarantee: once :meth:`ask` has returned, no commit is sent, except one that had taken the turn before.
-
-    Whichever takes the turn first wins, kill or commit. Neither waits for it: a signal handler runs in
-    the very thread that it interrupts, so nothing here may block on what that thread holds.
+    The first of kill and commit to take the turn wins. Neither waits for it: a signal handler runs in the
+    thread that it interrupts, so nothing here may block on what that thread holds.
     """
 
     def __init__(self) -> None:
@@ -75,7 +73,7 @@ class Kill:
 
     @property
     def asked(self) -> bool:
-        """Whether the run shall end."""
+        """Whether the run should end."""
         return self._asked
 
     def ask(self) -> None:
@@ -85,7 +83,7 @@ class Kill:
             self._kept = True  # never released: a later commit finds it taken
 
     def check(self) -> None:
-        """Return only if nobody has asked for an end.
+        """Return if the run may go on.
 
         :raises RunFailed: the run was killed.
         """
@@ -93,7 +91,7 @@ class Kill:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
 
     def watched(self, on_state: Callable[[State], None] | None) -> Callable[[State], None]:
-        """Return a call-back that looks for a kill at each state that leads on to the commit."""
+        """Return a call-back that checks for a kill at each state before the commit."""
 
         def entered(state: State) -> None:
             if on_state is not None:
@@ -104,7 +102,7 @@ class Kill:
         return entered
 
     def take_turn(self) -> None:
-        """Be the one that decides, right before the commit; :meth:`turn_taken` gives it back.
+        """Take the turn, right before the commit; :meth:`turn_taken` gives it back.
 
         :raises RunFailed: the kill was first.
         """
@@ -114,16 +112,16 @@ class Kill:
 
     @contextmanager
     def turn_taken(self) -> Iterator[None]:
-        """Return a context for the commit, with the turn taken; it ends before the answer is judged."""
+        """Return a context for the commit, with the turn taken; it ends before the answer is evaluated."""
         try:
             yield
         finally:
             self._turn.release()
 
     def await_commit(self, timeout: float) -> None:
-        """Wait until no commit is under way; for a kill that could not ask the coordinator.
+        """Wait until no commit is under way; for a kill without an answer of the coordinator.
 
-        :param timeout: seconds. In the thread that commits the wait is in vain.
+        :param timeout: seconds. In the thread that commits, waiting does not help.
         """
         if not self._kept and self._turn.acquire(timeout=max(timeout, 0.0)):
             self._kept = True

@@ -73,7 +73,7 @@ MARGIN_SECONDS = 30.0
 
 
 def exactly_one_receipt(receipts: Sequence[PartitionReceipt]) -> None:
-    """Law 1, the guard: a partition with two receipts was written by two attempts."""
+    """Law 1: a partition with two receipts was written by two attempts."""
     counts = Counter(TopicPartition(r.topic, r.partition) for r in receipts)
     twice = sorted(str(tp) for tp, n in counts.items() if n > 1)
     if twice:
@@ -83,7 +83,7 @@ def exactly_one_receipt(receipts: Sequence[PartitionReceipt]) -> None:
 
 
 def may_take_epoch(answer: EndTxnAnswer | None) -> bool:
-    """Law 2: only a proof by EndTxn that the last epoch is ours allows to take the next one."""
+    """Law 2: only EndTxn's proof that the last epoch is ours allows to take the next one."""
     return answer in (EndTxnAnswer.ENDED, EndTxnAnswer.NOTHING_OPEN)
 
 
@@ -104,7 +104,7 @@ def receipts_match(manifest: SealedManifest, receipts: Sequence[PartitionReceipt
 
 
 def ledger_is_no_target(manifest: SealedManifest, ledger_topic: str) -> None:
-    """Law 4: executors and driver never write one partition, each would count its sequences from 0."""
+    """Law 4: executors and driver never write to one partition, because each counts sequences from 0."""
     if any(target.topic == ledger_topic for target in manifest.targets):
         raise ProcessFailed(
             f"process returned rows whose 'topic' is the ledger {ledger_topic!r}; write them to another "
@@ -125,10 +125,10 @@ def proof_holds(
     transaction: TransactionDescription | None,
     producers: Mapping[TopicPartition, Sequence[ActiveProducer]],
 ) -> None:
-    """Law 4: the broker's own view holds what the receipts claim (KIP-664).
+    """Law 4: coordinator and leaders confirm the receipts (KIP-664).
 
     :param staged: records in each ledger partition.
-    :param expected: every partition the transaction must hold: targets, ledger and group offsets.
+    :param expected: every partition of the transaction: targets, ledger and group offsets.
     :param producers: the producers of all partitions of all target topics, and of the ledger's.
     """
     if (
@@ -150,11 +150,11 @@ def proof_holds(
             for p in producers.get(tp, ())
             if (p.producer_id, p.producer_epoch) == (identity.producer_id, identity.producer_epoch)
         ]
-        found = ours[0].last_sequence if ours else -1
-        if found != last_sequence(counts.get(tp, 0)):
+        last = ours[0].last_sequence if ours else -1
+        if last != last_sequence(counts.get(tp, 0)):
             raise ProtocolViolation(
                 f"{tp} should end at sequence {last_sequence(counts.get(tp, 0))} of producer "
-                f"{identity.producer_id} epoch {identity.producer_epoch}; its leader says {found}"
+                f"{identity.producer_id} epoch {identity.producer_epoch}; its leader says {last}"
             )
 
 
@@ -166,9 +166,9 @@ def begins_with_receipts(
 ) -> None:
     """Law 12: our open transaction begins at each receipt's first offset, and is open nowhere else.
 
-    What an earlier one left open there would be decided by our marker.
+    Our marker would decide an earlier transaction that is still open.
 
-    :param staged: ledger partitions: it begins somewhere there.
+    :param staged: ledger partitions, in which it begins at any offset.
     :param producers: as of :func:`proof_holds`.
     """
     first = {TopicPartition(r.topic, r.partition): r.first_offset for r in receipts if r.records}
@@ -187,25 +187,25 @@ def begins_with_receipts(
 
 
 def nothing_open(begins: Mapping[TopicPartition, ActiveProducer]) -> bool:
-    """Law 12: nothing is written behind a transaction of our own that is still open there.
+    """Law 12: nothing is written after a transaction of our own that is still open there.
 
-    :param begins: partitions where leaders know such a transaction, behind the fence.
+    :param begins: partitions whose leaders know such a transaction, after the fence.
     """
     return not begins
 
 
 def over_everywhere(missing: Sequence[str]) -> bool:
-    """Law 12: a commit is a success when every leader says that it is over, and readers are past it.
+    """Law 12: a commit is a success once every leader shows its end, and readers are past it.
 
-    :param missing: where that is not so.
+    :param missing: the places that do not show it.
     """
     return not missing
 
 
 def within_log(wanted: OffsetRange, log_start: int, log_end: int, mode: ModeName = "cursor") -> None:
-    """Law 5: the range's records are all there.
+    """Law 5: all records of the range exist.
 
-    :param mode: how the range was chosen; says how its loss is accepted.
+    :param mode: how the range was chosen; decides how its loss can be accepted.
     """
     if wanted.span and log_start > wanted.start:
         way = {
@@ -238,7 +238,7 @@ def is_decided(wanted: OffsetRange, last_stable: int) -> None:
 
 
 def group_is_empty(group: str, members: int) -> None:
-    """Law 6: nobody else moves the group's offsets; brokers accept our commits regardless."""
+    """Law 6: no live member moves the group's offsets; brokers would accept our commits regardless."""
     if members:
         raise GroupNotEmpty(
             f"consumer group {group!r} has {members} live member(s); stop them, or give this pipeline "
@@ -249,8 +249,8 @@ def group_is_empty(group: str, members: int) -> None:
 def cursor_unmoved(plan: RunPlan, committed: Mapping[TopicPartition, CommittedOffset]) -> None:
     """Law 6: nobody has committed an offset since the plan was made.
 
-    One that is gone moves nothing: offsets expire, also during a run. The ledger's cursor, under our fence,
-    says where the group stands, and our own offsets are committed with it.
+    A missing offset has expired, possibly during the run: the ledger's cursor, under our fence, is then the
+    group's position, and our offsets are committed with it.
     """
     for tp in plan.starts:
         before = plan.committed.get(tp)
@@ -263,7 +263,7 @@ def cursor_unmoved(plan: RunPlan, committed: Mapping[TopicPartition, CommittedOf
 
 
 def topics_unchanged(plan: RunPlan, topic_ids: Mapping[str, str]) -> None:
-    """Law 5: the topics are those the plan was made from, not namesakes made since."""
+    """Law 5: the topics are those of the plan, not later ones of the same name."""
     for topic, topic_id in plan.topic_ids.items():
         if topic_ids.get(topic) != topic_id:
             advice = (
@@ -289,10 +289,9 @@ def group_is_ours(group: str, field: str, recorded: object, ours: object) -> Non
 
 
 def no_open_intent(group: str, value: str | None) -> None:
-    """Law 7: what a cursor's earlier run was to publish in a table is settled before another run reads on.
+    """Law 7: a cursor's open INTENT is settled before another run reads on.
 
-    :param value: the INTENT that the ledger holds of the cursor. A run whose sink is that table settles it
-        before it plans.
+    :param value: the cursor's INTENT in the ledger. A run whose sink is its table settles it before it plans.
     """
     if value is not None:
         intent = Intent.from_json(value)
@@ -306,10 +305,10 @@ def no_open_intent(group: str, value: str | None) -> None:
 def same_work(
     record: RunRecord, transactional_id: str, asked: WorkDefinition, *, but_for: Collection[str] = ()
 ) -> None:
-    """Law 7: a record answers for a run only if that would take the same fence and do the same work.
+    """Law 7: a record answers for a run only if both have the same fence and the same work.
 
     :param but_for: fields that may differ.
-    :raises DifferentWork: listing what was recorded and what is asked.
+    :raises DifferentWork: lists the recorded and the requested values.
     """
     refusal = disagreement(record, transactional_id, asked, but_for)
     if refusal is not None:
@@ -318,15 +317,15 @@ def same_work(
         )
 
 
-def not_pruned(run_key: str, pipeline: str, found: Mapping[str, str]) -> None:
-    """Law 3: a missing record is no *no* where the ledger says that it was pruned.
+def not_pruned(run_key: str, pipeline: str, values: Mapping[str, str]) -> None:
+    """Law 3: a missing record does not mean *no* if the ledger says that it was pruned.
 
     :param run_key: of the whole run, which the ledger does not hold.
-    :param found: values by ledger key, among them that of :func:`~airflow_eos.ledger.keys.pruned_key`.
+    :param values: values by ledger key, among them that of :func:`~airflow_eos.ledger.keys.pruned_key`.
     :raises LedgerPruned: the run was committed.
     """
-    if is_pruned(run_key, pipeline, found):
-        pruned = PrunedRuns.from_json(found[keys.pruned_key(pipeline, run_key)])
+    if is_pruned(run_key, pipeline, values):
+        pruned = PrunedRuns.from_json(values[keys.pruned_key(pipeline, run_key)])
         raise LedgerPruned(
             f"{run_key} was committed before {pruned.before}, and its record was pruned from the ledger "
             "(`airflow eos prune`): what it read and wrote is not known any more, and it is not done again. "
@@ -335,7 +334,7 @@ def not_pruned(run_key: str, pipeline: str, found: Mapping[str, str]) -> None:
 
 
 def broker_verifies(verification: bool | None) -> None:
-    """Law 9: refuse where the broker says it would accept writes outside a transaction (KIP-890)."""
+    """Law 9: refuse brokers that accept writes outside a transaction (KIP-890)."""
     if verification is False:
         raise BrokerUnsupported(
             "the brokers do not verify transaction partitions (older than 3.6, or "
@@ -345,7 +344,7 @@ def broker_verifies(verification: bool | None) -> None:
 
 
 def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maximum_ms: int | None) -> None:
-    """Law 10: a batch gives up before its transaction does, and the broker allows the time-out."""
+    """Law 10: a batch gives up before its transaction does, and the brokers allow the time-out."""
     if delivery.total_seconds() + MARGIN_SECONDS >= transaction.total_seconds():
         raise TimeoutsInconsistent(
             f"delivery_timeout {delivery.total_seconds():.0f} s + {MARGIN_SECONDS:.0f} s must be below "
@@ -359,5 +358,5 @@ def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maxim
 
 
 def send_timeout(transaction: dt.timedelta, open_for: float) -> float:
-    """Law 10: seconds a send stage may take, what is left of the transaction less a margin."""
+    """Law 10: return the seconds of a send stage: what is left of the transaction, less a margin."""
     return transaction.total_seconds() - open_for - MARGIN_SECONDS

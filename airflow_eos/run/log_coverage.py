@@ -1,9 +1,9 @@
-"""What a log can tell of a moment, and when it cannot: its head is deleted, or timestamps run ahead or lack.
+"""Whether a log shows the boundary at a moment, or cannot: deleted head, future or missing timestamps.
 
-A boundary is the first offset with a timestamp at or after a moment. Where records before the first one that
-is left are gone, nobody can say how many of them belonged behind the moment. A record of the far future is
-the first one after *every* moment: all intervals to come would end before it, empty. Where no record has a
-timestamp every moment lies behind the last record, and intervals that are fixed at once are empty.
+A boundary is the first offset with a timestamp at or after a moment. If records before the first remaining
+one are deleted, some of them may have been after the moment. A record from the far future is the first one
+after *every* moment: all later intervals would be empty. If no record has a timestamp, every moment is after
+the last record.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ WAYS_ON = (
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a topic's log says of a moment.
+    """A topic's log at a moment.
 
-    :param log_starts: first offset of each partition that may still be there.
-    :param oldest: the first record that is left, of partitions whose log start is above 0.
+    :param log_starts: first offset of each partition that may still exist.
+    :param oldest: the first remaining record of partitions whose log start is above 0.
     :param stable: last stable offsets.
     :param found: the first record at or after the moment.
-    :param highest: the highest timestamp, in ms since 1970; -1: there is none.
-    :param undated: partitions that hold records, none of which has a timestamp.
+    :param highest: the highest timestamp, in ms since 1970; -1 if there is none.
+    :param undated: partitions with records, none of which has a timestamp.
     """
 
     log_starts: Mapping[TopicPartition, int]
@@ -52,12 +52,12 @@ class Look:
     def unproven(
         self, bounds: Mapping[TopicPartition, tuple[int, int | None]], moment: dt.datetime
     ) -> dict[TopicPartition, Deleted]:
-        """Return the partitions that do not tell which records belong at or after ``moment``.
+        """Return the partitions that do not show which records belong at or after ``moment``.
 
-        No deleted record did where the first one that is left is older than the moment: those before it are
-        older still, as far as timestamps follow offsets.
+        If the first remaining record is older than the moment, so are the deleted ones before it, as far as
+        timestamps follow offsets.
 
-        :param bounds: per partition offsets between which the boundary is known to lie; None: no upper one.
+        :param bounds: per partition, offsets between which the boundary must be; None for no upper one.
         """
         heads = {}
         for tp, (lowest, highest) in bounds.items():
@@ -74,11 +74,11 @@ class Look:
 
 
 def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.datetime) -> Look:
-    """Look a moment up, in logs that keep their starts meanwhile.
+    """Look a moment up, in logs whose starts do not move meanwhile.
 
-    A moment before 1970 lies at the log's start: brokers find no timestamp of before 1970, nor a missing one.
+    Brokers find no timestamp before 1970, and no missing one: such a moment is at the log's start.
 
-    :raises IntervalNotReady: where a broker cannot tell before it has removed what was deleted.
+    :raises IntervalNotReady: a broker must first remove deleted records.
     """
     for _ in range(_LOOKS):
         starts = cluster.log_starts(partitions)
@@ -86,7 +86,7 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         stable = cluster.last_stable_offsets(partitions)
         cut = [tp for tp in partitions if starts[tp] > 0]
         oldest = cluster.offsets_for_time(cut, 0, markers=True) if cut else {}
-        found = _first_records(cluster, starts, moment)
+        first_records = _first_records(cluster, starts, moment)
         # Behind the stable offsets: what stands below them is among these timestamps.
         highest = cluster.max_timestamps(partitions)
         if cluster.log_starts(partitions) == starts:
@@ -95,7 +95,14 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         raise IntervalNotReady(f"the log starts of {min(partitions).topic!r} keep moving; retry later")
     # Records without a timestamp are never found by time, however long a run waits.
     refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp] and highest[tp] >= 0])
-    return Look(starts, oldest, stable, found, highest, _undated(cluster, starts, stable, oldest, found))
+    return Look(
+        starts,
+        oldest,
+        stable,
+        first_records,
+        highest,
+        _undated(cluster, starts, stable, oldest, first_records),
+    )
 
 
 def _first_records(
@@ -112,13 +119,10 @@ def _undated(
     starts: Mapping[TopicPartition, int],
     stable: Mapping[TopicPartition, int],
     oldest: Mapping[TopicPartition, TimedOffset | None],
-    found: Mapping[TopicPartition, TimedOffset | None],
+    first_records: Mapping[TopicPartition, TimedOffset | None],
 ) -> frozenset[TopicPartition]:
-    """Return the partitions that hold records, none of which is found by time.
-
-    Markers and compacted offsets are no records; the log is read as far as to the first one.
-    """
-    idle = [tp for tp, first in found.items() if first is None and starts[tp] < stable[tp]]
+    """Return the partitions with records, none of which has a timestamp; reads up to the first record."""
+    idle = [tp for tp, first in first_records.items() if first is None and starts[tp] < stable[tp]]
     undated = {tp for tp in idle if tp in oldest and oldest[tp] is None}
     asked = [tp for tp in idle if tp not in undated]
     dated = cluster.offsets_for_time(asked, 0) if asked else {}
@@ -129,13 +133,13 @@ def _undated(
 
 
 def refuse_hidden(hidden: Collection[TopicPartition]) -> None:
-    """Refuse to believe brokers that find no record by time where there are some.
+    """Refuse if brokers find no record by time although there are some.
 
-    They look into the first segment that is new enough, and into no other; one that DeleteRecords has emptied
-    is still there until the broker cleans up.
+    They search only the first segment that is new enough; one that DeleteRecords has emptied exists until the
+    broker cleans up.
 
-    :param hidden: partitions in which no record was found, though their logs hold offsets.
-    :raises IntervalNotReady: naming them, and until when.
+    :param hidden: partitions without a record by time, whose logs contain offsets.
+    :raises IntervalNotReady: names the partitions, and until when.
     """
     if hidden:
         raise IntervalNotReady(
@@ -148,9 +152,9 @@ def refuse_hidden(hidden: Collection[TopicPartition]) -> None:
 def deleted_heads(
     cluster: Cluster, log_starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Deleted]:
-    """Return what is left of logs whose heads are deleted.
+    """Return the remaining records of logs whose heads are deleted.
 
-    :param log_starts: first offset that may still be there, of these partitions.
+    :param log_starts: first offset that may still exist, of these partitions.
     """
     oldest = cluster.offsets_for_time(list(log_starts), 0, markers=True) if log_starts else {}
     return {tp: _head(log_start, oldest[tp]) for tp, log_start in log_starts.items()}
@@ -161,10 +165,10 @@ def _head(log_start: int, oldest: TimedOffset | None) -> Deleted:
 
 
 def refuse_deleted(topic: str, moment: str, heads: Mapping[int, Deleted], *, pinned: bool) -> None:
-    """Refuse a boundary whose partitions do not tell which records belong to its intervals.
+    """Refuse a boundary whose partitions do not show which records belong to its intervals.
 
     :param pinned: the boundary was fixed by a run that accepted the loss.
-    :raises IntervalUnaccountable: naming partitions, log starts and first timestamps, and the ways on.
+    :raises IntervalUnaccountable: names partitions, log starts and first timestamps, and the ways on.
     """
     if not heads:
         return
@@ -189,16 +193,16 @@ def _listed(topic: str, heads: Mapping[int, Deleted], *, undated: bool) -> str:
     return "; ".join(f"{topic}-{partition}: {head}" for partition, head in sorted(wanted.items()))
 
 
-def refuse_future(found: Mapping[TopicPartition, TimedOffset | None], now: dt.datetime) -> None:
-    """Refuse a boundary before a record of the far future.
+def refuse_future(first_records: Mapping[TopicPartition, TimedOffset | None], now: dt.datetime) -> None:
+    """Refuse a boundary before a record from the far future.
 
-    :raises IntervalUnaccountable: naming partitions, offsets and timestamps, and the way on.
+    :raises IntervalUnaccountable: names partitions, offsets and timestamps, and the way on.
     """
     latest = timestamp_of(now + FUTURE_TOLERANCE)
     ahead = [
-        f"{tp} offset {one.offset}: {moment_text(one.timestamp)}"
-        for tp, one in sorted(found.items())
-        if one is not None and one.timestamp > latest
+        f"{tp} offset {record.offset}: {moment_text(record.timestamp)}"
+        for tp, record in sorted(first_records.items())
+        if record is not None and record.timestamp > latest
     ]
     if ahead:
         raise IntervalUnaccountable(
@@ -214,7 +218,7 @@ def refuse_future(found: Mapping[TopicPartition, TimedOffset | None], now: dt.da
 def accepted(
     topic: str, moment: str, heads: Mapping[int, Deleted], wanted: Collection[TopicPartition]
 ) -> list[dict[str, Any]]:
-    """Return what a run accepts with a boundary, for its record."""
+    """Return the loss that a run accepts with a boundary, for its record."""
     return [
         {"topic": topic, "partition": partition, "boundary": moment, **head.to_dict()}
         for partition, head in sorted(heads.items())
@@ -225,17 +229,17 @@ def accepted(
 def what_is_left(
     ranges: Iterable[OffsetRange], heads: Mapping[TopicPartition, Deleted]
 ) -> tuple[tuple[OffsetRange, ...], list[dict[str, Any]]]:
-    """Return the ranges from their log starts on, and what that accepts, for the run's record."""
+    """Return the ranges from their log starts on, and the accepted loss for the run's record."""
     left: list[OffsetRange] = []
     losses: list[dict[str, Any]] = []
-    for one in ranges:
-        head = heads.get(one.topic_partition)
-        if head is None or not one.start < min(head.log_start, one.end):
-            left.append(one)
+    for whole in ranges:
+        head = heads.get(whole.topic_partition)
+        if head is None or not whole.start < min(head.log_start, whole.end):
+            left.append(whole)
             continue
-        start = min(head.log_start, one.end)
-        left.append(replace(one, start=start))
-        place = {"topic": one.topic, "partition": one.partition, "start": one.start, "end": start}
+        start = min(head.log_start, whole.end)
+        left.append(replace(whole, start=start))
+        place = {"topic": whole.topic, "partition": whole.partition, "start": whole.start, "end": start}
         losses.append({**place, **head.to_dict()})
     return tuple(left), losses
 

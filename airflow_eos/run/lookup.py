@@ -1,4 +1,4 @@
-"""Tells whether a run is committed, and what that means for the attempt that asks."""
+"""Looks a run up in the ledger, and decides what its record means for the caller."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reprocess:
-    """A committed run to be done again: the same ranges, under a key and a transactional id of their own.
+    """A committed run to be done again: the same ranges, under another key and transactional id.
 
-    :param recorded: what it read.
+    :param recorded: the run's record, merged from all of its rounds.
     :param earlier: all records of the run: of its rounds, and of its reprocessings.
     """
 
@@ -35,10 +35,10 @@ class Reprocess:
 class CommittedRuns:
     """Looks a run up and applies ``on_committed``.
 
-    Found with the same (run id, clear number): this very work is done, whatever ``on_committed`` says. Found
-    with another: ``on_committed`` decides. A record of other work, such as another environment's, answers
-    nothing (law 7). Where the author changed the work on purpose, and nowhere else, ``on_committed`` says how
-    to go on: ``accept`` lets the record stand, ``reprocess`` may write the recorded ranges to another sink.
+    A record with the same (run id, clear number) is this very work, whatever ``on_committed`` is; for another
+    one ``on_committed`` decides. A record of other work, such as another environment's, answers nothing (law
+    7). Only if the author changed the work on purpose, ``accept`` lets the record stand, and ``reprocess``
+    may write the recorded ranges to another sink.
     """
 
     def __init__(self, spec: RunSpec, authority: Authority) -> None:
@@ -50,10 +50,10 @@ class CommittedRuns:
     def ask(self, *, fenced: bool, wait: bool = False) -> RunRecord | Reprocess | None:
         """Return the record to answer with, what to do again, or None: not committed.
 
-        :param fenced: whether the caller holds the fence; only then may it believe a None (law 3).
-        :param wait: wait for a record whose transaction is still being ended, as behind the fence.
-        :raises RunAlreadyCommitted: when another run committed it and ``on_committed`` is ``fail``.
-        :raises DifferentWork: when other work goes by the same run key.
+        :param fenced: whether the caller holds the fence; only then does None prove anything (law 3).
+        :param wait: wait for a record whose transaction is being ended, as with the fence.
+        :raises RunAlreadyCommitted: another run committed it and ``on_committed`` is ``fail``.
+        :raises DifferentWork: other work has the same run key.
         """
         wait = fenced or wait
         try:
@@ -70,7 +70,7 @@ class CommittedRuns:
         return None if first is None else self._settled(first, [first], wait=wait)
 
     def _repetition(self, *, wait: bool) -> RunRecord | None:
-        """Return the record of this very work as a repetition of a run, whatever is left of the run."""
+        """Return this very work's record as a repetition of a run, even if the run's record is pruned."""
         names = [keys.run_key(replace(self._spec, ranges=Cursor())), keys.final_key(self._spec)]
         for key in names if keys.loops(self._spec) else [keys.run_key(self._spec)]:
             again = self._look_up(keys.reprocess_keys(key), wait=wait)
@@ -80,7 +80,7 @@ class CommittedRuns:
         return None
 
     def _own(self, again: Mapping[str, RunRecord], again_id: str) -> RunRecord | None:
-        """Return the repetition that is this very work; it must have the id of repetitions of its run."""
+        """Return the repetition that is this very work; it must have the id of the run's repetitions."""
         for record in again.values():
             if self._is_ours(record):
                 self._check([record], again_id)
@@ -88,27 +88,23 @@ class CommittedRuns:
         return None
 
     def _ask_rounds(self, *, wait: bool) -> RunRecord | Reprocess | None:
-        """As :meth:`ask` once the final round is committed; before, answer for the spec's own round.
+        """Like :meth:`ask` once the final round is committed; before, answer for the spec's own round.
 
-        Rounds committed before the task was cleared are not reprocessed: the run was not finished, and is
-        continued.
+        Rounds committed before a clear are not reprocessed: the run had not ended, and goes on.
         """
         whole = keys.run_key(replace(self._spec, ranges=Cursor()))
-        found = self._look_up([whole], wait=wait, whole=whole, prefix=keys.rounds_prefix(self._spec))
-        done, final = rounds.in_order(self._spec, found)
+        records = self._look_up([whole], wait=wait, whole=whole, prefix=keys.rounds_prefix(self._spec))
+        done, final = rounds.in_order(self._spec, records)
         if final is not None:
             return self._settled(rounds.merged([*done, final]), [*done, final], wait=wait)
-        if whole in found:  # the Dag run was made before its author asked for rounds
-            return self._settled(found[whole], [found[whole]], wait=wait)
+        if whole in records:  # the Dag run was made before its author asked for rounds
+            return self._settled(records[whole], [records[whole]], wait=wait)
         self._check(done)
         number = self._spec.round
         return _answer(done[number], "a round") if number is not None and number < len(done) else None
 
     def _settled(self, first: RunRecord, parts: Sequence[RunRecord], *, wait: bool) -> RunRecord | Reprocess:
-        """Apply ``on_committed`` to a run that is committed.
-
-        :param parts: the records that ``first`` speaks for: its rounds, or itself.
-        """
+        """Apply ``on_committed`` to a committed run; ``parts`` are its rounds, or itself."""
         key = first.run_key
         if self._is_ours(first):
             self._check(parts)
@@ -134,8 +130,8 @@ class CommittedRuns:
     def _answering(
         self, first: RunRecord, parts: Sequence[RunRecord], again: Mapping[str, RunRecord]
     ) -> RunRecord:
-        """Return the run, or else its latest reprocessing, whichever did the work that is asked for."""
-        if any(self._differs(one) for one in parts):
+        """Return the run, or else its latest reprocessing, that did the requested work."""
+        if any(self._differs(part) for part in parts):
             numbered = [again[key] for key in keys.reprocess_keys(first.run_key) if key in again]
             for record in reversed(numbered):
                 if not self._differs(record):
@@ -151,37 +147,32 @@ class CommittedRuns:
         return (record.run_id, record.clear_number) == (self._spec.run_id, self._spec.clear_number)
 
     def _check(
-        self, records: Sequence[RunRecord], its_id: str | None = None, but_for: Collection[str] = ()
+        self, records: Sequence[RunRecord], own_id: str | None = None, but_for: Collection[str] = ()
     ) -> None:
-        """Refuse records of other work (law 7).
-
-        :param its_id: the transactional id they must have; default: the run's own.
-        :param but_for: fields that may differ.
-        """
-        mine = its_id or keys.transactional_id(self._spec)
+        """Refuse records of other work, or of another transactional id (law 7)."""
+        mine = own_id or keys.transactional_id(self._spec)
         for record in records:
             laws.same_work(record, mine, self._work, but_for={*but_for, *self._may_differ})
 
     def _look_up(
         self, runs: Sequence[str], *, wait: bool, whole: str = "", prefix: str = ""
     ) -> dict[str, RunRecord]:
-        """Return records by run key.
-
-        :param whole: the run that is asked for; refused where it was pruned.
-        """
+        """Return records by run key; refuses the run ``whole`` if it was pruned."""
         ask = self._authority.settle if wait else self._authority.peek
         pipeline = self._spec.pipeline
         wanted = [keys.run_record_key(key) for key in runs]
-        found = ask(
+        values = ask(
             [*wanted, keys.pruned_key(pipeline, whole)] if whole else wanted,
             routing=pipeline,
             prefixes=[keys.run_record_key(prefix)] if prefix else [],
         )
-        records = [RunRecord.from_json(value, key) for key, value in found.items() if keys.is_run_record(key)]
+        records = [
+            RunRecord.from_json(value, key) for key, value in values.items() if keys.is_run_record(key)
+        ]
         by_key = {record.run_key: record for record in records}
         answers = {key for key in by_key if keys.ends_run(key)}
         if whole and not answers:
-            laws.not_pruned(whole, pipeline, found)
+            laws.not_pruned(whole, pipeline, values)
         return by_key
 
 

@@ -1,4 +1,4 @@
-"""Whether the tasks that are mapped over the partitions of a topic still cover it."""
+"""Checks that the tasks mapped over the partitions of a topic cover it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def notes(
 ) -> list[str]:
     """Return a note if partitions were added to the topic and no mapped task has read them yet.
 
-    :param layout: names how many partitions the topic had when the cursor began; None: it begins now.
+    :param layout: the partition counts when the cursor began; None if it begins now.
     """
     only = keys.mapped_partition(spec)
     if only is None or layout is None or only.topic not in layout.partition_counts:

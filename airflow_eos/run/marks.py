@@ -1,4 +1,4 @@
-"""Headers that name the run a record was written by: consumers can tell a repetition from the first time.
+"""Headers that name the run of a record, so that consumers can recognise repetitions.
 
 =====================  ===================================================================================
 ``eos.run``            the run's key in the ledger, as ``airflow eos ledger`` shows it
@@ -20,7 +20,7 @@ REPROCESSING = "eos.reprocessing"
 
 
 def headers(spec: RunSpec, key: str) -> tuple[tuple[str, str], ...]:
-    """Return what every record of a run gets, by ``spec.mark_output``.
+    """Return the headers of every record of a run, by ``spec.mark_output``.
 
     :param key: of the run, or of its reprocessing.
     """

@@ -1,4 +1,4 @@
-"""The planner: pins the offset ranges of a run, by its mode, and checks what must hold first."""
+"""Pins the offset ranges of a run by its mode, and checks the plan's conditions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.cursor import layout_of
 from airflow_eos.ledger.records.cursor import CursorRecord
 from airflow_eos.ledger.records.run import TOPIC_IDS, RunRecord
-from airflow_eos.model.kafka import CommittedOffset, TopicDescription
+from airflow_eos.model.kafka import CommittedOffset, LogBounds, TopicDescription
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import (
@@ -37,16 +37,15 @@ from airflow_eos.ports import Cluster
 from airflow_eos.run import laws, log_coverage, mapping, retention, skips
 from airflow_eos.run.boundaries import Boundaries, moved_by
 from airflow_eos.run.round_size import bounded_to_data
-from airflow_eos.run.topic_roles import described
 from airflow_eos.run.undecided import undecided
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan with what the run needs to move the cursor.
+    """A plan with the state of its cursor.
 
-    :param cursor: the cursor the plan started from.
-    :param layout_known: whether the ledger already names the layout of a mapped cursor.
+    :param cursor: the cursor at the start of the plan.
+    :param layout_known: whether the ledger already contains the layout of a mapped cursor.
     """
 
     plan: RunPlan
@@ -56,7 +55,7 @@ class Planned:
 
 
 class Planner:
-    """Makes plans, and says whether one still holds.
+    """Makes plans, and rechecks them.
 
     :param ledger: topic id and partition count of the ledger in use.
     """
@@ -77,13 +76,14 @@ class Planner:
         self._ledger = ledger
         self._now = now
 
-    def plan(self, recorded: RunRecord | None = None) -> Planned:
+    def plan(self, described: Mapping[str, TopicDescription], recorded: RunRecord | None = None) -> Planned:
         """Pin the ranges.
 
-        :param recorded: a committed run, to read exactly what it read.
-        :raises PlanError: naming what does not hold.
+        :param described: at least the source topics, as they are now.
+        :param recorded: a committed run whose ranges are read again.
+        :raises PlanError: names the condition that does not hold.
         """
-        topics = described(self._cluster, {"source": self._spec.source_topics})
+        topics, bounds = self._sources(described), None
         mode = self._spec.ranges
         if recorded is not None:
             was = RunPlan(
@@ -92,32 +92,41 @@ class Planner:
             laws.topics_unchanged(was, {name: t.topic_id for name, t in topics.items()})
             planned = self._given(topics, recorded.ranges, "reprocess")
         else:
-            planned = self._chosen(topics, mode)
+            planned, bounds = self._chosen(topics, mode)
         interval = interval_of(mode)
         if interval is not None and interval.accept_deleted:
             planned = replace(planned, plan=self._what_is_left(planned.plan))
-        plan = self._check_logs(skips.without(planned.plan, self._spec.skip_offsets))
+        plan = self._check_logs(skips.without(planned.plan, self._spec.skip_offsets), bounds)
         notes = retention.notes(self._cluster, plan, self._spec.sink_topic, interval, self._now())
         return replace(planned, plan=replace(plan, notes=(*plan.notes, *notes)))
 
-    def _chosen(self, topics: Mapping[str, TopicDescription], mode: RangeMode) -> Planned:
+    def _chosen(
+        self, topics: Mapping[str, TopicDescription], mode: RangeMode
+    ) -> tuple[Planned, LogBounds | None]:
+        """Return the plan of a mode, and the bounds of its logs if they were requested for it."""
         match mode:
             case Cursor():
                 return self._from_cursor(topics, mode)
             case Interval():
-                return self._between(topics, mode, "interval")
+                return self._between(topics, mode, "interval"), None
             case PartitionInterval():
-                return self._between(topics, mode.interval, "partition")
+                return self._between(topics, mode.interval, "partition"), None
             case Explicit():
-                return self._given(topics, mode.ranges, "explicit", advances=mode.advance)
+                return self._given(topics, mode.ranges, "explicit", advances=mode.advance), None
 
-    def recheck(self, plan: RunPlan, *, staged: bool = False) -> None:
-        """Check that a plan made earlier may still commit (laws 5 and 6).
+    def _sources(self, described: Mapping[str, TopicDescription]) -> Mapping[str, TopicDescription]:
+        return {name: described[name] for name in self._spec.source_topics}
 
-        :param staged: our own transaction holds pending offsets of the group.
-        :raises PlanError: naming what changed.
+    def recheck(
+        self, plan: RunPlan, described: Mapping[str, TopicDescription], *, staged: bool = False
+    ) -> None:
+        """Check that an earlier plan may still commit (laws 5 and 6).
+
+        :param described: at least the source topics, as they are now.
+        :param staged: our own transaction has pending offsets of the group.
+        :raises PlanError: names what changed.
         """
-        topics = described(self._cluster, {"source": self._spec.source_topics})
+        topics = self._sources(described)
         laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
         if plan.advances:
             laws.group_is_empty(plan.offsets_group, self._cluster.group_members(plan.offsets_group))
@@ -137,7 +146,7 @@ class Planner:
         return [only]
 
     def _what_is_left(self, plan: RunPlan) -> RunPlan:
-        """Return the plan without the offsets that are deleted, and with what that accepts."""
+        """Return the plan without deleted offsets, and with the accepted loss."""
         starts = self._cluster.log_starts(list(plan.starts))
         behind = {r.topic_partition for r in plan.ranges if r.span and starts[r.topic_partition] > r.start}
         heads = log_coverage.deleted_heads(self._cluster, {tp: starts[tp] for tp in sorted(behind)})
@@ -146,39 +155,40 @@ class Planner:
         notes = (*plan.notes, *log_coverage.accepted_notes(loss))
         return replace(plan, ranges=left, accepted_loss=loss, notes=notes)
 
-    def _check_logs(self, plan: RunPlan) -> RunPlan:
-        """Check the ranges against the logs; return the plan with what waits behind open transactions."""
-        partitions = list(plan.starts)  # each once, or brokers refuse the question
-        starts = self._cluster.log_starts(partitions)
-        high = self._cluster.log_ends(partitions)
-        stable = self._cluster.last_stable_offsets(partitions)
+    def _check_logs(self, plan: RunPlan, bounds: LogBounds | None) -> RunPlan:
+        """Check the ranges against the logs; return the plan with the offsets behind open transactions."""
+        # Each partition once: brokers refuse a request that names one twice.
+        bounds = bounds or self._cluster.log_bounds(list(plan.starts))
+        starts, stable = bounds.starts, bounds.stable
         beyond = {r.topic_partition for r in plan.ranges if r.end > stable[r.topic_partition]}
         ends = {**stable, **(self._cluster.log_ends(beyond) if beyond else {})}
         for wanted in plan.ranges:
             tp = wanted.topic_partition
             laws.within_log(wanted, starts[tp], ends[tp], plan.mode)
             laws.is_decided(wanted, stable[wanted.topic_partition])
-        waiting = undecided(self._cluster, high, stable)
+        waiting = undecided(self._cluster, bounds.ends, stable)
         # A range that ends below them was not meant to reach them.
         reached = [
-            one for one in waiting if plan.advances or plan.ends[one.topic_partition] >= one.offsets.start
+            offsets
+            for offsets in waiting
+            if plan.advances or plan.ends[offsets.topic_partition] >= offsets.offsets.start
         ]
         return replace(
             plan,
             notes=(*plan.notes, *map(str, reached)),
-            undecided=sum(one.offsets.span for one in reached),
+            undecided=sum(offsets.offsets.span for offsets in reached),
         )
 
     # -- cursor --
 
-    def _from_cursor(self, topics: Mapping[str, TopicDescription], mode: Cursor) -> Planned:
+    def _from_cursor(self, topics: Mapping[str, TopicDescription], mode: Cursor) -> tuple[Planned, LogBounds]:
         group = self._spec.group_id
         laws.group_is_empty(group, self._cluster.group_members(group))
         partitions = self._partitions(topics)
         committed = self._cluster.committed(group, partitions)
         cursor, layout = self._cursor(topics, committed)
-        stable = self._cluster.last_stable_offsets(partitions)
-        log_starts = self._cluster.log_starts(partitions)
+        bounds = self._cluster.log_bounds(partitions)
+        log_starts, stable = bounds.starts, bounds.stable
         notes = mapping.notes(self._spec, self._authority, topics, layout)
         starts = {
             tp: self._start(tp, cursor, layout, committed, log_starts[tp], stable[tp], mode, notes)
@@ -204,20 +214,21 @@ class Planner:
             notes=tuple(notes),
             lag=sum(stable[tp] - ends[tp] for tp in partitions),
         )
-        return Planned(plan, {name: t.partitions for name, t in topics.items()}, cursor, layout is not None)
+        counts = {name: t.partitions for name, t in topics.items()}
+        return Planned(plan, counts, cursor, layout is not None), bounds
 
     def _cursor(
         self, topics: Mapping[str, TopicDescription], committed: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[CursorRecord | None, CursorRecord | None]:
-        """Return the cursor to start from and the record that names the layout; check that both are ours."""
+        """Return the cursor to start from and the record of the layout, after checks that both are ours."""
         group = self._spec.group_id
         only = keys.mapped_partition(self._spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
         intent = keys.intent_key(keys.cursor_transactional_id(self._spec.prefix, group, only))
         # As a prefix: that there is none, which is the rule, is not a *no* that anything rests on here.
-        found = self._authority.settle(wanted, routing=group, prefixes=(intent,))
-        laws.no_open_intent(group, found.get(intent))
-        records = {key: CursorRecord.from_json(found[key], key) for key in wanted if key in found}
+        values = self._authority.settle(wanted, routing=group, prefixes=(intent,))
+        laws.no_open_intent(group, values.get(intent))
+        records = {key: CursorRecord.from_json(values[key], key) for key in wanted if key in values}
         for record in records.values():
             laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)
             laws.group_is_ours(group, "prefix", record.prefix, self._spec.prefix)
@@ -241,7 +252,7 @@ class Planner:
     def _check_metadata(
         self, committed: Mapping[TopicPartition, CommittedOffset], *, found_any: bool
     ) -> None:
-        """Refuse offsets this package committed beside another ledger, or beside one that lost its cursor."""
+        """Refuse offsets that were committed beside another ledger, or beside one that lost its cursor."""
         for tp, offset in committed.items():
             ledger = keys.metadata_ledger(offset.metadata)
             if ledger is not None and (ledger != self._ledger.topic_id or not found_any):
@@ -300,7 +311,7 @@ class Planner:
         return log_start if mode.start == "earliest" else stable
 
     def _moved(self, difference: str, advice: str) -> CursorMoved:
-        """Return the refusal; a cursor that a run without the ledger's key has moved is not to be chosen."""
+        """Return the refusal, with unsigned records of the cursor instead of the advice, if there are any."""
         group = self._spec.group_id
         names = {keys.cursor_key(group), keys.cursor_key(group, keys.mapped_partition(self._spec))}
         unsigned = self._authority.unsigned(names, routing=group)

@@ -1,21 +1,19 @@
 """The run protocol: one attempt at one unit of work, as an explicit state machine.
 
-Guarantee: whatever happens to this process, or to another that attempts the same work at the same time, the
-output, the consumed offsets and the run record become visible together, once, or not at all.
+Guarantee: whatever happens to this process, or to another one that attempts the same work at the same time,
+the output, the consumed offsets and the run record become visible together, once, or not at all.
 
-The order is what makes it true: ask, fence, ask again, plan, seal, open, write, stage, prove, commit. Where
-an answer is lost nothing is believed: our own transaction is ended under our own identity, and the ledger
-says what happened.
-
-Where the sink is a table, its commit cannot be a part of the transaction. The INTENT in the ledger comes
-before it, the transaction with offsets and record after it; an attempt that finds an INTENT settles it first
+The order ensures it: ask, fence, ask again, plan, seal, open, write, stage, prove, commit. If an answer is
+lost, the attempt ends its own transaction under its own identity, and the ledger shows the outcome. The
+commit of a table is not part of the transaction: the INTENT in the ledger comes before it, the transaction
+with offsets and record after it, and an attempt settles an open INTENT first
 (:mod:`airflow_eos.run.table_steps`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
@@ -23,7 +21,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
-from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.spec import RunSpec
@@ -39,6 +37,7 @@ from airflow_eos.run.sink_check import Targets, refuse_loop
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.table_steps import TableSteps
+from airflow_eos.run.topic_roles import described, roles
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.unit_of_work import UnitOfWork
 from airflow_eos.run.visibility import Visibility
@@ -49,10 +48,8 @@ log = logging.getLogger(__name__)
 class RunProtocol:
     """Runs one spec to its end: a committed record, or an error that leaves nothing visible.
 
-    :param spec: the run.
-    :param collaborators: the ports.
-    :param on_state: called at each state entered.
-    :param kill: says whether the run shall end; shared with the other rounds of the run.
+    :param on_state: called at each state.
+    :param kill: tells the run to end; shared with the other rounds of the run.
     """
 
     def __init__(
@@ -94,7 +91,7 @@ class RunProtocol:
 
     @property
     def producer(self) -> ProducerIdentity | None:
-        """The identity this attempt had last; None before it took an epoch."""
+        """The last identity of this attempt; None before the first epoch."""
         return self._identity
 
     def execute(self) -> RunRecord:
@@ -107,10 +104,10 @@ class RunProtocol:
         :raises OutputLost: committed, and a topic that was written is gone.
         """
         work = UnitOfWork(keys.run_key(self._spec), keys.transactional_id(self._spec))
-        found = self._ask(work, fenced=False)
+        record = self._ask(work, fenced=False)
         self._trace.enter(State.ASKED)
-        if found is not None:
-            return self._visible(found)
+        if record is not None:
+            return self._visible(record)
         try:
             while True:
                 record = self._one_epoch(work)
@@ -120,13 +117,13 @@ class RunProtocol:
             work.release(self._collaborators.data)
 
     def kill(self, timeout: float = KILL_SECONDS) -> None:
-        """End our own transaction, if any, and never take another epoch. Safe from a signal handler.
+        """End our own transaction, if any, and never take another epoch. Safe in a signal handler.
 
-        A commit under way is decided when this returns: the coordinator says which came first. Where it
-        cannot be asked, the commit's own answer is waited for.
+        Afterwards a commit under way is decided: the coordinator says which came first. If it does not
+        answer, this waits for the commit's own answer.
 
-        :param timeout: seconds; the transaction's time-out ends what could not be aborted in time.
-        :raises Exception: the coordinator could not be asked.
+        :param timeout: seconds; the transaction's time-out aborts what could not be aborted in time.
+        :raises Exception: the coordinator did not answer.
         """
         budget = KillBudget(timeout, self._collaborators.clock)
         self._kill.ask()
@@ -140,7 +137,7 @@ class RunProtocol:
         log.info("killed: the transaction of %r: %s", self._identity.transactional_id, answer.value)
 
     def _ask(self, work: UnitOfWork, *, fenced: bool) -> RunRecord | None:
-        """Ask the authority; a record is the answer to give, None means: do the work (again)."""
+        """Ask the authority; return a record to answer with, or None: do the work (again)."""
         answer = self._committed.ask(fenced=fenced)
         if isinstance(answer, RunRecord):
             return answer
@@ -155,13 +152,12 @@ class RunProtocol:
         return None if record is None else self._visible(record)
 
     def _ask_again(self, work: UnitOfWork) -> RunRecord | None:
-        """Ask behind the fence: another may have committed since, and only here is a no final (law 3)."""
+        """Ask after the fence: only here a no is final, and another may have committed meanwhile (law 3)."""
         return self._ask(work, fenced=True)
 
     # -- one attempt under one epoch --
 
     def _one_epoch(self, work: UnitOfWork) -> RunRecord | None:
-        """Return the record when the work is done, None when it must be tried under a new epoch."""
         self._kill.check()
         self._unfinished.before_fence(work.transactional_id)
         session = self._collaborators.transactions.fence(work.transactional_id)
@@ -170,17 +166,16 @@ class RunProtocol:
             self._trace.enter(State.FENCED)
             ended = self._unfinished.end_in_ledger(session.identity)
             if ended is not None:
-                self._endings.ended_older(work, session, ended)
-                return None
+                return self._endings.ended_older(work, session, ended)
             return self._behind_the_fence(work, session)
         finally:
             session.close()
 
     def _behind_the_fence(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
         fenced_id, asked_key = work.transactional_id, work.key
-        found = self._ask_again(work)
-        if found is not None:
-            return self._visible(found)
+        record = self._ask_again(work)
+        if record is not None:
+            return self._visible(record)
         self._trace.enter(State.CHECKED)
         if work.transactional_id != fenced_id:
             # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
@@ -210,14 +205,13 @@ class RunProtocol:
         return self._write(work, planned, session)
 
     def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
-        """Write what is sealed, and commit; of a table, this takes two epochs."""
-        if work.sealed is not None:
-            self._targets.fit(work.sealed.manifest)
-        ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
-        if ended is not None:
-            self._endings.ended_older(work, session, ended)
-            return None
+        """Write the sealed batches, and commit; with a table, this takes two epochs."""
+        topics = self._described(self._topics_written(work))
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
+        self._targets.fit(manifest, topics)
+        ended = self._unfinished.end_in_topics(session.identity, topics.values())
+        if ended is not None:
+            return self._endings.ended_older(work, session, ended)
         entry = self._commit_entry(work, planned, manifest)
         if self._table is not None and self._table.changes_table(work):
             if work.intent is None:
@@ -226,36 +220,49 @@ class RunProtocol:
                 entry = self._table.publish(work)
             except RunFenced as fenced:
                 return self._endings.superseded(work, fenced)
+        elif self._table is not None:
+            entry = self._table.without_rows(entry)
+        if entry.letters is not None:
+            self._targets.fit(entry.manifest, topics)
         return self._commit(work, entry, session)
 
     def _settle(
         self, work: UnitOfWork, intent: Intent, steps: TableSteps, session: ProducerSession
     ) -> RunRecord | None:
-        """End an earlier attempt's INTENT: commit its run if that was published. Then begin anew."""
+        """End an earlier attempt's INTENT: commit its run if it was published. Then begin anew."""
         self._check_conditions(work)
         entry = steps.settle(work, intent)
         if entry is None:
             return steps.take_back(work, session)
+        topics = self._described(entry.topics)
+        self._targets.fit(entry.manifest, topics)
+        ended = self._unfinished.end_in_topics(session.identity, topics.values())
+        if ended is not None:
+            return self._endings.ended_older(work, session, ended)
         if self._commit(work, entry, session, is_own=False) is None:
             return None
         work.forget(self._collaborators.data)
         return self._endings.used_up(work, session)
 
+    def _described(self, names: Collection[str]) -> Mapping[str, TopicDescription]:
+        return self._collaborators.cluster.describe_topics(sorted(names)) if names else {}
+
     def _topics_written(self, work: UnitOfWork) -> set[str]:
-        """Return the topics in which an attempt at this work may have left something open."""
+        """Return the topics in which an attempt at this work may have left a transaction open."""
         topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
         return topics | {name for name in (self._spec.sink_topic, self._spec.dead_letter_topic) if name}
 
     def _plan(self, work: UnitOfWork) -> Planned:
         if work.planned is not None:
-            self._collaborators.planner.recheck(work.planned.plan)
+            sources = described(self._collaborators.cluster, {"source": self._spec.source_topics})
+            self._collaborators.planner.recheck(work.planned.plan, sources)
             return work.planned
         self._check_conditions(work)
-        self._targets.are_there(self._spec)
+        topics = described(self._collaborators.cluster, roles(self._spec))
         if self._table is not None:
             self._table.look(work)
         grants.check_run(self._collaborators.cluster, self._spec)
-        work.planned = self._collaborators.planner.plan(work.recorded)
+        work.planned = self._collaborators.planner.plan(topics, work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)
@@ -278,7 +285,7 @@ class RunProtocol:
         return work.planned
 
     def _check_conditions(self, work: UnitOfWork) -> None:
-        """Check what must hold of brokers and ledger before any transaction of a run."""
+        """Check the conditions of brokers and ledger for any transaction of a run."""
         work.verification = self._collaborators.cluster.partition_verification()
         laws.broker_verifies(work.verification)
         laws.timeouts_fit(
@@ -302,20 +309,13 @@ class RunProtocol:
         manifest = work.sealed.manifest
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
         refuse_loop(self._spec, manifest)
-        log.info(
-            "sealed %d records, %d bytes, for %d partitions",
-            manifest.records,
-            manifest.size,
-            len(manifest.targets),
-        )
+        counts = (manifest.records, manifest.size, len(manifest.targets))
+        log.info("sealed %d records, %d bytes, for %d partitions", *counts)
 
     def _commit(
         self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession, *, is_own: bool = True
     ) -> RunRecord | None:
-        """Write, prove and commit.
-
-        :param is_own: this run's; False: that of an earlier attempt, after which this one begins anew.
-        """
+        """Write, prove and commit this run, or with ``is_own=False`` an earlier attempt's."""
         plan = entry.planned.plan
         try:
             record, messages = self._write_and_prove(work, entry, session)
@@ -351,9 +351,10 @@ class RunProtocol:
             session.add_partitions(manifest.partitions)
         self._trace.enter(State.OPEN)
         receipts: Sequence[PartitionReceipt] = ()
-        if work.sealed is not None and manifest.targets:
+        sealed = work.sealed if entry.letters is None else entry.letters
+        if sealed is not None and manifest.targets:
             timeout = laws.send_timeout(self._spec.transaction_timeout, self._collaborators.clock() - opened)
-            receipts = self._collaborators.data.send(work.sealed, session.identity, timeout)
+            receipts = self._collaborators.data.send(sealed, session.identity, timeout)
         laws.exactly_one_receipt(receipts)
         laws.receipts_match(manifest, receipts)
         self._trace.enter(State.WRITTEN)
@@ -385,11 +386,11 @@ class RunProtocol:
         )
 
     def _visible(self, record: RunRecord) -> RunRecord:
-        """Return a record of the ledger once every leader shows what it speaks of."""
+        """Return a record of the ledger once every leader shows its transaction."""
         self._visibility.wait_for_found(record, seconds=self._visible_seconds)
         return record
 
     @property
     def _visible_seconds(self) -> float:
-        """Seconds for which another transaction may hold readers up."""
+        """Seconds for which another transaction may block readers."""
         return self._spec.transaction_timeout.total_seconds()

@@ -1,17 +1,17 @@
-"""Publishes a run's rows in a table: once, whatever attempts there are, and whoever else writes the table.
+"""Publishes a run's rows in a table: once, with any number of attempts and other writers of the table.
 
-The table cannot be fenced by Kafka, and its catalog knows no producers. So three things stand in for that:
+Kafka cannot fence the table, and its catalog knows no producers. Three things replace that:
 
-- The INTENT in the ledger says, before anything is published, what is about to be. It is written behind the
-  fence; an attempt that finds one of its id first finds out what became of it.
-- The table's commit is a compare-and-set on the version that was looked at, and the look and the commit are
-  one act: where another commit comes between, the table is looked at again.
+- The INTENT in the ledger, written after the fence, says what is about to be published. An attempt that finds
+  one of its id first settles it.
+- The table's commit is a compare-and-set on the version that was read. If another commit comes between, the
+  table is read again.
 - That refuses a stale base, not a stale attempt. So the commit sets a fencing token for the transactional id
-  in a property of the table, with what was published. Who sees a higher token than its own never publishes.
+  in a property of the table. An attempt that sees a higher token than its own never publishes.
 
 An INTENT that is not published is *barred* before it is taken back: an append of no files that sets a higher
-token. Behind it the attempt that wrote the INTENT, wherever it sleeps, can no longer publish. So an INTENT is
-replaced only when its rows are in the table, or can never be.
+token. Afterwards the attempt that wrote the INTENT can no longer publish. An INTENT is therefore replaced
+only if its rows are in the table, or can never be.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ from dataclasses import dataclass
 from airflow_eos.exceptions import EosError, OutcomeUnknown, RunFenced, TableChanged, TableReplaced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.model.table import DataFileMade, PublishedRun, TableLayout, TableReceipt
+from airflow_eos.model.table import (
+    DataFileMade,
+    EarlierRows,
+    PublishedRun,
+    TableCommit,
+    TableLayout,
+    TableReceipt,
+)
 from airflow_eos.ports import TableMoved, TableSink, TableVersion
-from airflow_eos.run.replacing import replacing
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +47,10 @@ _LONGEST_PAUSE = 2.0
 class Claim:
     """One INTENT's claim to a table.
 
-    :param scope: by which the table knows the transactional id.
+    :param scope: the table's name for the transactional id.
     :param lasting: see :class:`~airflow_eos.model.table.PublishedRun`.
-    :param intent_at: where the ledger has the INTENT, as options of `airflow eos dismiss`.
-    :param replaces: rows that its commit takes out; a bar takes nothing out.
+    :param intent_at: the place of the INTENT in the ledger, as options of `airflow eos dismiss`.
+    :param replaces: rows that its commit removes; a bar removes none.
     """
 
     key: str
@@ -54,13 +60,13 @@ class Claim:
     lasting: bool
     summary: tuple[tuple[str, str], ...] = ()
     intent_at: str = ""
-    replaces: tuple[TableReceipt, ...] = ()
+    replaces: tuple[EarlierRows, ...] = ()
 
     @classmethod
     def of(cls, intent: Intent, transactional_id: str, branch: str | None, intent_at: str) -> Claim:
         """Return the claim of an INTENT."""
         record = intent.record
-        replaced = ",".join(str(receipt.snapshot) for receipt in intent.replaces)
+        replaced = ",".join(str(rows.snapshot) for rows in intent.replaces)
         return cls(
             key=intent.key,
             scope=keys.table_scope(transactional_id, branch),
@@ -83,9 +89,9 @@ class Claim:
 
 
 class Publisher:
-    """Carries claims out.
+    """Publishes or bars claims.
 
-    :param committed: returns which of some run keys the ledger holds committed records of.
+    :param committed: returns which of some run keys have committed records in the ledger.
     """
 
     def __init__(
@@ -100,13 +106,13 @@ class Publisher:
         self._sleep = sleep
 
     def publish(self, claim: Claim, files: Sequence[DataFileMade]) -> TableReceipt:
-        """Append a run's data files, or find that an earlier commit of the claim has.
+        """Append a run's data files, unless an earlier commit of the claim has.
 
         :raises RunFenced: a newer attempt has barred the claim, or committed the run.
         :raises TableChanged: the files do not fit the table as it is.
         :raises TableReplaced: it is another table.
-        :raises TableRewritten: what the claim replaces is not there as it was written.
-        :raises OutcomeUnknown: the catalog did not say what became of it; a retry finds out.
+        :raises TableRewritten: the rows to replace are not there as they were written.
+        :raises OutcomeUnknown: the catalog did not tell the outcome; a retry settles it.
         """
 
         def append(version: TableVersion, over: frozenset[str]) -> TableReceipt:
@@ -131,10 +137,10 @@ class Publisher:
         return receipt
 
     def settle(self, claim: Claim) -> TableReceipt | None:
-        """Return what a claim published, None once it never can: it is barred. The caller holds the fence.
+        """Return what a claim published; None after barring it. The caller holds the fence.
 
         :raises TableReplaced: it is another table.
-        :raises OutcomeUnknown: the catalog did not say; a retry finds out.
+        :raises OutcomeUnknown: the catalog did not tell the outcome; a retry settles it.
         """
 
         def bar(version: TableVersion, over: frozenset[str]) -> None:
@@ -201,15 +207,23 @@ class Publisher:
         summary = {**dict(claim.summary), "eos.scope": claim.scope, "eos.token": str(own.token)}
         if own.receipt is None:
             summary["eos.barred"] = "true"
-        published = version.published.with_run(claim.scope, own, over)
-        if claim.replaces and own.receipt is not None:
-            table = replacing(self._table)
-            return table.replace(version, files, published, summary, claim.scope, claim.replaces)
-        return self._table.commit(version, files, published, summary, claim.scope)
+        change = TableCommit(
+            scope=claim.scope,
+            published=version.published.with_run(claim.scope, own, over),
+            files=tuple(files),
+            replaces=rows_taken_out(claim, own),
+            summary=summary,
+        )
+        return self._table.commit(version, change)
+
+
+def rows_taken_out(claim: Claim, own: PublishedRun) -> tuple[EarlierRows, ...]:
+    """Return the rows that a commit takes out: a bar changes no row."""
+    return () if own.receipt is None else claim.replaces
 
 
 def published_by(version: TableVersion, claim: Claim) -> TableReceipt | None:
-    """Return what is in the table under the claim: the run's rows, whatever the code would make of it now."""
+    """Return the rows in the table under the claim's run key."""
     own = version.published.runs.get(claim.scope)
     if own is not None and (own.key, own.token) == (claim.key, claim.token):
         return own.receipt
@@ -217,6 +231,6 @@ def published_by(version: TableVersion, claim: Claim) -> TableReceipt | None:
 
 
 def token_is_stale(version: TableVersion, claim: Claim) -> bool:
-    """Return whether the table has a higher token of the claim's id: who sees it publishes nothing."""
+    """Return whether the table has a higher token of the claim's id; then the claim publishes nothing."""
     own = version.published.runs.get(claim.scope)
     return own is not None and own.token > claim.token

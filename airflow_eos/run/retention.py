@@ -1,7 +1,8 @@
-"""What retention does to a run's input and output: deletes by timestamp, whatever was just written.
+"""The effect of retention on a run's input and output: it deletes by timestamp, even new records.
 
-Output has the timestamps of its input unless ``process`` gives others. A topic that keeps a week deletes
-records of last year with the next segment that ends, minutes after their commit. Nothing here refuses a run.
+Output has the timestamps of its input unless ``process`` sets others. A topic with a retention of a week
+deletes last year's records with the next closed segment, minutes after their commit. Nothing here refuses a
+run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def kept(settings: Mapping[str, str] | None) -> dt.timedelta | None:
-    """Return how long a topic keeps records by their timestamps; None: for ever, or nobody may know."""
+    """Return how long a topic keeps records by their timestamps; None if for ever, or unknown."""
     if settings is None or "delete" not in settings.get("cleanup.policy", "delete"):
         return None
     milliseconds = int(settings.get("retention.ms", -1))
@@ -39,20 +40,20 @@ def is_stamped_by_broker(settings: Mapping[str, str] | None) -> bool:
 
 
 def is_compacted(settings: Mapping[str, str] | None) -> bool:
-    """Return whether a cleaner takes records that a later one of their key replaces."""
+    """Return whether a cleaner removes records that a later one of their key replaces."""
     return settings is not None and "compact" in settings.get("cleanup.policy", "")
 
 
 def notes(
     cluster: Cluster, plan: RunPlan, sink_topic: str | None, interval: Interval | None, now: dt.datetime
 ) -> list[str]:
-    """Return what a reader of the record should know of retention; nothing where it cannot be found out.
+    """Return notes about retention for the run's record; empty if it cannot be read.
 
-    :param interval: what was asked for, of an interval or a partition.
+    :param interval: the requested one, for an interval or a partition.
     """
     try:
-        found = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)
-        return found if sink_topic is None else [*found, *_of_sink(cluster, plan, sink_topic, now)]
+        of_sources = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)
+        return of_sources if sink_topic is None else [*of_sources, *_of_sink(cluster, plan, sink_topic, now)]
     except EosError as error:
         log.info("retention could not be looked at: %s", error)
         return []
@@ -78,10 +79,12 @@ def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> li
         return []
     oldest = now - keeps
     # A note is not worth reading a log for: markers may count.
-    found = cluster.offsets_for_time({r.topic_partition for r in ranges}, timestamp_of(oldest), markers=True)
+    kept_from = cluster.offsets_for_time(
+        {r.topic_partition for r in ranges}, timestamp_of(oldest), markers=True
+    )
     expired = []
     for r in ranges:
-        first = found[r.topic_partition]
+        first = kept_from[r.topic_partition]
         end = r.end if first is None else min(r.end, first.offset)
         if end > r.start:
             expired.append(f"{r.topic_partition} [{r.start}, {end})")

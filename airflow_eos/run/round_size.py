@@ -1,4 +1,4 @@
-"""How much a cursor reads at a time: where its ranges end under ``max_records``."""
+"""The size of a cursor's round: where its ranges end under ``max_records``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def bounded_to_data(
     stable: Mapping[TopicPartition, int],
     max_records: int | None,
 ) -> dict[TopicPartition, int]:
-    """Return an end per partition as :func:`bounded`, from where there is something to read.
+    """Return an end per partition as :func:`bounded`, counted from the first record.
 
-    Offsets in front that hold nothing (aborted, compacted, markers) are passed over and do not count.
+    Offsets without records before it (aborted, compacted, markers) do not count.
     """
     available = {tp: (start, stable[tp]) for tp, start in starts.items()}
     ends = bounded(available, max_records)
@@ -34,7 +34,7 @@ def bounded(
 ) -> dict[TopicPartition, int]:
     """Return an end per partition so that all ranges together span at most ``max_records`` offsets.
 
-    Partitions with little to read are read whole; the rest share what is left evenly.
+    Small partitions are read completely; the others share the rest evenly.
     """
     ends = {tp: end for tp, (_, end) in available.items()}
     if max_records is None or sum(end - start for start, end in available.values()) <= max_records:

@@ -1,8 +1,8 @@
-"""A cursor that reads until it has caught up: one run in rounds, each a transaction of its own.
+"""A cursor that reads until it has caught up: one run in rounds, each in its own transaction.
 
-Round keys are ``<run>/0``, ``<run>/1``, ... and, for the round that reads up to the last stable offset it
-met, ``<run>/final``. Only the committed ``final`` says that the run is done: a clear later on finds it and
-touches nothing, while a try that died between two rounds is continued.
+Round keys are ``<run>/0``, ``<run>/1``, ... and, for the round that reads up to the last stable offset,
+``<run>/final``. Only a committed ``final`` ends the run: a later clear changes nothing, while a try that died
+between two rounds goes on.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from airflow_eos.wording import counted
 
 
 def is_last(spec: RunSpec, plan: RunPlan) -> bool:
-    """Return whether a planned round ends the run: nothing is left of what it met, or no round is."""
+    """Return whether a planned round ends the run: it catches up, or is the last one allowed."""
     assert isinstance(spec.ranges, Cursor)
     return plan.lag == 0 or (spec.round or 0) + 1 >= spec.ranges.max_rounds
 
 
 def last_of(spec: RunSpec, plan: RunPlan) -> RunPlan:
-    """Return the plan of the last round, with a note where it does not catch up."""
+    """Return the plan of the last round, with a note if it does not catch up."""
     assert isinstance(spec.ranges, Cursor)
     if not plan.lag:
         return plan
@@ -47,10 +47,10 @@ def in_order(spec: RunSpec, records: Mapping[str, RunRecord]) -> tuple[list[RunR
 
 
 def merged(rounds: Sequence[RunRecord]) -> RunRecord:
-    """Return one record for the whole run: what all rounds read and wrote, under the last one's key.
+    """Return one record for the whole run: the reads and writes of all rounds, under the last one's key.
 
-    Rounds that do not follow each other, because another run or a reset came in between, leave several ranges
-    of one partition. ``details["rounds"]`` says how many rounds there were.
+    Rounds that do not follow each other, because of another run or a reset, leave several ranges of one
+    partition. ``details["rounds"]`` is the number of rounds.
     """
     last = rounds[-1]
     read: dict[str, int] = {}
@@ -74,7 +74,7 @@ def merged(rounds: Sequence[RunRecord]) -> RunRecord:
 
 
 def _first_ids(rounds: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the oldest id of each topic: a range of one that was made again since cannot be read again."""
+    """Return the oldest id of each topic: ranges of an earlier topic cannot be read again."""
     return {
         name: topic_id
         for record in reversed(rounds)
@@ -83,34 +83,33 @@ def _first_ids(rounds: Sequence[RunRecord]) -> dict[str, str]:
 
 
 def _spanned(all_ranges: Iterable[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:
-    """Join the ranges of rounds where one begins at the end of the one before it; nothing else was read."""
     spans: dict[TopicPartition, list[OffsetRange]] = {}
-    for one in (r for ranges in all_ranges for r in ranges):
-        found = spans.setdefault(one.topic_partition, [])
-        if found and found[-1].end == one.start:
-            found[-1] = replace(found[-1], end=one.end)
-        elif found and not found[-1].span:
-            found[-1] = one
-        elif one.span or not found:
-            found.append(one)
-    return tuple(sorted(one for found in spans.values() for one in found))
+    for offsets in (r for ranges in all_ranges for r in ranges):
+        joined = spans.setdefault(offsets.topic_partition, [])
+        if joined and joined[-1].end == offsets.start:
+            joined[-1] = replace(joined[-1], end=offsets.end)
+        elif joined and not joined[-1].span:
+            joined[-1] = offsets
+        elif offsets.span or not joined:
+            joined.append(offsets)
+    return tuple(sorted(offsets for joined in spans.values() for offsets in joined))
 
 
 def _totals(all_receipts: Iterable[Sequence[PartitionReceipt]]) -> tuple[PartitionReceipt, ...]:
     totals: dict[tuple[str, int], PartitionReceipt] = {}
-    for one in (r for receipts in all_receipts for r in receipts):
-        before = totals.get((one.topic, one.partition))
+    for receipt in (r for receipts in all_receipts for r in receipts):
+        before = totals.get((receipt.topic, receipt.partition))
         if before is None or not before.records:
-            totals[one.topic, one.partition] = one
-        elif one.records:
-            totals[one.topic, one.partition] = PartitionReceipt(
-                topic=one.topic,
-                partition=one.partition,
+            totals[receipt.topic, receipt.partition] = receipt
+        elif receipt.records:
+            totals[receipt.topic, receipt.partition] = PartitionReceipt(
+                topic=receipt.topic,
+                partition=receipt.partition,
                 first_offset=before.first_offset,
-                last_offset=one.last_offset,
-                records=before.records + one.records,
-                size=before.size + one.size,
-                batches=before.batches + one.batches,
+                last_offset=receipt.last_offset,
+                records=before.records + receipt.records,
+                size=before.size + receipt.size,
+                batches=before.batches + receipt.batches,
                 last_sequence=NO_OFFSET,  # each round counts from 0
             )
     return tuple(totals[place] for place in sorted(totals))

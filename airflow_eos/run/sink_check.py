@@ -1,7 +1,7 @@
-"""The topics a run writes: there before it reads, as sealed for when it writes, the same after its commit.
+"""Checks the topics that a run writes: before it writes, and after its commit.
 
-Brokers do not say it: a partition that is not there is asked for until the request's time is over, and the
-commit of a transaction whose topic was deleted succeeds.
+Brokers do not report it: a request for a missing partition is repeated until its time-out, and the commit of
+a transaction whose topic was deleted succeeds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import OutputLost, ProcessFailed, SinkChanged, UnknownTopic
 from airflow_eos.run import grants
-from airflow_eos.run.topic_roles import described
 
 if TYPE_CHECKING:
     from airflow_eos.model.kafka import TopicDescription
@@ -38,37 +37,23 @@ def refuse_loop(spec: RunSpec, manifest: SealedManifest) -> None:
 
 
 class Targets:
-    """The target topics of one run, by name and id.
-
-    :param cluster: describes topics.
-    """
+    """The target topics of one run, by name and id."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._opened: Mapping[str, TopicDescription] = {}
 
-    def are_there(self, spec: RunSpec) -> None:
-        """Look for the sink before anything is read; topics that rows name are not known yet.
+    def fit(self, manifest: SealedManifest, described: Mapping[str, TopicDescription]) -> None:
+        """Compare the topics with the sealed batches, before the transaction opens.
 
-        :raises UnknownTopic: there is no such topic; says which of both it is.
+        :param described: at least the topics of the batches, as they are now.
+        :raises AuthorizationFailed: Write on a topic, or Read on it, is missing.
+        :raises SinkChanged: a topic lacks a partition of the sealed batches.
         """
-        topics = {"sink": spec.sink_topic, "dead letter": spec.dead_letter_topic}
-        roles = {role: [name] for role, name in topics.items() if name is not None}
-        if roles:
-            described(self._cluster, roles)
-
-    def fit(self, manifest: SealedManifest) -> None:
-        """Compare the topics with what was sealed for them, before the transaction opens.
-
-        :raises UnknownTopic: a topic is gone.
-        :raises AuthorizationFailed: a topic may not be written, or its producers not be read.
-        :raises SinkChanged: a topic lacks a partition that records were sealed for.
-        """
-        topics = sorted({target.topic for target in manifest.targets})
-        grants.check_targets(self._cluster, topics)
-        self._opened = found = self._cluster.describe_topics(topics) if topics else {}
+        self._opened = {target.topic: described[target.topic] for target in manifest.targets}
+        grants.check_targets(self._cluster, sorted(self._opened))
         for target in manifest.targets:
-            partitions = found[target.topic].partitions
+            partitions = self._opened[target.topic].partitions
             if target.partition >= partitions:
                 raise SinkChanged(
                     f"topic {target.topic!r} has {partitions} partition{'s' if partitions != 1 else ''} now, "
@@ -77,9 +62,9 @@ class Targets:
                 )
 
     def are_kept(self) -> None:
-        """Look once more after the commit: what was written to a topic that was deleted is gone with it.
+        """Check the topics after the commit: the output in a deleted topic is lost.
 
-        :raises OutputLost: a topic that was written is gone, or has another id.
+        :raises OutputLost: a written topic does not exist, or has another id.
         """
         lost = [name for name in self._opened if not self._is_kept(name)]
         if lost:

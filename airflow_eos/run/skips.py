@@ -1,4 +1,4 @@
-"""A way past what can never be read: offsets that an author takes out of a plan, said in the run's record."""
+"""Removes unreadable offsets from a plan, and notes that in the run's record."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from airflow_eos.model.ranges import OffsetRange
 
 
 def without(plan: RunPlan, skip_offsets: Sequence[OffsetRange]) -> RunPlan:
-    """Return the plan without these offsets; where it starts and ends stays as it was.
+    """Return the plan without these offsets; its start and end stay.
 
-    Each range falls into the pieces before, between and behind what is skipped. An empty piece keeps a start
-    or an end at which the cursor stands, or will.
+    Each range becomes the pieces around the skipped offsets. An empty piece keeps a start or an end of the
+    cursor.
     """
     left: list[OffsetRange] = []
     skipped: list[OffsetRange] = []
-    for one in plan.ranges:
-        pieces, gone = _pieces(one, (s for s in skip_offsets if s.topic_partition == one.topic_partition))
+    for whole in plan.ranges:
+        pieces, gone = _pieces(whole, (s for s in skip_offsets if s.topic_partition == whole.topic_partition))
         left += pieces
         skipped += gone
     if not skipped:
@@ -45,8 +45,8 @@ def _pieces(
     left: list[OffsetRange] = []
     skipped: list[OffsetRange] = []
     position = whole.start
-    for one in sorted(skip_offsets):
-        start, end = max(one.start, position), min(one.end, whole.end)
+    for skip in sorted(skip_offsets):
+        start, end = max(skip.start, position), min(skip.end, whole.end)
         if start >= end:
             continue
         if position < start:

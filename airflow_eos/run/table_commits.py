@@ -1,4 +1,4 @@
-"""What a run whose sink is a table says in the ledger: before it publishes, and when it commits."""
+"""The ledger records of a run whose sink is a table: before it publishes, and when it commits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
-from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.publishing import Claim, Publisher
-from airflow_eos.run.replacing import REPLACED, earlier_rows, replacing
+from airflow_eos.run.replacing import REPLACED, earlier_rows, file_label
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.model.table import DataFileMade, TableReceipt
-    from airflow_eos.ports import ProducerSession, TableSink, TableVersion, TableWriter
+    from airflow_eos.model.table import DataFileMade, EarlierRows, TableReceipt
+    from airflow_eos.ports import ProducerSession, Sealed, TableSink, TableVersion, TableWriter
     from airflow_eos.run.collaborators import Collaborators
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableEntry(CommitEntry):
-    """A run's commit, as its INTENT has it: the same, whichever attempt makes it.
+    """A run's commit, from its INTENT: the same for every attempt.
 
-    :param transactional_id: under which the INTENT stands.
-    :param receipt: what the table's commit says.
+    :param transactional_id: the id of the INTENT.
+    :param receipt: of the table's commit.
     """
 
     intent: Intent
@@ -49,7 +49,7 @@ class TableEntry(CommitEntry):
     receipt: TableReceipt
 
     def messages(self, record: RunRecord) -> list[LedgerMessage]:
-        """Return the run record, what moves the cursor, and the tombstone of the INTENT."""
+        """Return the run record, the cursor's messages, and the tombstone of the INTENT."""
         return [
             LedgerMessage(keys.run_record_key(self.key), record.to_json(), record.pipeline),
             *self.intent.messages,
@@ -62,10 +62,10 @@ class TableEntry(CommitEntry):
         producer: ProducerIdentity,
         trace: tuple[tuple[str, float], ...],
     ) -> RunRecord:
-        """Return the run record of the INTENT, with what the table got."""
+        """Return the run record of the INTENT, with the table's receipt."""
         table = {"sink": self.intent.sink, "uuid": self.intent.layout.uuid, **self.receipt.to_dict()}
         if self.intent.replaces:
-            table[REPLACED] = [receipt.snapshot for receipt in self.intent.replaces]
+            table[REPLACED] = [rows.snapshot for rows in self.intent.replaces]
         return replace(
             self.intent.record,
             receipts=tuple(receipts),
@@ -85,7 +85,7 @@ class TableCommits:
     """The table side of one run.
 
     :param table: the run's sink.
-    :param started_at: when the attempt began.
+    :param started_at: start of the attempt.
     """
 
     def __init__(
@@ -96,15 +96,15 @@ class TableCommits:
         self._table = table
         self._started_at = started_at
         self._version: TableVersion | None = None
-        self._replaces: tuple[TableReceipt, ...] = ()
+        self._replaces: tuple[EarlierRows, ...] = ()
         self._publisher = Publisher(table, self._committed, sleep=collaborators.sleep)
 
     # -- the ledger --
 
     def open_intent(self, transactional_id: str) -> Intent | None:
-        """Return the INTENT of an id; asked behind its fence, where a no is final.
+        """Return the INTENT of an id; after its fence, where a no is final.
 
-        :raises DifferentWork: it is of another table, which alone knows what became of it.
+        :raises DifferentWork: it is of another table, which alone knows its outcome.
         """
         key = keys.intent_key(transactional_id)
         value = self._collaborators.authority.settle([key], routing=keys.intent_routing(self._spec)).get(key)
@@ -121,21 +121,21 @@ class TableCommits:
         return intent
 
     def pin(self, intent: Intent, transactional_id: str, session: ProducerSession) -> None:
-        """Write an INTENT; it uses up the epoch, and counts once it was read behind the next fence."""
+        """Write an INTENT; this uses up the epoch, and counts once it was read after the next fence."""
         identity = session.identity
         value = intent.to_json((identity.producer_id, identity.producer_epoch))
         self._write(session, replace(tombstone(self._spec, transactional_id), value=value))
 
     def take_back(self, transactional_id: str, session: ProducerSession) -> None:
-        """Take an INTENT back that can never be published any more; it uses up the epoch."""
+        """Take an INTENT back that can never be published any more; this uses up the epoch."""
         self._write(session, tombstone(self._spec, transactional_id))
 
     def intent(
         self, entry: CommitEntry, session: ProducerSession, trace: tuple[tuple[str, float], ...]
     ) -> Intent:
-        """Return the INTENT of a run that is sealed.
+        """Return the INTENT of a sealed run.
 
-        :param entry: what the run's transaction would say.
+        :param entry: the run's commit.
         """
         record = entry.record((), session.identity, trace)
         plan = entry.planned.plan
@@ -154,14 +154,25 @@ class TableCommits:
             offsets_group=plan.offsets_group,
             messages=tuple(entry.messages(record)[1:]),
             replaces=self._replaces,
+            letters=self.letters_due(entry.manifest),
         )
 
-    def entry(self, intent: Intent, transactional_id: str, receipt: TableReceipt) -> TableEntry:
-        """Return what the commit of a published run says, whichever attempt makes it.
+    def letters_due(self, manifest: SealedManifest) -> DueLetters | None:
+        """Return the dead letters that belong to the transaction of a sealed run."""
+        topic = self._spec.dead_letter_topic
+        if topic is None or not manifest.letters_due:
+            return None
+        return DueLetters.of(topic, manifest.letters_due)
 
-        The rows are in the table, so nothing that has changed since keeps their record back: not a group that
-        somebody else has moved, nor a topic that was made again. The plan was checked before it was
-        published, and the next one will be.
+    def entry(
+        self, intent: Intent, transactional_id: str, receipt: TableReceipt, letters: Sealed | None
+    ) -> TableEntry:
+        """Return the commit of a published run, the same for every attempt.
+
+        The rows are in the table, so later changes (a moved group, a topic made again) do not prevent their
+        record. The plan was checked before it was published, and the next plan will be.
+
+        :param letters: the dead letters of the INTENT.
         """
         record = intent.record
         plan = RunPlan(record.mode, record.ranges, {}, intent.offsets_group, advances=False)
@@ -171,8 +182,9 @@ class TableCommits:
             started_at=self._started_at,
             key=intent.key,
             planned=Planned(plan, {}),
-            manifest=SealedManifest(()),
+            manifest=SealedManifest(()) if letters is None else letters.manifest,
             details={},
+            letters=letters,
             intent=intent,
             transactional_id=transactional_id,
             receipt=receipt,
@@ -181,35 +193,34 @@ class TableCommits:
     # -- the table --
 
     def look(self, earlier: Sequence[RunRecord] = ()) -> None:
-        """Look at the table before anything is read.
+        """Load the table before reading.
 
-        :param earlier: records of the run that is done again, if it is: all of its commits.
-        :raises UnknownTable: there is none, or it cannot be written.
-        :raises TableRewritten: the run is to replace rows that are not there as they were written.
+        :param earlier: all records of the run, if it is done again.
+        :raises UnknownTable: it does not exist, or cannot be written.
+        :raises TableRewritten: the rows to replace are not there as they were written.
         """
         self._version = version = self._table.load()
         self._replaces = ()
-        sink = self._spec.sink
-        if isinstance(sink, IcebergTable) and sink.reprocess == "replace":
+        if self._spec.sink is not None and self._spec.sink.reprocess == "replace":
             self._replaces = earlier_rows(earlier, self._table.name, version.layout.uuid)
-            replacing(self._table).refuse_rewritten(version, self._replaces)
+            self._table.refuse_rewritten(version, self._replaces)
 
     def changes(self, files: Sequence[DataFileMade]) -> bool:
         """Return whether a run with these data files changes the table."""
         return bool(files or self._replaces)
 
     def writer(self, key: str) -> TableWriter:
-        """Return what writes the run's data files; their names hold a digest of its key."""
-        return self._table.writer(self._known_version(), keys.pruned_digest(key))
+        """Return the writer of the run's data files, whose names contain a digest of its key."""
+        return self._table.writer(self._known_version(), file_label(key))
 
     def publish(self, intent: Intent, transactional_id: str, files: Sequence[DataFileMade]) -> TableReceipt:
-        """Publish what was sealed; see :meth:`~airflow_eos.run.publishing.Publisher.publish`."""
+        """Publish the sealed rows; see :meth:`~airflow_eos.run.publishing.Publisher.publish`."""
         receipt = self._publisher.publish(self._claim(intent, transactional_id), files)
         log.info("%s: snapshot %d has %d rows of %s", intent.sink, receipt.snapshot, receipt.rows, intent.key)
         return receipt
 
     def settle(self, intent: Intent, transactional_id: str) -> TableReceipt | None:
-        """Find out what became of an INTENT; see :meth:`~airflow_eos.run.publishing.Publisher.settle`."""
+        """Settle an INTENT; see :meth:`~airflow_eos.run.publishing.Publisher.settle`."""
         receipt = self._publisher.settle(self._claim(intent, transactional_id))
         became = "was not published" if receipt is None else f"was published as snapshot {receipt.snapshot}"
         log.info("%s: what an earlier attempt sealed for %s %s", intent.sink, intent.key, became)
@@ -225,7 +236,7 @@ class TableCommits:
         return Claim.of(intent, transactional_id, self._branch, self._place_of_intent(transactional_id))
 
     def _place_of_intent(self, transactional_id: str) -> str:
-        """Return where the ledger has the INTENT of an id, as options of `airflow eos dismiss`."""
+        """Return the place of an id's INTENT in the ledger, as options of `airflow eos dismiss`."""
         key, routing = keys.intent_key(transactional_id), keys.intent_routing(self._spec)
         return f"--key {shlex.quote(key)} --routing {shlex.quote(routing)}"
 
@@ -234,7 +245,7 @@ class TableCommits:
         return self._version
 
     def _committed(self, run_keys: Sequence[str]) -> frozenset[str]:
-        """Return those of some runs that the ledger holds: a yes needs no fence."""
+        """Return the run keys that the ledger holds: a yes needs no fence."""
         pipeline = self._spec.pipeline
         wanted = [keys.run_record_key(key) for key in run_keys]
         pruned = [keys.pruned_key(pipeline, keys.whole_run_key(key)) for key in run_keys]

@@ -1,4 +1,4 @@
-"""Which of a run's topics is missing: the brokers name the topic, a run knows what it is for."""
+"""Adds to the error of a missing topic what the run uses the topic for."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from collections.abc import Collection, Mapping
 
 from airflow_eos.exceptions import UnknownTopic
 from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 
 
-def described(cluster: Cluster, roles: Mapping[str, Collection[str]]) -> Mapping[str, TopicDescription]:
-    """Return id and partition count per topic, all in one request.
+def roles(spec: RunSpec) -> dict[str, Collection[str]]:
+    """Return the topics that are known before a run reads, by what they are for."""
+    written = {"sink": spec.sink_topic, "dead letter": spec.dead_letter_topic}
+    return {"source": spec.source_topics} | {role: [name] for role, name in written.items() if name}
 
-    :param roles: topics by what they are for, such as ``source``.
-    :raises UnknownTopic: names a topic that does not exist, and what it is for.
+
+def described(cluster: Cluster, roles: Mapping[str, Collection[str]]) -> Mapping[str, TopicDescription]:
+    """Return id and partition count per topic, by one request.
+
+    :param roles: topics by their use, such as ``source``.
+    :raises UnknownTopic: names a topic that does not exist, and its use.
     :raises AuthorizationFailed: Describe on a topic is missing.
     """
     try:

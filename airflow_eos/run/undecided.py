@@ -1,7 +1,7 @@
-"""Offsets that no ``read_committed`` reader gets yet, because a transaction in front of them is open.
+"""Offsets that ``read_committed`` readers do not get yet, because of an open transaction before them.
 
-A run that stops below them is right, and says so: to a run and to lag figures they look like the end of the
-log, also where the transaction hangs and nobody will end it.
+A run stops before them and notes it: to a run and to lag figures they look like the end of the log, even if
+the transaction hangs for ever.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _EPOCH = dt.datetime.fromtimestamp(0, dt.timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Undecided offsets of one partition, and the open transaction they begin with.
+    """Undecided offsets of one partition, and the open transaction at their start.
 
     :param offsets: from the last stable offset to the high watermark.
-    :param producer: of the transaction; None: its leader does not tell.
-    :param transactional_id: of the transaction; None: this client may not see it, or it is forgotten.
-    :param since: when the transaction began, as its coordinator says, else the time of its last record, at
-        which it was open; None: not known.
+    :param producer: of the transaction; None if its leader does not tell.
+    :param transactional_id: of the transaction; None if it is forgotten, or this client may not see it.
+    :param since: start of the transaction by its coordinator, else the time of its last record; None if
+        unknown.
     """
 
     offsets: OffsetRange
@@ -41,11 +41,11 @@ class Undecided:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where they are."""
+        """The partition of the offsets."""
         return self.offsets.topic_partition
 
     def age_seconds(self, now: dt.datetime) -> float | None:
-        """Return for how long the transaction is open, None where that is not known."""
+        """Return how long the transaction has been open; None if unknown."""
         return None if self.since is None else max(0.0, (now - self.since).total_seconds())
 
     def to_dict(self, now: dt.datetime) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Undecided:
         }
 
     def __str__(self) -> str:
-        """Return the offsets, what they wait for and since when, as a sentence."""
+        """Return the offsets and the transaction that they wait for, as a sentence."""
         first, last = self.offsets.start, self.offsets.end - 1
         which = f"offset {first}" if first == last else f"offsets {first} to {last}"
         since = "" if self.since is None else f" since {utc_text(self.since)}"
@@ -83,8 +83,8 @@ def undecided(
 ) -> list[Undecided]:
     """Return the partitions whose high watermark is above their last stable offset, sorted.
 
-    :param ends: high watermarks. Ask for them first: an offset below them that is not stable afterwards
-        belongs to an open transaction, or is behind one.
+    :param ends: high watermarks, requested first: an offset below them that is not stable afterwards is in or
+        behind an open transaction.
     :param stable: last stable offsets.
     """
     open_ranges = [
@@ -98,30 +98,30 @@ def undecided(
         return _described(cluster, open_ranges)
     except EosError as error:
         log.info("the open transactions could not be looked at: %s", error)
-        return [Undecided(one) for one in open_ranges]
+        return [Undecided(offsets) for offsets in open_ranges]
 
 
 def _described(cluster: Cluster, open_ranges: Collection[OffsetRange]) -> list[Undecided]:
-    known = cluster.describe_producers([one.topic_partition for one in open_ranges])
+    known = cluster.describe_producers([offsets.topic_partition for offsets in open_ranges])
     first = {
-        one.topic_partition: next(
-            (p for p in known[one.topic_partition] if p.current_txn_start_offset == one.start), None
+        offsets.topic_partition: next(
+            (p for p in known[offsets.topic_partition] if p.current_txn_start_offset == offsets.start), None
         )
-        for one in open_ranges
+        for offsets in open_ranges
     }
-    producers = {one.producer_id for one in first.values() if one is not None}
+    producers = {producer.producer_id for producer in first.values() if producer is not None}
     ids = cluster.transactional_ids(producers) if producers else {}
     described = []
-    for one in open_ranges:
-        producer = first[one.topic_partition]
+    for offsets in open_ranges:
+        producer = first[offsets.topic_partition]
         named = None if producer is None else ids.get(producer.producer_id)
         since = None if producer is None else _since(cluster, producer, named)
-        described.append(Undecided(one, producer, named, since))
+        described.append(Undecided(offsets, producer, named, since))
     return described
 
 
 def _since(cluster: Cluster, producer: ActiveProducer, transactional_id: str | None) -> dt.datetime | None:
-    """Return when a transaction began; its last record's time where no coordinator calls it open."""
+    """Return the start of a transaction; the time of its last record if no coordinator calls it open."""
     milliseconds = producer.last_timestamp
     if transactional_id is not None:
         status = cluster.describe_transaction(transactional_id)

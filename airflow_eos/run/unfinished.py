@@ -1,12 +1,12 @@
-"""Finds and finishes what a coordinator forgot to end.
+"""Ends transactions that a coordinator has left open.
 
-Brokers of 4.x leave out the markers of a partition whose leader is away when a transaction ends, and call the
-transaction complete (KAFKA-20734). What it wrote there stays open: readers wait below it, and the next marker
-of the same producer id decides it, whatever that marker was meant for. So nothing is written behind an open
-transaction of our own: it is ended first, as it was decided, by a transaction into which nothing is written.
+Brokers of 4.x omit the markers of a partition whose leader is away when a transaction ends, and call the
+transaction complete (KAFKA-20734). Its records there stay open: readers wait below them, and the next marker
+of the same producer id, of any transaction, decides them. So nothing is written after an open transaction of
+our own: it is ended first, as it was decided, by an empty transaction.
 
-How it was decided is known to the ledger: its record is a part of the transaction, and names producer id and
-epoch, which are those of one transaction only (law 2).
+The ledger knows the decision: its record is part of the transaction, and names producer id and epoch, which
+belong to one transaction only (law 2).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from airflow_eos.model.kafka import (
     ActiveProducer,
     EndTxnAnswer,
     ProducerIdentity,
+    TopicDescription,
     TransactionDescription,
     TransactionState,
 )
@@ -45,11 +46,9 @@ _ABORTS = (
 
 
 class UnfinishedEnds:
-    """Asks leaders for open transactions of our own producer id, behind the fence, and ends them.
+    """Asks leaders for open transactions of our own producer id, after the fence, and ends them.
 
-    Behind the fence all of them are over: one that a leader still holds for open lacks its marker.
-
-    :param spec: the run whose transactional id is fenced.
+    After the fence all of them are over: one that a leader still calls open lacks its marker.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class UnfinishedEnds:
         self._offsets_ended = False
 
     def before_fence(self, transactional_id: str) -> None:
-        """Remember what the coordinator says of the transaction that the fence ends."""
+        """Store the coordinator's description of the transaction that the fence ends."""
         try:
             self._word = self._cluster.describe_transaction(transactional_id)
         except Exception as failure:  # noqa: BLE001 - it is one witness of several
@@ -77,18 +76,19 @@ class UnfinishedEnds:
             self._word = None
 
     def end_in_ledger(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
-        """End what is open in the ledger's partitions of this run, and pending offsets of its cursor.
+        """End open transactions in the ledger's partitions of this run, and pending offsets of its cursor.
 
-        :returns: None: nothing was open. Else what the coordinator answered; the epoch is used up then.
-        :raises OutcomeUnknown: nobody can tell how such a transaction was decided.
+        :returns: None if nothing was open; else the coordinator's answer, and the epoch is used up.
+        :raises OutcomeUnknown: the decision about such a transaction is unknown.
         """
         answer = self._end(producer, self._ledger_partitions())
         return self._end_offsets(producer) if answer is None else answer
 
-    def end_in_topics(self, producer: ProducerIdentity, topics: Collection[str]) -> EndTxnAnswer | None:
-        """End what is open in any partition of the topics that this run writes; see :meth:`end_in_ledger`."""
-        described = self._cluster.describe_topics(sorted(topics)) if topics else {}
-        partitions = [tp for topic in described.values() for tp in topic.topic_partitions]
+    def end_in_topics(
+        self, producer: ProducerIdentity, topics: Collection[TopicDescription]
+    ) -> EndTxnAnswer | None:
+        """End open transactions in all partitions of the topics of this run; see :meth:`end_in_ledger`."""
+        partitions = [tp for topic in topics for tp in topic.topic_partitions]
         return self._end(producer, partitions)
 
     # -- records --
@@ -99,9 +99,9 @@ class UnfinishedEnds:
             return None
         committed = {
             epoch: self._was_committed(producer.producer_id, epoch, open_there)
-            for epoch in {one.producer_epoch for one in open_there.values()}
+            for epoch in {producer.producer_epoch for producer in open_there.values()}
         }
-        commits = {tp: one for tp, one in open_there.items() if committed[one.producer_epoch]}
+        commits = {tp: active for tp, active in open_there.items() if committed[active.producer_epoch]}
         aborts = sorted(open_there.keys() - commits.keys())
         if commits:
             write_commit_markers(self._transactions, producer, commits)
@@ -117,7 +117,6 @@ class UnfinishedEnds:
     def _was_committed(
         self, producer_id: int, epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]
     ) -> bool:
-        """Return how the transaction of one epoch was decided."""
         undecided: list[RunRecord] = []
         complete = True
         for partition in self._witnesses(producer_id, open_there):
@@ -128,35 +127,37 @@ class UnfinishedEnds:
             if any(named_writer(value) == writer for value in answer.committed.values()):
                 return True
             undecided += [
-                RunRecord.from_json(one.value, one.key)
-                for one in answer.open_records
-                if one.value is not None and named_writer(one.value) == writer
+                RunRecord.from_json(entry.value, entry.key)
+                for entry in answer.open_records
+                if entry.value is not None and named_writer(entry.value) == writer
             ]
-        said = coordinator_said(self._word, producer_id, epoch)
-        if said is None and not undecided and complete:
+        decision = coordinator_said(self._word, producer_id, epoch)
+        if decision is None and not undecided and complete:
             return False  # a run's commit has its record; of a moved cursor the coordinator knows
-        if said is None and undecided:
-            said = seen_of(self._cluster, undecided[0])
-        if said is None:
+        if decision is None and undecided:
+            decision = seen_of(self._cluster, undecided[0])
+        if decision is None:
             raise OutcomeUnknown(
                 f"a transaction of producer {producer_id}, epoch {epoch}, was not ended in "
                 f"{', '.join(map(str, sorted(open_there)))}, and nothing tells whether it was committed; see "
                 "`airflow eos repair`"
             )
-        return said
+        return decision
 
     def _witnesses(
         self, producer_id: int, open_there: Mapping[TopicPartition, ActiveProducer]
     ) -> Collection[int]:
-        """Return the ledger partitions that may hold the run record of such a transaction."""
-        found = {self._ledger.partition_for(self._spec.pipeline)}
+        """Return the ledger partitions that may contain the run record of such a transaction."""
+        partitions = {self._ledger.partition_for(self._spec.pipeline)}
         for tp in open_there:
             if tp.topic != self._spec.ledger.topic:
                 continue
             answer = answer_of(self._ledger.view(tp.partition, (), (keys.RUN_RECORDS, keys.CURSORS)))
-            named = (_pipeline(one.value) for one in answer.open_records if one.producer_id == producer_id)
-            found |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
-        return found
+            named = (
+                _pipeline(entry.value) for entry in answer.open_records if entry.producer_id == producer_id
+            )
+            partitions |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
+        return partitions
 
     # -- ledger and offsets --
 
@@ -165,11 +166,14 @@ class UnfinishedEnds:
         if keys.moves_cursor(self._spec):
             routings.add(self._spec.group_id)
         return sorted(
-            {TopicPartition(self._spec.ledger.topic, self._ledger.partition_for(one)) for one in routings}
+            {
+                TopicPartition(self._spec.ledger.topic, self._ledger.partition_for(routing))
+                for routing in routings
+            }
         )
 
     def _end_offsets(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
-        """End pending offsets of the cursor: behind the fence they can be nobody's but ours."""
+        """End pending offsets of the cursor: after the fence they can only be ours."""
         if not keys.moves_cursor(self._spec) or self._offsets_ended:
             return None
         group, only = self._spec.group_id, keys.mapped_partition(self._spec)
@@ -209,7 +213,7 @@ def write_commit_markers(
 ) -> None:
     """Write the missing markers of committed transactions.
 
-    :raises NotYetVisible: where this principal may not: then it has to be done by somebody who may.
+    :raises NotYetVisible: this principal may not write them.
     """
     where = ", ".join(map(str, sorted(open_there)))
     log.warning(
@@ -217,11 +221,13 @@ def write_commit_markers(
         where,
         owner.transactional_id,
     )
-    for producer_id, epoch in sorted({(one.producer_id, one.producer_epoch) for one in open_there.values()}):
+    for producer_id, epoch in sorted(
+        {(active.producer_id, active.producer_epoch) for active in open_there.values()}
+    ):
         chosen = [
             tp
-            for tp, one in open_there.items()
-            if (one.producer_id, one.producer_epoch) == (producer_id, epoch)
+            for tp, active in open_there.items()
+            if (active.producer_id, active.producer_epoch) == (producer_id, epoch)
         ]
         try:
             transactions.write_markers(producer_id, epoch, sorted(chosen), commit=True)
@@ -234,9 +240,9 @@ def write_commit_markers(
 
 
 def coordinator_said(word: TransactionDescription | None, producer_id: int, epoch: int) -> bool | None:
-    """Return how a coordinator decided a transaction, None where its word is of another one.
+    """Return a coordinator's decision about a transaction; None if it describes another one.
 
-    :param word: what it says of the transactional id.
+    :param word: its description of the transactional id.
     """
     if word is None or word.producer_id != producer_id:
         return None
@@ -249,7 +255,7 @@ def coordinator_said(word: TransactionDescription | None, producer_id: int, epoc
 
 
 def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
-    """Return how a run's transaction was decided as far as its output or its offsets show it, else None."""
+    """Return the decision about a run's transaction that its output or its offsets show, else None."""
     for receipt in record.receipts:
         if receipt.records:
             tp = TopicPartition(receipt.topic, receipt.partition)
@@ -259,15 +265,14 @@ def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
     partitions = sorted({r.topic_partition for r in record.ranges})
     for group in (record.group_id, f"{record.group_id}.runs"):
         committed = cluster.committed(group, partitions, stable=False)
-        if any(keys.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+        if any(keys.metadata_names(offset.metadata, record.run_key) for offset in committed.values()):
             return True
     return None
 
 
 def _pipeline(value: str | None) -> str | None:
-    """Return the pipeline that a run record or cursor names, whatever else it holds."""
     try:
-        found = json.loads(value or "{}")["pipeline"]
+        pipeline = json.loads(value or "{}")["pipeline"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, str) else None
+    return pipeline if isinstance(pipeline, str) else None

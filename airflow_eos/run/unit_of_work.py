@@ -1,4 +1,4 @@
-"""What one process knows of the unit of work it does: it survives a resend, not the process."""
+"""The state of a unit of work in one process: it survives a resend, not the process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from airflow_eos.run.planner import Planned
 
 @dataclass(slots=True)
 class UnitOfWork:
-    """One run, as far as an attempt has come with it.
+    """The state of one run.
 
-    :param key: the run key; of a reprocessing its own.
-    :param recorded: the run to be done again, where it is one.
+    :param key: the run key; a reprocessing has its own.
+    :param recorded: the run to be done again, if any.
     :param earlier: all records of the run to be done again: its rounds, and its reprocessings.
-    :param intent: what this process has pinned of the run, where its sink is a table.
-    :param published: whether this process knows the run's rows to be in the table.
+    :param intent: the INTENT that this process has pinned, if the sink is a table.
+    :param published: whether the run's rows are in the table, as far as this process knows.
     :param attempts: epochs whose transaction failed, or whose plan no longer held.
     :param ended_older: epochs spent on transactions that earlier attempts left open.
-    :param verification: what brokers say of partition verification, None where unreadable.
+    :param verification: the brokers' partition verification; None if unknown.
     """
 
     key: str
@@ -50,6 +50,6 @@ class UnitOfWork:
             data.release(sealed)
 
     def forget(self, data: SealAndSend) -> None:
-        """Drop the plan and what was sealed and pinned for it."""
+        """Drop the plan, its sealed batches and its INTENT."""
         self.release(data)
         self.planned = self.intent = None

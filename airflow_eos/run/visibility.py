@@ -1,7 +1,7 @@
-"""Waits until a commit is over in every partition, as their leaders say.
+"""Waits until the leaders of all partitions show the end of a commit.
 
-The coordinator's word is not enough: see :mod:`airflow_eos.run.unfinished`. A task that starts next must see
-everything, and a green task must not have output that nobody sees.
+The coordinator's word does not suffice: see :mod:`airflow_eos.run.unfinished`. The next task must see
+everything, and a successful task must not have invisible output.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
 class Visibility:
-    """Says whether readers get all that a run committed, and waits for it.
+    """Checks that readers get the whole commit of a run, and waits for it.
 
-    :param transactions: writes markers that are missing; None: only looks.
+    :param transactions: writes missing markers; None: only check.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Visibility:
         self._sleep = sleep
 
     def missing(self, record: RunRecord) -> list[str]:
-        """Return where a committed run cannot be seen yet; empty: it is visible everywhere."""
+        """Return the places where a committed run is not visible yet."""
         return [text for text, _ in self._invisible(_written(record), record.producer).values()]
 
     def wait_for_own(
@@ -58,20 +58,20 @@ class Visibility:
         *,
         seconds: float,
     ) -> None:
-        """Wait for the commit that this process has just made, under the identity it still holds.
+        """Wait for the commit of this process, under the identity that it still holds.
 
         :param ledger: ledger partitions of the transaction.
-        :param offsets: what was committed for ``group``.
+        :param offsets: the committed offsets of ``group``.
         :raises NotYetVisible: after ``seconds``.
         """
         producer, ended = record.producer, False
 
         def look() -> tuple[list[str], set[TopicPartition]]:
-            found = self._invisible(_written(record), producer)
+            hidden = self._invisible(_written(record), producer)
             in_ledger = self._own_open(producer, ledger)
-            texts = [text for text, _ in found.values()]
+            texts = [text for text, _ in hidden.values()]
             texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
-            open_there = {tp for tp, (_, ours) in found.items() if ours} | in_ledger
+            open_there = {tp for tp, (_, ours) in hidden.items() if ours} | in_ledger
             # Offsets of intervals have no meaning: another run's may be pending when ours are not.
             if (group == record.group_id or not ended) and self._is_pending(record, group, offsets):
                 texts.append(f"the offsets of group {group!r} (pending)")
@@ -86,19 +86,18 @@ class Visibility:
         self._wait(record, look, finish, seconds)
 
     def wait_for_found(self, record: RunRecord, *, seconds: float) -> None:
-        """Wait for a run that the ledger holds; another attempt committed it, maybe long ago.
+        """Wait for a run in the ledger that another attempt committed, perhaps long ago.
 
         :raises NotYetVisible: after ``seconds``.
         """
 
         def look() -> tuple[list[str], set[TopicPartition]]:
-            found = self._invisible(_written(record), record.producer)
-            return [text for text, _ in found.values()], {tp for tp, (_, ours) in found.items() if ours}
+            hidden = self._invisible(_written(record), record.producer)
+            return [text for text, _ in hidden.values()], {tp for tp, (_, ours) in hidden.items() if ours}
 
         self._wait(record, look, lambda partitions: self._finish(record.producer, partitions), seconds)
 
     def _finish(self, producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
-        """Write the markers that the coordinator left out."""
         assert self._transactions is not None
         left_out = ActiveProducer(producer.producer_id, producer.producer_epoch, last_sequence=-1)
         write_commit_markers(self._transactions, producer, dict.fromkeys(partitions, left_out))
@@ -110,7 +109,7 @@ class Visibility:
         finish: Callable[[Collection[TopicPartition]], None],
         seconds: float,
     ) -> None:
-        began, pause, said = self._clock(), _POLL_SECONDS, False
+        began, pause, is_logged = self._clock(), _POLL_SECONDS, False
         may_finish = self._transactions is not None
         while True:
             waited = self._clock() - began
@@ -130,8 +129,8 @@ class Visibility:
                     f"{record.run_key} is committed, not yet visible in {'; '.join(missing)}; a retry waits "
                     "for it and writes nothing. If it stays so see `airflow eos repair`"
                 )
-            if waited >= _SAY_SECONDS and not said:
-                said = True
+            if waited >= _SAY_SECONDS and not is_logged:
+                is_logged = True
                 log.warning(
                     "%s is committed; waiting until readers see %s", record.run_key, "; ".join(missing)
                 )
@@ -143,10 +142,7 @@ class Visibility:
     def _invisible(
         self, written: Mapping[TopicPartition, int], producer: ProducerIdentity
     ) -> dict[TopicPartition, tuple[str, bool]]:
-        """Return what readers do not get yet: a text each, and whether our own transaction is open there.
-
-        :param written: last offset per partition.
-        """
+        """Return why last offsets are invisible, and whether our own transaction is open there."""
         try:
             stable = self._cluster.last_stable_offsets(sorted(written)) if written else {}
         except UnknownTopic as error:
@@ -164,32 +160,36 @@ class Visibility:
                 )
         behind = [tp for tp in behind if ends[tp] > written[tp]]
         ours = open_of(self._cluster, producer.producer_id, behind)
-        found: dict[TopicPartition, tuple[str, bool]] = {}
+        hidden: dict[TopicPartition, tuple[str, bool]] = {}
         for tp in behind:
             own = tp in ours and ours[tp].current_txn_start_offset <= written[tp]
             why = "its leader holds the transaction for open" if own else "behind one of another producer"
-            found[tp] = (f"{tp} (offsets {stable[tp]} to {written[tp]}: {why})", own)
-        return found
+            hidden[tp] = (f"{tp} (offsets {stable[tp]} to {written[tp]}: {why})", own)
+        return hidden
 
     def _own_open(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> set[TopicPartition]:
-        """Return where the transaction of exactly this epoch is open; a newer attempt may be at work."""
-        found = open_of(self._cluster, producer.producer_id, partitions)
-        return {tp for tp, one in found.items() if one.producer_epoch == producer.producer_epoch}
+        """Return the partitions with an open transaction of exactly this epoch."""
+        active = open_of(self._cluster, producer.producer_id, partitions)
+        return {
+            tp
+            for tp, active_there in active.items()
+            if active_there.producer_epoch == producer.producer_epoch
+        }
 
     def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether our offsets are pending; once ours are committed, pending ones are a newer run's."""
         if not offsets or not self._cluster.has_pending_offsets(group, sorted(offsets)):
             return False
         committed = self._cluster.committed(group, sorted(offsets), stable=False)
-        if any(keys.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+        if any(keys.metadata_names(offset.metadata, record.run_key) for offset in committed.values()):
             return False
         behind = any(tp not in committed or committed[tp].offset < end for tp, end in offsets.items())
         return group != record.group_id or behind
 
     def _is_over(self, producer: ProducerIdentity) -> bool:
-        """Return whether the coordinator has nothing to write any more for this transaction."""
+        """Return whether the coordinator has written everything for this transaction."""
         seen = self._cluster.describe_transaction(producer.transactional_id)
         if seen is None or seen.producer_id != producer.producer_id:
             return True  # forgotten, or its epochs are used up: neither happens to an open transaction

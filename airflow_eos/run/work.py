@@ -1,8 +1,7 @@
-"""What a run was asked to do: kept in its record, which answers for exactly that (law 7).
+"""The definition of a run's work, kept in its record, which answers for exactly this work (law 7).
 
-What only says *how* is no part of it: how many records at once, where a cursor starts that has no position,
-how late a record may be, codecs, time-outs, the group of an interval. Nor is ``process``: a transform cannot
-be compared.
+It excludes *how* the work is done: the size of a round, where a new cursor starts, allowed lateness, codecs,
+time-outs, the group of an interval; and ``process``: a transform cannot be compared.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ AUTHORS: frozenset[str] = frozenset(_NAMES) - {ORIGIN}
 
 @dataclass(frozen=True, slots=True)
 class WorkDefinition:
-    """What a run was asked to do.
+    """The definition of a run's work.
 
     :param topics: source topics, sorted.
     :param partition: the one source partition of a mapped task.
     :param sink: topic of rows that name none, or a table.
-    :param mode: ``cursor``, ``interval``, ``partition`` or ``explicit``: as asked for, of a reprocessing too.
+    :param mode: ``cursor``, ``interval``, ``partition`` or ``explicit``; of a reprocessing, too.
     :param interval: ``(start, end)`` in UTC, to the millisecond.
     :param key: partition key.
-    :param ranges: the ranges that were given, sorted.
+    :param ranges: the given ranges, sorted.
     :param advance: whether given ranges move the cursor.
-    :param origin: the environment that asked; empty: not known.
+    :param origin: the environment of the run; empty if unknown.
     """
 
     topics: tuple[str, ...]
@@ -63,7 +62,7 @@ class WorkDefinition:
 
     @classmethod
     def of(cls, spec: RunSpec) -> WorkDefinition:
-        """Return what a spec asks for."""
+        """Return the work of a spec."""
         return cls(
             topics=tuple(sorted(spec.source_topics)),
             partition=spec.source_partition,
@@ -74,7 +73,7 @@ class WorkDefinition:
 
     @classmethod
     def recorded(cls, record: RunRecord) -> WorkDefinition | None:
-        """Return what a record answers for; None in records of versions that did not say."""
+        """Return the work of a record; None for records of versions without it."""
         data = record.details.get(WORK)
         return None if data is None else cls.from_dict(data)
 
@@ -88,35 +87,37 @@ class WorkDefinition:
             sink=data.get(SINK),
             interval=tuple(data["interval"]) if "interval" in data else None,
             key=data.get("key"),
-            ranges=tuple(OffsetRange.from_list(one) for one in data.get("ranges", ())),
+            ranges=tuple(OffsetRange.from_list(offsets) for offsets in data.get("ranges", ())),
             advance=data.get("advance", False),
             origin=data.get(ORIGIN, ""),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: what does not apply is left out."""
-        found = {name: getattr(self, name) for name in _NAMES}
-        found["topics"] = list(self.topics)
-        found["interval"] = None if self.interval is None else list(self.interval)
-        found["ranges"] = [one.to_list() for one in self.ranges]
-        return {name: value for name, value in found.items() if value or (name == "partition" and value == 0)}
+        """Return the JSON form, without fields that do not apply."""
+        fields = {name: getattr(self, name) for name in _NAMES}
+        fields["topics"] = list(self.topics)
+        fields["interval"] = None if self.interval is None else list(self.interval)
+        fields["ranges"] = [offsets.to_list() for offsets in self.ranges]
+        return {
+            name: value for name, value in fields.items() if value or (name == "partition" and value == 0)
+        }
 
 
 def recorded_interval(record: RunRecord) -> tuple[str, str] | None:
-    """Return the data interval ``[start, end)`` that a record answers for, as ISO texts.
+    """Return the data interval ``[start, end)`` of a record, as ISO texts; None if there is none.
 
-    None where it has none, or where what stands there is not an interval: strangers' records are shown, too.
+    The record may be a stranger's.
     """
     work = record.details.get(WORK)
     interval = work.get("interval") if isinstance(work, Mapping) else None
-    if not isinstance(interval, (list, tuple)) or [type(one) for one in interval] != [str, str]:
+    if not isinstance(interval, (list, tuple)) or [type(end) for end in interval] != [str, str]:
         return None
     return interval[0], interval[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field in which a record's work is not what is asked for.
+    """One field in which two definitions differ.
 
     :param field: a field of :class:`WorkDefinition`.
     """
@@ -130,54 +131,54 @@ class Difference:
 
 
 def differences(recorded: WorkDefinition, asked: WorkDefinition) -> list[Difference]:
-    """Return every field in which two definitions differ. An origin is compared where both name one."""
-    found = []
+    """Return every field in which two definitions differ; origins count if both have one."""
+    different = []
     for name in _NAMES:
         was, now = getattr(recorded, name), getattr(asked, name)
         if was == now or (name == ORIGIN and not (was and now)):
             continue
-        found.append(
+        different.append(
             Difference(name, *(_ranges_texts(was, now) if name == "ranges" else (_text(was), _text(now))))
         )
-    return found
+    return different
 
 
 def disagreement(
     record: RunRecord, transactional_id: str, asked: WorkDefinition, but_for: Collection[str] = ()
 ) -> str | None:
-    """Return why a record does not answer for a run, and how to go on; None where it does.
+    """Return why a record does not answer for a run, and how to go on; None if it does.
 
     :param transactional_id: the run's.
     :param but_for: fields that may differ.
     """
     recorded = WorkDefinition.recorded(record)
     theirs = record.producer.transactional_id
-    said = []
+    reasons = []
     if theirs != transactional_id:
-        said.append(f"it was committed under transactional id {theirs!r}, not {transactional_id!r}")
+        reasons.append(f"it was committed under transactional id {theirs!r}, not {transactional_id!r}")
     if recorded is None:  # of a version that did not say: compare what it read
-        read = sorted({one.topic for one in record.ranges})
+        read = sorted({offsets.topic for offsets in record.ranges})
         if read and not set(read).intersection(asked.topics):
-            said.append(f"it read {', '.join(read)}, not {', '.join(asked.topics)}")
-        return f"{'; '.join(said)}. {_how_to_go_on([])}" if said else None
-    differing = [one for one in differences(recorded, asked) if one.field not in but_for]
-    said += [str(one) for one in differing]
-    return f"{'; '.join(said)}. {_how_to_go_on(differing)}" if said else None
+            reasons.append(f"it read {', '.join(read)}, not {', '.join(asked.topics)}")
+        return f"{'; '.join(reasons)}. {_how_to_go_on([])}" if reasons else None
+    differing = [difference for difference in differences(recorded, asked) if difference.field not in but_for]
+    reasons += [str(difference) for difference in differing]
+    return f"{'; '.join(reasons)}. {_how_to_go_on(differing)}" if reasons else None
 
 
 def as_named(record: RunRecord, fields: Mapping[str, Any]) -> WorkDefinition | None:
-    """Return a record's work as somebody describes it who only waits for it; None where it names none.
+    """Return a record's work with some fields as a waiting task names them; None if the record has none.
 
-    :param fields: some fields of :meth:`WorkDefinition.to_dict`; the others are taken as recorded.
+    :param fields: some fields of :meth:`WorkDefinition.to_dict`; the others are as recorded.
     """
     recorded = WorkDefinition.recorded(record)
     return None if recorded is None else WorkDefinition.from_dict({**recorded.to_dict(), **fields})
 
 
 def _how_to_go_on(differing: Sequence[Difference]) -> str:
-    fields = {one.field for one in differing}
+    fields = {difference.field for difference in differing}
     if ORIGIN in fields:
-        was = next(one.recorded for one in differing if one.field == ORIGIN)
+        was = next(difference.recorded for difference in differing if difference.field == ORIGIN)
         return (
             "Give each environment its own prefix and its own ledger; where this is the environment that "
             f"made the record, under another address, set [eos] origin to {was}"
@@ -219,10 +220,13 @@ def _text(value: Any) -> str:
 
 
 def _ranges_texts(was: Sequence[OffsetRange], now: Sequence[OffsetRange]) -> tuple[str, str]:
-    """Name only those that are not in both: there may be hundreds."""
+    """Name only the ranges that are not in both: there may be hundreds."""
 
     def text(ones: Sequence[OffsetRange], others: Sequence[OffsetRange]) -> str:
-        only = [one for one in ones if one not in others]
-        return ", ".join(f"{one.topic_partition} [{one.start}, {one.end})" for one in only) or "no others"
+        only = [offsets for offsets in ones if offsets not in others]
+        return (
+            ", ".join(f"{offsets.topic_partition} [{offsets.start}, {offsets.end})" for offsets in only)
+            or "no others"
+        )
 
     return text(was, now), text(now, was)

@@ -22,13 +22,14 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTa
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.delta_features import refuse_unwritable
+from airflow_eos.sinks.delta_rows import files_as_added
 from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     import deltalake
 
     from airflow_eos.model.delta_table import DeltaTable
-    from airflow_eos.model.table import DataFileMade
+    from airflow_eos.model.table import EarlierRows, TableCommit
     from airflow_eos.sinks.delta_files import DeltaFiles
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
@@ -148,32 +149,31 @@ class DeltaSink:
 
         return DeltaFiles.of(self.name, self._sink.uri, self._options, version.table, label)
 
-    def commit(
-        self,
-        version: Any,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
-        """Append files with the run's token as the version of its transaction, in one compare-and-set."""
+    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
+        """Look whether data files are there as they were added."""
+        files_as_added(version.table, replaces, self.name)
+
+    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
+        """Append files, and remove those that are replaced, with the run's token, in one compare-and-set."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import AddAction
+        from deltalake.transaction import AddAction, RemoveAction
 
-        run, table = published.runs[own], version.table
-        receipt = TableReceipt(table.version() + 1, len(files), sum(file.rows for file in files))
-        numbers = {"token": run.token, **({} if run.receipt is None else receipt.to_dict())}
+        table = version.table
+        receipt = change.receipt(table.version() + 1)
+        numbers = {"token": change.run.token, **({} if change.run.receipt is None else receipt.to_dict())}
         now = int(time.time() * 1000)
         properties = CommitProperties(
-            custom_metadata=dict(summary),
+            custom_metadata=dict(change.summary),
             max_commit_retries=0,
             app_transactions=[
-                Transaction(version.application_id(own, name), number, now)
+                Transaction(version.application_id(change.scope, name), number, now)
                 for name, number in numbers.items()
             ],
         )
-        actions = [AddAction(**json.loads(file.data)) for file in files]
+        removed = files_as_added(table, change.replaces, self.name)
+        actions = [AddAction(**json.loads(file.data)) for file in change.files]
+        actions += [RemoveAction(data_change=True, deletion_timestamp=now, **file) for file in removed]
         try:
             table.create_write_transaction(
                 actions,

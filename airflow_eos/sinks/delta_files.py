@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused
+from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types, table_columns
+from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     import deltalake
@@ -89,11 +90,19 @@ class DeltaFiles:
         """Write rows of the table's columns, a file for each partition.
 
         Names of data files are never used twice: what died leaves files that no commit names.
-        """
-        return [self._write(values, rows) for values, rows in self._parts(table)]
 
-    def _write(self, values: Mapping[str, str | None], rows: pa.Table) -> DataFileMade:
-        store = self._store()
+        :raises SendError: the store refused a file.
+        """
+        parts, store = self._parts(table), self._store()
+        try:
+            return [self._write(store, values, rows) for values, rows in parts]
+        except Exception as error:  # noqa: BLE001 - of any object store
+            reason = redacted(f"{type(error).__name__}: {error}", self.options)
+            raise SendError(f"{self.name}: a data file cannot be written: {reason}") from None
+
+    def _write(
+        self, store: pa.fs.FileSystem, values: Mapping[str, str | None], rows: pa.Table
+    ) -> DataFileMade:
         path = f"{self.label}-{uuid.uuid4()}.snappy.parquet"
         pq.write_table(rows, path, filesystem=store, compression="snappy")
         size = store.get_file_info(path).size

@@ -9,8 +9,8 @@ deletes the manifests of a commit that was answered with a refusal, also where a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.closeable import Closeable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_eos.model.iceberg_table import IcebergTable
-    from airflow_eos.model.table import DataFileMade
+    from airflow_eos.model.table import EarlierRows, TableCommit
     from airflow_eos.sinks.iceberg_files import IcebergFiles
 
 MAIN = "main"
@@ -57,7 +57,7 @@ class IcebergVersion:
 
 
 class IcebergSink(Closeable):
-    """Implements ``airflow_eos.ports.ReplacingSink``.
+    """Implements ``airflow_eos.ports.TableSink``.
 
     :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
@@ -136,47 +136,17 @@ class IcebergSink(Closeable):
             label,
         )
 
-    def commit(
-        self,
-        version: Any,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
-        """Append files and set the property, in one compare-and-set."""
-        return self._commit(version, files, published, summary, own, ())
-
-    def refuse_rewritten(self, version: Any, replaces: Sequence[TableReceipt]) -> None:
+    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
         """Look whether rows are there as they were written."""
         self._files_as_added(version, replaces)
 
-    def replace(
-        self,
-        version: Any,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-        replaces: Sequence[TableReceipt],
-    ) -> TableReceipt:
-        """As commit, and take the files out that other commits appended."""
-        removed = self._files_as_added(version, replaces)
-        return self._commit(version, files, published, summary, own, removed)
-
-    def _commit(
-        self,
-        version: Any,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-        removed: Sequence[DataFile],
-    ) -> TableReceipt:
+    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
+        """Append files, take out those that are replaced and set the property, in one compare-and-set."""
         from pyiceberg.exceptions import CommitFailedException
 
+        removed = self._files_as_added(version, change.replaces)
         try:
-            return self._append(version, files, published, summary, own, removed)
+            return self._send(version, change, removed)
         except CommitFailedException as error:
             raise TableMoved(self._reason(error, version)) from None
         except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
@@ -185,33 +155,22 @@ class IcebergSink(Closeable):
                 "table is looked at"
             ) from None
 
-    def _append(
-        self,
-        version: Any,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-        removed: Sequence[DataFile],
-    ) -> TableReceipt:
+    def _send(self, version: Any, change: TableCommit, removed: Sequence[DataFile]) -> TableReceipt:
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
 
         table = version.table
         transaction = table.transaction()
         update = transaction.update_snapshot(
-            snapshot_properties=dict(summary), branch=self._sink.branch or MAIN
+            snapshot_properties=dict(change.summary), branch=self._sink.branch or MAIN
         )
         append = update.overwrite() if removed else update.fast_append()
-        for file in files:
+        for file in change.files:
             append.append_data_file(pickle.loads(file.data))  # noqa: S301 - a task of this run made it
         for old in removed:
             append.delete_data_file(old)
         append.commit()  # into the transaction, not yet to the catalog
-        receipt = TableReceipt(append.snapshot_id, len(files), sum(file.rows for file in files))
-        run = published.runs[own]
-        if run.receipt is not None:
-            published = published.with_run(own, replace(run, receipt=receipt))
-        transaction.set_properties({self._property: published.to_json()})
+        receipt = change.receipt(append.snapshot_id)
+        transaction.set_properties({self._property: change.published_with(receipt).to_json()})
         requirements = (
             *transaction._requirements,  # noqa: SLF001 - with the head of the branch
             AssertTableUUID(uuid=table.metadata.table_uuid),
@@ -221,9 +180,10 @@ class IcebergSink(Closeable):
         table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
         return receipt
 
-    def _files_as_added(self, version: Any, receipts: Sequence[TableReceipt]) -> list[DataFile]:
+    def _files_as_added(self, version: Any, replaces: Sequence[EarlierRows]) -> list[DataFile]:
         from airflow_eos.sinks.iceberg_rows import files_as_added
 
+        receipts = [rows.receipt for rows in replaces]
         return files_as_added(version.table, self._sink.branch or MAIN, receipts, self.name)
 
     def _name_hint(self) -> str:

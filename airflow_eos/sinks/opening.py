@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
@@ -11,7 +13,7 @@ from airflow_eos.model.postgres_table import PostgresTable
 
 if TYPE_CHECKING:
     from airflow_eos.model.sink_table import SinkTable
-    from airflow_eos.ports import TableSink
+    from airflow_eos.ports import TableSink, TableVersion
 
 
 def open_table(sink: SinkTable, property_name: str) -> TableSink:
@@ -40,3 +42,13 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
             return PostgresSink(sink, property_name)
         case _:
             raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")
+
+
+def load_table(sink: SinkTable) -> TableVersion:
+    """Return a table as it is now, and give up the connections to its catalog.
+
+    :raises UnknownTable: there is none, or it is not of a kind that can be written.
+    """
+    opened = open_table(sink, property_name="")
+    with opened if isinstance(opened, Closeable) else nullcontext():
+        return opened.load()

@@ -36,7 +36,8 @@ _CREATE_CONTROL = sql.SQL(
 )"""
 ).format(CONTROL_TABLE)
 _RELATION = """SELECT c.oid, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT'),
-    has_any_column_privilege(c.oid, 'UPDATE') AND has_any_column_privilege(c.oid, 'SELECT')
+    has_any_column_privilege(c.oid, 'UPDATE') AND has_any_column_privilege(c.oid, 'SELECT'),
+    has_table_privilege(c.oid, 'DELETE') AND has_any_column_privilege(c.oid, 'SELECT')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"""
 _COLUMNS = """SELECT a.attname, format_type(a.atttypid, a.atttypmod),
     CASE WHEN b.typnamespace = 'pg_catalog'::regnamespace THEN b.typname ELSE '' END,
@@ -94,7 +95,7 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
             f"{sink} does not exist: create the table {sink.name!r}, or correct sink=PostgresTable(...); "
             "names are spelt as the catalog has them, small letters unless they were quoted"
         )
-    oid, kind, persistence, inserts, updates = relation
+    oid, kind, persistence, inserts, updates, deletes = relation
     if kind not in ("r", "p"):
         raise UnknownTable(f"{sink} is a view, a foreign table or the like; a table can be written")
     if persistence != "p":
@@ -103,7 +104,10 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
             f"ALTER TABLE {sink.name} SET LOGGED"
         )
     needed = "INSERT" if sink.mode == "append" else "SELECT, INSERT, UPDATE"
-    if not inserts or (sink.mode == "upsert" and not updates):
+    replaces = sink.reprocess == "replace"
+    if replaces:
+        needed = "SELECT, INSERT, DELETE"
+    if not inserts or (sink.mode == "upsert" and not updates) or (replaces and not deletes):
         raise AuthorizationFailed(f"{sink}: this role may not write it: GRANT {needed} ON {sink.name} TO ...")
     columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
     _check_key(connection, sink, oid)

@@ -14,9 +14,14 @@ from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types
 from airflow_eos.sinks.postgres_columns import TargetColumn, csv_chunks, rows_of, wanted_schema
-from airflow_eos.sinks.postgres_session import FILE_SETTING, SCHEMA, final_error, is_final, transaction
-
-_FLUSH_BYTES = 64 << 20
+from airflow_eos.sinks.postgres_session import (
+    FILE_SETTING,
+    SCHEMA,
+    final_error,
+    is_final,
+    reason,
+    transaction,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class PostgresRows:
     :param staging: table that takes the rows.
     :param target: columns of the table that they are for.
     :param key: columns that need a value.
+    :param flush_bytes: bytes of rows that one COPY takes, about.
     """
 
     name: str
@@ -61,6 +67,7 @@ class PostgresRows:
     staging: str
     target: tuple[TargetColumn, ...]
     key: tuple[str, ...]
+    flush_bytes: int = 64 << 20
 
     def columns(self, result: Any) -> pa.Table | None:
         """Return the rows of an Arrow process in the table's columns; what is left out takes its default."""
@@ -102,15 +109,12 @@ class PostgresRows:
             ) from None
         except psycopg.Error as error:
             if not is_final(error):
-                raise
-            refused = final_error(error, self.name)
+                raise SendError(
+                    f"{self.name}: rows cannot be staged: {reason(error, self.properties)}"
+                ) from None
+            refused = final_error(error, self.name, self.properties)
             if isinstance(refused, TableRefused):
                 place = error.diag.context
                 raise RecordRefused(refused.message + (f" ({place})" if place else "")) from None
             raise refused from None
         return [DataFileMade(staged.to_bytes(), table.num_rows, size)]
-
-    @property
-    def flush_bytes(self) -> int:
-        """Bytes of rows that one COPY takes."""
-        return _FLUSH_BYTES

@@ -7,6 +7,8 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosError, TableRefused
+from airflow_eos.model.sink_table import secrets_of
+from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     import psycopg
@@ -50,9 +52,20 @@ def transaction(properties: Mapping[str, str], name: str) -> Iterator[psycopg.Co
         # Nothing is prepared: a pooler may give each transaction another server process.
         connection = psycopg.connect(parameters, prepare_threshold=None)
     except psycopg.ProgrammingError as error:
-        raise ConfigurationError(f"{name}: the connection's properties are not valid: {error}") from None
+        raise ConfigurationError(
+            f"{name}: the connection's properties are not valid: {reason(error, properties)}"
+        ) from None
     with closing(connection), connection:  # a commit that fails leaves it open
         yield connection
+
+
+def reason(error: Exception, properties: Mapping[str, str] | None) -> str:
+    """Return the text of an error without the secrets of the connection.
+
+    libpq repeats values that it cannot read, and poolers what they were given. Host, port and user stay.
+    Whoever raises another error with this text does so ``from None``: a traceback shows the cause.
+    """
+    return redacted(str(error), secrets_of(properties))
 
 
 def is_final(error: psycopg.Error) -> bool:
@@ -61,11 +74,15 @@ def is_final(error: psycopg.Error) -> bool:
     return state is not None and not state.startswith(_PASSING)
 
 
-def final_error(error: psycopg.Error, name: str) -> EosError:
-    """Return the error of this package for a statement that was refused; see :func:`is_final`."""
+def final_error(error: psycopg.Error, name: str, properties: Mapping[str, str] | None) -> EosError:
+    """Return the error of this package for a statement that was refused; see :func:`is_final`.
+
+    :param properties: of the connection; none of its secrets is in the error.
+    """
     diagnosis = error.diag
     lines = (diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint)
     text = "; ".join(line for line in lines if line) or str(error)
+    text = redacted(text, secrets_of(properties))
     if error.sqlstate == _INSUFFICIENT_PRIVILEGE:
         return AuthorizationFailed(
             f"{name}: {text}. docs/postgres-tables.md lists the GRANTs that a run needs"

@@ -10,9 +10,8 @@ import json
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -21,7 +20,7 @@ from psycopg import sql
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import EosError, OutcomeUnknown, SendError, StagedRowsLost, TableRefused
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.table import DataFileMade, PublishedRuns, TableReceipt
+from airflow_eos.model.table import DataFileMade, EarlierRows, TableCommit, TableReceipt
 from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.postgres_catalog import (
     CONTROL_TABLE,
@@ -39,8 +38,10 @@ from airflow_eos.sinks.postgres_session import (
     SCHEMA,
     final_error,
     is_final,
+    reason,
     transaction,
 )
+from airflow_eos.sinks.postgres_written import refuse_rewritten
 
 log = logging.getLogger(__name__)
 
@@ -78,18 +79,24 @@ class PostgresSink(Closeable):
 
     def load(self) -> PostgresVersion:
         """Look at the table now."""
+        with self._looking() as connection:
+            make_control_table(connection, self.name)
+            target = find_target(connection, self._sink)
+            return find_version(connection, target, self._pipeline)
+
+    @contextmanager
+    def _looking(self) -> Iterator[psycopg.Connection[Any]]:
+        """Open a transaction in which nothing is published: a retry may always look again."""
         try:
             with self._transaction() as connection:
-                make_control_table(connection, self.name)
-                target = find_target(connection, self._sink)
-                return find_version(connection, target, self._pipeline)
+                yield connection
         except EosError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of any server, of any pooler
             raise OutcomeUnknown(
-                f"{self.name}: the database did not say what the table holds ({type(error).__name__}: "
-                f"{error}); a retry asks again"
-            ) from error
+                f"{self.name}: the database did not say what the table holds ({self._reason(error)}); a "
+                "retry asks again"
+            ) from None
 
     def writer(self, version: Any, label: str) -> PostgresRows:
         """Make the table that takes an attempt's rows, and return what stages them."""
@@ -109,49 +116,58 @@ class PostgresSink(Closeable):
                     )
                 )
         except psycopg.Error as error:
-            raise SendError(f"{self.name}: no table for its staged rows can be made: {error}") from error
+            raise SendError(
+                f"{self.name}: no table for its staged rows can be made: {self._reason(error)}"
+            ) from None
         self._staging.add(staging)
         return PostgresRows(
             self.name, self._sink.properties or {}, staging, version.target.columns, tuple(self._sink.key)
         )
 
-    def commit(
-        self,
-        version: Any,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
-        """Publish staged rows and say so, in one transaction."""
-        staged = [StagedRows.of(file) for file in files]
+    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:  # noqa: ARG002
+        """Look whether rows are there as they were written."""
+        with self._looking() as connection:
+            refuse_rewritten(connection, self._sink, replaces)
+
+    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
+        """Publish staged rows, delete those that they replace, and say so, in one transaction."""
+        staged = [StagedRows.of(file) for file in change.files]
         try:
             with self._transaction() as connection:
-                self._check_staged(connection, files, staged)
+                self._check_staged(connection, change.files, staged)
                 try:
-                    if staged:
+                    if staged or change.replaces:
                         self._lock_target(connection, version.target)
                     self._lock_version(connection, version)
                 except psycopg.errors.UndefinedTable as error:
-                    raise TableMoved(str(error)) from error
+                    raise TableMoved(self._reason(error)) from None
+                refuse_rewritten(connection, self._sink, change.replaces, delete=True)
                 rows = self._insert(connection, staged)
                 ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
-                receipt = TableReceipt(snapshot, len(files), rows)
-                run = published.runs[own]
-                if run.receipt is not None:
-                    published = published.with_run(own, replace(run, receipt=receipt))
+                receipt = TableReceipt(snapshot, len(staged), rows)
+                published = change.published_with(receipt)
                 connection.execute(
                     sql.SQL(
                         "UPDATE {} SET version = version + 1, runs = %s, last_run = %s "
                         "WHERE target = %s AND pipeline = %s"
                     ).format(CONTROL_TABLE),
-                    (published.to_json(), json.dumps(dict(summary)), version.target.oid, self._pipeline),
+                    (
+                        published.to_json(),
+                        json.dumps(dict(change.summary)),
+                        version.target.oid,
+                        self._pipeline,
+                    ),
                 )
                 # What is deferred to the commit is refused before it.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 self._drop(connection, {rows_of.table for rows_of in staged})
         except _CONFLICTS as error:
-            raise TableMoved(str(error)) from error
+            raise TableMoved(self._reason(error)) from None
+        except psycopg.Error as error:
+            raise OutcomeUnknown(
+                f"{self.name}: the database did not say what became of a commit ({self._reason(error)}); the "
+                "table is looked at"
+            ) from None
         return receipt
 
     def close(self) -> None:
@@ -163,7 +179,7 @@ class PostgresSink(Closeable):
             with self._transaction() as connection:
                 self._drop(connection, staging)
         except Exception as error:  # noqa: BLE001 - a later attempt drops them
-            log.info("%s: staged rows were not dropped: %s", self.name, error)
+            log.info("%s: staged rows were not dropped: %s", self.name, self._reason(error))
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -176,7 +192,10 @@ class PostgresSink(Closeable):
         except psycopg.Error as error:
             if isinstance(error, _CONFLICTS) or not is_final(error):
                 raise
-            raise final_error(error, self.name) from error
+            raise final_error(error, self.name, self._sink.properties) from None
+
+    def _reason(self, error: Exception) -> str:
+        return f"{type(error).__name__}: {reason(error, self._sink.properties)}"
 
     # -- parts of a commit --
 

@@ -8,7 +8,7 @@
     receipts = plane.send(sealed, identity, timeout=240)
     plane.release(sealed)
 
-Classic sessions and Spark Connect alike: nothing here needs a SparkContext. Code reaches executors by itself.
+Works on classic sessions and on Spark Connect: nothing here needs a SparkContext.
 """
 
 from __future__ import annotations

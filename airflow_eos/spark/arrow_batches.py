@@ -1,8 +1,8 @@
-"""How many rows Spark puts into an Arrow batch on their way to the seal task.
+"""The number of rows in the Arrow batches that Spark gives to the seal task.
 
-Spark ends a batch by its rows (10,000) or its bytes, and asks for the bytes behind each row. For a nested
-column, as ``headers``, that costs more than all else that is done with the row. So rows with such columns are
-counted only, and a batch has few of them.
+Spark ends a batch by its rows (10,000) or its bytes, and computes the bytes after each row. For a nested
+column, such as ``headers``, that costs more than the rest of the work on the row. Rows with such columns are
+therefore only counted, and a batch has few of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_COUNTED = str(2**31 - 1)
 
 
 def settings_of_few_rows(spark: SparkSession) -> Mapping[str, str]:
-    """Return Spark's settings for batches of :data:`ROWS`; none in a session that sets a bound itself."""
+    """Return Spark's settings for batches of :data:`ROWS`; empty if the session sets a bound itself."""
     if any(spark.conf.get(name, None) is not None for name in (_MOST_ROWS, _MOST_BYTES)):
         return {}
     return {_MOST_ROWS: str(ROWS), _MOST_BYTES: _NOT_COUNTED}

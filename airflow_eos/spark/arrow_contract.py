@@ -1,7 +1,7 @@
-"""The sink contract for Arrow results: the same columns and rules as :mod:`airflow_eos.spark.frame_contract`.
+"""The sink contract for Arrow results: columns and rules of :mod:`airflow_eos.spark.frame_contract`.
 
-Wider Arrow types of the same meaning are welcome: large and view strings, dictionaries, any integer width
-that fits a partition number, any timestamp unit with a time zone.
+It accepts wider Arrow types of the same meaning: large and view strings, dictionaries, any integer width that
+fits a partition number, any timestamp unit with a time zone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", p
 
 
 def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str]) -> pa.Table | None:
-    """Return what an Arrow process returned, in the sealer's types; None when there are no rows.
+    """Return the result of an Arrow process in the sealer's types; None if there are no rows.
 
     :param result: a pyarrow record batch or table, a pandas or polars data frame, or None.
-    :raises ProcessFailed: naming column, type and what to do.
+    :raises ProcessFailed: names column, type and what to do.
     """
     table = returned_table(result)
     if table is None:
@@ -52,7 +52,7 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
 
 
 def _routed(topic: pa.ChunkedArray, sink_topic: str, source_topics: Sequence[str]) -> pa.ChunkedArray:
-    """Both a topic that was read and no topic at all mean the sink topic."""
+    """Replace source topics and missing topics by the sink topic."""
     others = pa.array([t for t in source_topics if t != sink_topic], pa.string())
     unrouted = pc.or_kleene(pc.is_null(topic), pc.is_in(topic, value_set=others))
     return pc.if_else(unrouted, sink_topic, topic)

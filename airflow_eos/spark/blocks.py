@@ -1,15 +1,15 @@
-"""Sealed rows where they are kept: the blocks of a DataFrame, or of bytes that Spark need not understand.
+"""The blocks of sealed rows: of a DataFrame, or of bytes that Spark does not interpret.
 
 Arrow processes of a local session need no DataFrame: no plan, no generated code, no Arrow stream in the JVM,
-and two jobs instead of four. The first reads, transforms, seals, shuffles, keeps the blocks and reads their
-heads; the second sends. What is kept, counted and refused is the same for both. Sessions on clusters take the
-DataFrame: there the other way was not tried against lost executors.
+and two jobs instead of four. The first job reads, transforms, seals, shuffles, keeps the blocks and reads
+their heads; the second one sends. Sessions on clusters use the DataFrame: the other way is not tested against
+lost executors.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,18 +17,18 @@ import pyarrow as pa
 
 from airflow_eos.spark import opaque_rows
 from airflow_eos.spark.local_python import is_local
-from airflow_eos.spark.placement import route
+from airflow_eos.spark.placement import OwnerLayout, route
 from airflow_eos.spark.sealed_blocks import COUNTED, BlockCounts, count_blocks, read_manifest
 from airflow_eos.spark.sealing import ArrowSealing
 from airflow_eos.spark.send_task import ANSWER_DDL, STREAM_ORDER
-from airflow_eos.spark.session import checkpointed, free_checkpoint, free_elements, is_connect, settings
+from airflow_eos.spark.session import checkpointed, free_blocks, free_checkpoint, is_connect, settings
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.spark.seal_task import ArrowSealTask
-    from airflow_eos.spark.sealing import Sealing
+    from airflow_eos.spark.sealing import ArrowTasks, SealedFrame, Sealing
     from airflow_eos.spark.send_task import SendTask
     from airflow_eos.spark.single_evaluation import SingleEvaluation
 
@@ -42,62 +42,61 @@ _KEY_BYTES = 8
 
 
 class Blocks(Protocol):
-    """Sealed rows, those of owner task i in partition i."""
+    """Sealed rows: those of owner task i are in partition i."""
 
     source: Any
     """What they are computed from."""
+    layout: OwnerLayout
+    """Which task owns which target partition."""
 
     def keep(self, *, replicated: bool) -> BlockCounts:
-        """Materialise them on the executors, cut off from what they are computed from, and count them.
+        """Materialise the rows on the executors, cut off from their source, and count them.
 
-        :param replicated: two replicas: losing an executor then costs no new seal.
-        :raises InconsistentSeal: saying what does not fit.
+        :param replicated: keep two replicas, so that the loss of an executor needs no new seal.
+        :raises InconsistentSeal: says what does not fit.
         """
 
     def send(self, task: SendTask) -> list[str]:
-        """Run a task per owner; return what they answer."""
+        """Run a task per owner; return the tasks' answers."""
 
     def batches(self) -> list[bytes]:
-        """Return what stands in the rows that are no trailers: of a table, few and small."""
+        """Return the batches, without trailers; for tables, which have few and small ones."""
 
     def free(self) -> None:
-        """Free what was materialised; never raises."""
+        """Free the materialised rows; never raises."""
 
 
 def planned_blocks(spark: SparkSession, sealing: Sealing, evaluation: SingleEvaluation) -> Blocks:
-    """Return the blocks of a seal, not yet kept; an author's function on DataFrames is called here.
+    """Return the blocks of a seal, not materialised yet; calls an author's function on DataFrames.
 
     :raises ConfigurationError: ``evaluation`` does not admit the plan.
     """
     if isinstance(sealing, ArrowSealing) and is_opaque(spark):
-        task, count = sealing.task()
-        return OpaqueBlocks(spark, _routed(spark, task, count, sealing.layout.tasks))
+        return OpaqueBlocks(spark, sealing.tasks())
     rows = sealing.rows()
-    evaluation.admit(rows)
-    return FrameBlocks(spark, route(rows, sealing.layout.tasks, "owner"), sealing.session_settings)
+    evaluation.admit(rows.frame)
+    return FrameBlocks(spark, rows)
 
 
 def is_opaque(spark: SparkSession) -> bool:
-    """Whether Arrow processes do without a DataFrame in this session."""
+    """Return whether Arrow processes need no DataFrame in this session."""
     if is_connect(spark) or not is_local(spark.sparkContext.master):
         return False
     return spark.sparkContext.getConf().get(SWITCH, "true") != "false"
 
 
 class FrameBlocks:
-    """Implements :class:`Blocks` by a local checkpoint of a DataFrame, classic or Connect.
+    """Implements :class:`Blocks` by a local checkpoint of a DataFrame, classic or Connect."""
 
-    :param session_settings: Spark's, while the rows are computed.
-    """
-
-    def __init__(self, spark: SparkSession, source: DataFrame, session_settings: Mapping[str, str]) -> None:
+    def __init__(self, spark: SparkSession, rows: SealedFrame) -> None:
         self._spark = spark
-        self._settings = session_settings
-        self.source = source
+        self._settings = rows.session_settings
+        self.layout = rows.layout
+        self.source = route(rows.frame, rows.layout.tasks, "owner")
         self.frame: DataFrame | None = None
 
     def keep(self, *, replicated: bool) -> BlockCounts:
-        """Keep them by one action, count them by another."""
+        """Materialise by one action, count by another one."""
         from pyspark import StorageLevel
 
         level = StorageLevel.MEMORY_AND_DISK_2 if replicated else StorageLevel.MEMORY_AND_DISK
@@ -115,7 +114,7 @@ class FrameBlocks:
             return [row.answer for row in frame.mapInArrow(task, ANSWER_DDL).collect()]
 
     def batches(self) -> list[bytes]:
-        """Collect them."""
+        """Collect the batches."""
         assert self.frame is not None, "they are kept"
         named = self.frame.where("topic is not null and batch is not null")
         return [bytes(row.batch) for row in named.select("batch").collect()]
@@ -129,12 +128,13 @@ class FrameBlocks:
 class OpaqueBlocks:
     """Implements :class:`Blocks` by a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
 
-    def __init__(self, spark: SparkSession, source: RDD[bytes]) -> None:
+    def __init__(self, spark: SparkSession, tasks: ArrowTasks) -> None:
         self._spark = spark
-        self.source = source
+        self.layout = tasks.layout
+        self.source = _routed(spark, tasks.task, tasks.count, tasks.layout.tasks)
 
     def keep(self, *, replicated: bool) -> BlockCounts:
-        """Keep and count them by one action."""
+        """Materialise and count by one action."""
         from pyspark import StorageLevel
 
         # Kept as they are, bytes: nothing is to be serialised.
@@ -146,7 +146,7 @@ class OpaqueBlocks:
         return count_blocks(pa.Table.from_arrays(arrays, schema=COUNTED))
 
     def send(self, task: SendTask) -> list[str]:
-        """Send by one narrow job; where an owner's elements are many, Spark sorts them."""
+        """Send by one narrow job; Spark sorts first if an owner has many batches."""
         if task.streamed:
             sorted_rows = self._frame().sortWithinPartitions("value")
             with settings(self._spark, _SEND_SETTINGS):
@@ -154,12 +154,12 @@ class OpaqueBlocks:
         return list(self.source.mapPartitionsWithIndex(_SendElements(task)).collect())
 
     def batches(self) -> list[bytes]:
-        """Collect them."""
+        """Collect the batches."""
         return list(self.source.mapPartitionsWithIndex(_batches).collect())
 
     def free(self) -> None:
         """Free the blocks."""
-        free_elements(self.source)
+        free_blocks(self.source.unpersist)
 
     def _frame(self) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -186,7 +186,7 @@ def _routed(spark: SparkSession, task: ArrowSealTask, count: int, owners: int) -
 
 @dataclass(frozen=True, slots=True)
 class _SealPart:
-    """Does task i in partition i; yields the number of an owner and an element for it in turn."""
+    """Runs seal task i in partition i; yields the number of an owner and an element in turn."""
 
     task: ArrowSealTask = field(repr=False)
 
@@ -215,8 +215,6 @@ def _batches(_number: int, elements: Iterable[bytes]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _SendElements:
-    """Sends an owner's elements; yields answers."""
-
     task: SendTask = field(repr=False)
 
     def __call__(self, _number: int, elements: Iterable[bytes]) -> Iterator[str]:
@@ -226,10 +224,8 @@ class _SendElements:
 
 @dataclass(frozen=True, slots=True)
 class _SendSorted:
-    """Sends an owner's elements as Arrow brings them, in the order of the log."""
-
     task: SendTask = field(repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        elements = (one.as_py() for batch in batches for one in batch.column(0))
+        elements = (value.as_py() for batch in batches for value in batch.column(0))
         return self.task(opaque_rows.unpacked(elements))

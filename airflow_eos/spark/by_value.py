@@ -1,7 +1,6 @@
-"""Pickles whole modules by value where executors cannot import them.
+"""Pickles modules by value that executors cannot import, such as a Dag file.
 
-A Dag file is no module that executors could import, so functions in it must travel as code. Installed modules
-are left alone: executors have them, or the author ships them.
+Installed modules are pickled by name: executors have them, or the author ships them.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _holders: Counter[str] = Counter()
 
 
 def pickled_by_value(process: Callable[..., Any]) -> AbstractContextManager[None]:
-    """Let cloudpickle take everything of the function's module by value, in this block."""
+    """Let cloudpickle pickle the function's module by value, in this block."""
     module = _module_of(process)
     return nullcontext() if module is None else module_by_value(module)
 
 
 @contextmanager
 def module_by_value(module: ModuleType) -> Iterator[None]:
-    """Let cloudpickle take a module's functions and classes by value, in this block."""
+    """Let cloudpickle pickle a module's functions and classes by value, in this block."""
     from pyspark import cloudpickle
 
     name = module.__name__
@@ -51,7 +50,7 @@ def module_by_value(module: ModuleType) -> Iterator[None]:
 
 
 def _module_of(process: Callable[..., Any]) -> ModuleType | None:
-    """Return the module, None when executors can be expected to import it or it travels by value anyway."""
+    """Return the module; None if executors can import it, or it is pickled by value anyway."""
     while isinstance(process, functools.partial):
         process = process.func
     name = getattr(process, "__module__", None) or type(process).__module__

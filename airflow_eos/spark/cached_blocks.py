@@ -1,8 +1,8 @@
-"""Where the blocks of cached DataFrames are: a block that appears somewhere else was computed again.
+"""The places of the blocks of cached DataFrames; a block in another place was computed again.
 
-An executor that finds no block computes it, keeps it, and tells the driver before its task goes on. So the
-places tell of a second evaluation also while the driver still waits to hear that an executor is lost: the
-cluster manager may take seconds to say so.
+An executor that does not find a block computes it, keeps it, and reports it to the driver before its task
+goes on. The places therefore show a second evaluation even before the cluster manager has reported the loss
+of an executor, which may take seconds.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ Places = Mapping[int, frozenset[str]]
 
 
 class CachedBlocks:
-    """The blocks of everything that a classic session keeps, as the driver has them when this is made."""
+    """The blocks of all cached DataFrames of a classic session, as the driver knows them at construction."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self._before = {number: self._places(rdd) for number, rdd in self._kept().items()}
 
     def computed_twice(self, rdds: Collection[int]) -> str | None:
-        """Return which cached block has been computed twice since, for messages; None: none has.
+        """Return a cached block that was computed twice since then, as text; None if there is none.
 
-        :param rdds: ids of the RDDs that were read; others are not looked at.
+        :param rdds: ids of the RDDs that were read; others are ignored.
         """
         kept = self._kept()
         for number in sorted(kept.keys() & set(rdds)):

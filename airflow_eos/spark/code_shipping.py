@@ -1,7 +1,7 @@
-"""Brings this package, and kafka-python, to executors that have neither: once per session, by Spark itself.
+"""Ships this package and kafka-python to executors that lack them: once per session, by Spark.
 
-Executors still need what is compiled: pyarrow, numpy and google-crc32c; the preflight checks it. lz4 is
-needed where records are compressed with it.
+Compiled packages are not shipped: executors need pyarrow, numpy and google-crc32c, and lz4 for records
+compressed with it. The preflight checks this.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _lock = threading.Lock()
 def ship_code(spark: SparkSession) -> str:
     """Add this package and kafka-python to the session's Python files; return the content's hash.
 
-    Does nothing when the session has them already. Executors import the shipped code before their own, so
+    Does nothing if the session has them already. Executors import the shipped code before their own, so
     driver and executors run the same version.
     """
     with _lock:
@@ -84,10 +84,10 @@ def ship_code(spark: SparkSession) -> str:
 
 
 def driver_archive() -> Path:
-    """Return an archive with all a driver needs of ours, and kafka-python: for ``--py-files``.
+    """Return an archive of this package and kafka-python for a driver, for ``--py-files``.
 
-    It lives as long as this process. The driver still needs what is compiled: confluent-kafka, and what
-    executors need.
+    It exists as long as this process. The driver still needs confluent-kafka and the compiled packages of
+    executors.
     """
     files = [file.read_bytes() for _, file in _our_files(_DRIVERS)]
     digest = hashlib.sha256(b"".join(files)).hexdigest()[:12]
@@ -96,11 +96,11 @@ def driver_archive() -> Path:
 
 @lru_cache(maxsize=2)
 def _archive(name: str, entries: tuple[str, ...]) -> Path:
-    """Zip the code, compiled, into a file that lives as long as this process: new executors come for it.
+    """Zip the compiled code into a file that exists as long as this process, because new executors fetch it.
 
-    Python does not keep what it compiles from a zip, so each worker process would compile kafka-python again.
-    Its sources stay out: kafka-python reads a hundred schema files, each through the archive's whole table of
-    contents. Ours come along, for tracebacks.
+    Python does not keep the code that it compiles from a zip, so each worker process would compile
+    kafka-python again. Its sources are left out: kafka-python reads a hundred schema files, each through the
+    archive's whole table of contents. Our sources are included, for tracebacks.
     """
     folder = Path(tempfile.mkdtemp(prefix="airflow-eos-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -122,7 +122,7 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 
 def _compiled(name: str, path: Path) -> bytes:
-    """Return the module's code in the form that is never compared with a source (PEP 552)."""
+    """Return the module's code in the unchecked form, never compared with a source (PEP 552)."""
     source = path.read_bytes()
     code = _cached_code(path)
     if code is None:
@@ -133,7 +133,7 @@ def _compiled(name: str, path: Path) -> bytes:
 
 
 def _cached_code(path: Path) -> bytes | None:
-    """Return the code that Python has cached beside the source, None when there is none or an old one."""
+    """Return the code that Python has cached beside the source; None if there is none, or it is outdated."""
     try:
         data = Path(importlib.util.cache_from_source(str(path))).read_bytes()
         status = path.stat()

@@ -1,8 +1,8 @@
-"""SparkDataPlane: seals a planned run on Spark and sends it; what the run protocol calls.
+"""Seals a planned run on Spark and sends it.
 
-The protocol decides when and under which identity; this class knows nothing of transactions. Sealing writes
-nothing to Kafka and may be repeated by Spark as often as it likes. Sending is one job with one stage over
-blocks that lie on the executors: no transform runs, no shuffle, no second attempt.
+The run protocol decides when, and under which identity; this module knows nothing of transactions. Sealing
+writes nothing to Kafka, so Spark may repeat it. Sending is one job with one stage over blocks that are on the
+executors: no transform, no shuffle, no second attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, r
 from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, failing_records, named
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
-from airflow_eos.spark.sealing import make_sealing
+from airflow_eos.spark.sealing import sealing_class
 from airflow_eos.spark.session import cancel_tag, executed_once, speculates, tagged
 from airflow_eos.spark.set_aside import SECONDS as SET_ASIDE_SECONDS
 from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from airflow_eos.ports import TableWriter
     from airflow_eos.spark.blocks import Blocks
     from airflow_eos.spark.dead_letters import DeadLetterRule
-    from airflow_eos.spark.placement import OwnerLayout
     from airflow_eos.spark.sealing import Sealing
     from airflow_eos.spark.single_evaluation import SingleEvaluation
 
@@ -65,13 +64,11 @@ class SealedBlocks:
     """Sealed batches on the executors.
 
     :param blocks: one partition per owner task; see :mod:`airflow_eos.spark.sealed_rows`.
-    :param layout: which task owns which partition.
     :param attempts: the attempt whose rows the manifest counted, per seal task.
     """
 
     manifest: SealedManifest
     blocks: Blocks
-    layout: OwnerLayout
     attempts: Mapping[int, int]
 
     @property
@@ -79,23 +76,20 @@ class SealedBlocks:
         """Bytes of the owner task that has most to send."""
         sizes: Counter[int] = Counter()
         for target in self.manifest.targets:
-            sizes[self.layout.owner(target.topic, target.partition)] += target.size
+            sizes[self.blocks.layout.owner(target.topic, target.partition)] += target.size
         return max(sizes.values(), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class SealedFiles:
-    """Data files of a table, written by the tasks that were counted; nothing is left on the executors."""
+    """Data files of a table, written by the counted tasks; the executors hold nothing any more."""
 
     manifest: SealedManifest
     files: tuple[DataFileMade, ...]
 
 
 def _files_of(sealed: SealedBlocks) -> SealedFiles:
-    """Take the names of data files out of the blocks that hold them, and free these.
-
-    :raises InconsistentSeal: blocks are gone, or are not those that were counted.
-    """
+    """Read the names of data files from their blocks, and free the blocks."""
     manifest = sealed.manifest
     try:
         named = [pickle.loads(data) for data in sealed.blocks.batches()]  # noqa: S301 - tasks of ours
@@ -114,7 +108,7 @@ def _files_of(sealed: SealedBlocks) -> SealedFiles:
 class SparkDataPlane:
     """Implements ``airflow_eos.ports.SealAndSend`` on a Spark session, classic or Connect.
 
-    :param spark: the author's session; its settings are left as they were.
+    :param spark: the author's session; its settings are restored.
     :param spec: the run; its client configuration reaches executors only inside serialised tasks.
     :param process: ``process(df)`` or ``process(df, run)``; see :mod:`airflow_eos.spark.process`.
     """
@@ -139,8 +133,8 @@ class SparkDataPlane:
     def preflight(self) -> Mapping[str, Any]:
         """Check executors, once per session; return versions and the application id.
 
-        :raises EnvironmentMismatch: listing host and fix.
-        :raises RunFailed: executors were lost, or this was cancelled.
+        :raises EnvironmentMismatch: names host and fix.
+        :raises RunFailed: executors were lost, or the run was cancelled.
         """
         self._check_cancelled()
         return self._environment().to_dict()
@@ -148,11 +142,11 @@ class SparkDataPlane:
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> SealedBlocks | SealedFiles:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
-        :param writer: writes data files in the tasks, where the sink is a table.
-        :raises ProcessFailed: the author's function raised, or returned what the sink cannot write.
+        :param writer: writes data files in the tasks, if the sink is a table.
+        :raises ProcessFailed: the author's function raised, or returned rows that the sink cannot take.
         :raises RecordRefused: the settings of a target topic refuse a record.
         :raises UnknownTopic: a target topic does not exist.
-        :raises RunFailed: Spark could not do it.
+        :raises RunFailed: a Spark job failed.
         """
         environment = self._environment()
         self._check_cancelled()
@@ -178,10 +172,10 @@ class SparkDataPlane:
     def send(
         self, sealed: SealedBlocks, identity: ProducerIdentity, timeout: float
     ) -> Sequence[PartitionReceipt]:
-        """Write all sealed batches under ``identity``, within ``timeout`` seconds; one receipt per target.
+        """Write all sealed batches under ``identity``, within ``timeout`` seconds; return the receipts.
 
         :raises SendError: a writer failed; some batches may have been written.
-        :raises SealedBlockLost: sealed batches are gone, or are not those that the manifest counted.
+        :raises SealedBlockLost: sealed batches are lost, or are not the ones that the manifest counted.
         """
         from airflow_eos.spark.send_task import SECOND_ATTEMPT_WAIT, SendTask, read_answers
 
@@ -224,7 +218,7 @@ class SparkDataPlane:
             watchdog.cancel()
 
     def release(self, sealed: SealedBlocks | SealedFiles) -> None:
-        """Free the materialised blocks. Data files stay; the table's upkeep removes those of no commit."""
+        """Free the materialised blocks; the table's upkeep removes data files of runs without a commit."""
         if isinstance(sealed, SealedBlocks):
             sealed.blocks.free()
 
@@ -249,7 +243,7 @@ class SparkDataPlane:
     def _seal(
         self, plan: RunPlan, environment: Environment, set_aside: SetAside, writer: TableWriter | None
     ) -> SealedBlocks | SealedFiles:
-        sealing = make_sealing(
+        sealing = sealing_class(self._process)(
             self._spark,
             self._spec,
             plan,
@@ -291,21 +285,22 @@ class SparkDataPlane:
                 blocks.free()
                 raise
         dead_letters = counts.dead_letters + len(sealing.set_aside.records)
-        manifest = SealedManifest(counts.targets, read, late, dead_letters)
+        due = sealing.letters_due(counts)
+        manifest = SealedManifest(counts.targets, read, late, dead_letters, due)
         if dead_letters:
             log.warning(
                 "process failed on %d records, which go to topic %s with the error in their headers",
                 dead_letters,
                 self._spec.dead_letter_topic,
             )
-        return SealedBlocks(manifest, blocks, sealing.layout, counts.attempts)
+        return SealedBlocks(manifest, blocks, counts.attempts)
 
     @contextmanager
     def _process_errors(self, sealing: Sealing | None = None) -> Iterator[None]:
-        """Translate errors of Spark and of the author's code; an inconsistent seal passes.
+        """Translate errors of Spark and of the author's code, except an inconsistent seal.
 
-        :param sealing: whose tasks have read; the records on which they failed are looked for.
-        :raises RecordsRaise: with dead letters, those records.
+        :param sealing: the seal whose tasks have read: the records on which they failed are searched for.
+        :raises RecordsRaise: with dead letters: those records.
         """
         try:
             yield
@@ -332,11 +327,7 @@ class SparkDataPlane:
             raise process_failed(error, *self._where(sealing, ProcessFailed)) from None
 
     def _more_set_aside(self, sealing: Sealing, rule: DeadLetterRule, error: Exception) -> SetAside:
-        """Return the records on which the process raises, those that were set aside before included.
-
-        :raises ProcessFailed: they cannot be dead letters.
-        :raises EosError: another failure came in between.
-        """
+        """Return the records on which the process raises, including those that were set aside before."""
         known = sealing.set_aside
         seconds = max(0.0, SET_ASIDE_SECONDS - known.seconds)
         log.info(
@@ -369,7 +360,6 @@ class SparkDataPlane:
 
     @contextmanager
     def _cancelled_after(self, seconds: float) -> Iterator[None]:
-        """Cancel a try that goes on after a search's end, a little later than that."""
         over = threading.Timer(seconds + 0.1, cancel_tag, (self._spark, self._tag))
         over.daemon = True
         over.start()
@@ -379,7 +369,7 @@ class SparkDataPlane:
             over.cancel()
 
     def _where(self, sealing: Sealing, kind: type[EosError]) -> tuple[str, str]:
-        """Return which records end in this kind of error, for messages; empty where it cannot be told."""
+        """Return which records cause this kind of error, for messages; empty if unknown."""
         if self._cancelled.is_set():
             return "", ""
         log.info(
@@ -391,7 +381,7 @@ class SparkDataPlane:
         def raises(part: Sequence[OffsetRange]) -> bool:
             self._check_cancelled()
             try:
-                sealing.try_on(part)
+                sealing.try_on(part, writes=kind is not ProcessFailed)
             except Exception as error:  # noqa: BLE001 - another failure names no record
                 return type(process_error(error, self._mark)) is kind
             return False
@@ -404,5 +394,4 @@ class SparkDataPlane:
 
 
 def _read_at(failure: RecordRefused, where: str, way: str) -> RecordRefused:
-    """Return the refusal of a record with the place that it was read at."""
     return type(failure)(f"{failure.message}. The record was read{where}{way}" if where else failure.message)

@@ -1,8 +1,8 @@
-"""Dead letters: records on which the author's Arrow process raises, on their way to a topic of their own.
+"""Dead letters: records on which the author's Arrow process raises, sent to a topic of their own.
 
-Halves of a batch are tried until the records are found, so that all others are processed; the size of a batch
-is no part of the contract. Dead letters are rows of the output like any other: sealed, counted and committed
-with it. One can be made of every record and every exception: what its topic would refuse is cut.
+Halves of a batch are tried until the records are found, and all others are processed; the size of a batch is
+not part of the contract. Dead letters are rows of the output: sealed, counted and committed with it. Every
+record and exception fits one: what its topic would refuse is cut.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
 from airflow_eos.spark.errors import process_failed, root_cause
 from airflow_eos.task_signals import class_names, signal_of
@@ -41,44 +42,43 @@ CUT = "source.cut"
 
 
 def is_records(error: BaseException) -> bool:
-    """Whether an exception of the process is the fault of the record that it got.
+    """Return whether an exception of the process is caused by its record.
 
-    Also ``SystemExit`` and other exceptions that are no ``Exception``, as libraries raise them. A group is,
-    where all in it are.
+    This includes ``SystemExit`` and other exceptions that libraries derive from ``BaseException``. An
+    exception group counts if all of its exceptions do.
     """
     if isinstance(error, _GROUP):
-        return all(is_records(one) for one in error.exceptions)
+        return all(is_records(inner) for inner in error.exceptions)
     return not isinstance(error, NOT_THE_RECORDS) and signal_of(class_names(error)) is None
 
 
-def place_of(record: pa.RecordBatch) -> str:
+def place_of(record: pa.RecordBatch) -> tuple[str, int, int]:
     """Return topic, partition and offset of a batch's first record."""
     topic, partition, offset = (record.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
-    return f"{topic}-{partition}, offset {offset}"
+    return topic, partition, offset
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRule:
-    """Where records go on which the process raises; pickled with the plan.
+    """The destination of records on which the process raises; pickled with the plan.
 
-    :param topic: their topic.
-    :param at_most: so many of a run; one more fails it.
+    :param at_most: number of dead letters per run; one more fails it.
     """
 
     topic: str
     at_most: int
 
     def check(self, count: int, first: str | None) -> None:
-        """Raise where all tasks together have too many.
+        """Check the dead letters of all tasks together.
 
         :param first: place and error of one of them.
-        :raises ProcessFailed: they have.
+        :raises ProcessFailed: there are too many.
         """
         if count > self.at_most:
             raise self.too_many(count, first)
 
     def too_many(self, count: int, first: str | None) -> ProcessFailed:
-        """Return the error of a run with more than that."""
+        """Return the error of a run with too many dead letters."""
         example = "" if first is None else f" The first: {first}."
         return ProcessFailed(
             f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing was "
@@ -90,10 +90,11 @@ class DeadLetterRule:
 class DeadLetters:
     """The dead letters of one seal task.
 
-    :param call: the author's function, and what makes rows of its result.
-    :param failed: makes the error of a run that fails, of an exception that is not a record's.
-    :param target: the topic of dead letters, where its settings are known.
-    :param fits: whether that topic takes a dead letter of this size.
+    :param call: calls the author's function and converts its result to rows.
+    :param failed: makes the error of a run that fails, from an exception that no record caused.
+    :param target: the topic of dead letters, if its settings are known.
+    :param fits: returns whether that topic takes a dead letter of this size.
+    :param only_names: keep the places of the records alone; the letters are made later.
     """
 
     rule: DeadLetterRule
@@ -103,19 +104,25 @@ class DeadLetters:
     )
     target: TargetTopic | None = None
     fits: Callable[[pa.Table], bool] = field(default=lambda _letter: True)
-    first: str | None = None
-    """Place and error of the first one."""
+    only_names: bool = False
+    records: list[FailingRecord] = field(default_factory=list)
+    """The records, in the order in which they were read."""
     _letters: list[pa.Table] = field(default_factory=list)
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        return len(self._letters)
+        """Number of dead letters."""
+        return len(self.records)
+
+    @property
+    def first(self) -> str | None:
+        """Place and error of the first one."""
+        return str(self.records[0]) if self.records else None
 
     def results(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        """Yield what the function returns for a batch, in order; keep the records on which it raises.
+        """Yield the function's results for a batch, in order; keep the records on which it raises.
 
-        :raises ProcessFailed: there are more of them than a run may have.
+        :raises ProcessFailed: there are more dead letters than a run may have.
         """
         waiting = [batch]
         while waiting:
@@ -140,35 +147,38 @@ class DeadLetters:
     def batch(self) -> pa.RecordBatch:
         """Return the dead letters as rows for the sink, in the order in which they were read."""
         letters = pa.concat_tables([SCHEMA.empty_table(), *self._letters]).combine_chunks()
-        return pa.RecordBatch.from_arrays([one.combine_chunks() for one in letters.columns], schema=SCHEMA)
+        return pa.RecordBatch.from_arrays(
+            [column.combine_chunks() for column in letters.columns], schema=SCHEMA
+        )
 
-    def keep(self, record: pa.RecordBatch, cause: str) -> None:
+    def keep(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str] = ()) -> None:
         """Make a dead letter of a record, as large as its topic takes.
 
         :param record: one row.
-        :raises ProcessFailed: there are more of them than a run may have.
+        :param lacks: parts of the record that the row does not have.
+        :raises ProcessFailed: there are more dead letters than a run may have.
         """
-        if self.first is None:
-            self.first = f"{place_of(record)}: {cause}"
-        if self.count >= self.rule.at_most:
-            raise self.rule.too_many(self.count + 1, self.first)
-        for letter in self._ever_smaller(record, cause):
+        self.records.append(FailingRecord(*place_of(record), cause))
+        if self.count > self.rule.at_most:
+            raise self.rule.too_many(self.count, self.first)
+        if self.only_names:
+            return
+        for letter in self._ever_smaller(record, cause, lacks):
             self._letters.append(letter)
             if self.fits(letter):
                 return
             self._letters.pop()
         self._letters.append(letter)  # the sealer says what is wrong with the topic
 
-    def _ever_smaller(self, record: pa.RecordBatch, cause: str) -> Iterator[pa.Table]:
-        """Yield the dead letter whole, then with less and less of what only makes it large."""
+    def _ever_smaller(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
         none = pa.nulls(1, HEADERS_TYPE)
         names = record.schema.names
         value = record.column("value")[0]
         key = record.column("key")[0] if "key" in names else pa.scalar(None, pa.binary())
         own = record.column("headers") if "headers" in names else none
         short = cause[:_SHORT]
-        yield self._letter(record, value, key, own, cause)
-        yield self._letter(record, value, key, own, short)
+        yield self._letter(record, value, key, own, cause, lacks)
+        yield self._letter(record, value, key, own, short, lacks)
         cut = ["headers"] if pc.sum(pc.list_value_length(own)).as_py() else []
         if cut:
             yield self._letter(record, value, key, none, short, cut)
@@ -189,14 +199,8 @@ class DeadLetters:
         cut: Sequence[str] = (),
         at_most: int | None = None,
     ) -> pa.Table:
-        """Return a dead letter.
-
-        :param cut: what it lacks.
-        :param at_most: bytes of value and of key.
-        """
-        topic, partition, offset = (
-            record.column(name)[0].as_py() for name in ("topic", "partition", "offset")
-        )
+        """Return a dead letter without the parts ``cut``, with at most so many bytes of value and of key."""
+        topic, partition, offset = place_of(record)
         added = [
             ("error", cause),
             ("source.topic", topic),

@@ -1,7 +1,7 @@
-"""PySpark and its client: two distributions that install into one folder, and must have one minor version.
+"""PySpark and its client: two distributions that share a folder and must have the same minor version.
 
 The Spark provider requires ``pyspark-client`` without an upper bound. pip therefore installs the newest
-client over the files of an older ``pyspark``, and ``pip check`` finds nothing wrong with that.
+client over the files of an older ``pyspark``, and ``pip check`` does not report it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PYSPARK, CLIENT = "pyspark", "pyspark-client"
 
 @dataclass(frozen=True, slots=True)
 class SparkDistributions:
-    """The installed versions of what ``import pyspark`` loads.
+    """The installed versions of ``import pyspark``.
 
-    :param pyspark: Spark itself, with its jars; None where it is not installed here.
-    :param client: the Spark Connect client; None where it is not installed here.
+    :param pyspark: Spark with its jars; None if it is not installed here.
+    :param client: the Spark Connect client; None if it is not installed here.
     """
 
     pyspark: str | None
@@ -36,14 +36,14 @@ class SparkDistributions:
 
     @property
     def agree(self) -> bool:
-        """Whether both have one minor version, or one of them is alone."""
+        """Whether both have the same minor version, or only one is installed."""
         if self.pyspark is None or self.client is None:
             return True
         return minor_version(self.pyspark) == minor_version(self.client)
 
     @property
     def repair(self) -> str:
-        """The command that installs both in one minor version: Spark's own, where it is supported."""
+        """The command that installs both in one minor version: Spark's, if that is supported."""
         installed = self.pyspark or self.client or ""
         line = _line(installed)
         if line not in LINES:
@@ -74,10 +74,10 @@ def _line(version: str) -> str:
 
 
 def installed_distributions(path: Sequence[str] | None = None) -> SparkDistributions:
-    """Return the versions that share the folder from which ``import pyspark`` loads; nothing is imported.
+    """Return the versions in the folder from which ``import pyspark`` loads; imports nothing.
 
-    A Spark that ``SPARK_HOME`` puts on the path comes without metadata and hides what is installed: then
-    there is nothing to compare.
+    A Spark that ``SPARK_HOME`` puts on the path has no metadata and hides the installed one: then there is
+    nothing to compare.
 
     :param path: folders to search; None: ``sys.path``.
     """
@@ -97,10 +97,10 @@ def installed_distributions(path: Sequence[str] | None = None) -> SparkDistribut
 
 
 def check_distributions(path: Sequence[str] | None = None) -> SparkDistributions:
-    """Return the installed versions where they fit together.
+    """Return the installed versions, which fit together.
 
     :param path: folders to search; None: ``sys.path``.
-    :raises EnvironmentMismatch: they have different minor versions; names both and the command that mends it.
+    :raises EnvironmentMismatch: the minor versions differ; names both and the command that repairs it.
     """
     installed = installed_distributions(path)
     if not installed.agree:
@@ -114,8 +114,8 @@ def check_distributions(path: Sequence[str] | None = None) -> SparkDistributions
 def import_session_class() -> type[SparkSession]:
     """Return PySpark's ``SparkSession``.
 
-    :raises EnvironmentMismatch: ``pyspark`` and ``pyspark-client`` do not fit together, or one was removed
-        together with files of the other; names the command that mends it.
+    :raises EnvironmentMismatch: ``pyspark`` and ``pyspark-client`` do not fit together, or the removal of one
+        removed files of the other; names the command that repairs it.
     """
     installed = check_distributions()
     try:

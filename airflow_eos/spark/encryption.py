@@ -1,7 +1,7 @@
-"""Who can read what is sent to Spark: the Kafka credentials are in the tasks of a run.
+"""Encryption of the traffic with Spark: the tasks of a run contain the Kafka credentials.
 
-Spark's RPC and its block manager listen on ports of their own, also with a local master, and answer every
-client unless ``spark.authenticate`` is on.
+Spark's RPC and its block manager listen on ports, even with a local master, and answer every client unless
+``spark.authenticate`` is on.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _DECIDING = ("spark.master", "spark.authenticate", "spark.network.crypto.enabled
 
 
 def local_defaults(master: str) -> dict[str, str]:
-    """Return the settings that keep other users and other machines out of a driver with a local master.
+    """Return settings that keep other users and machines out of a driver with a local master.
 
-    They are defaults: settings of an author or a connection win. Empty for any other master, since executors
-    must reach their driver, and a cluster has a secret of its own.
+    They are defaults: settings of an author or a connection take precedence. Empty for any other master:
+    executors must reach their driver, and a cluster has its own secret.
 
     :param master: Spark's master, such as ``local[2]``.
     """
@@ -50,32 +50,30 @@ def local_defaults(master: str) -> dict[str, str]:
 
 
 def server_defaults(master: str) -> dict[str, str]:
-    """Return :func:`local_defaults` for a Spark Connect server, which must not encrypt its RPC.
+    """Return :func:`local_defaults` for a Spark Connect server, without encryption of the RPC.
 
-    Its executor downloads classes of a session over RPC while it holds the lock of the class loader, and the
-    handshake of an encrypted connection loads a class by that loader: both wait for each other. Loopback and
-    authentication (SASL) keep strangers out without it.
+    With it the server deadlocks: its executor downloads classes of a session over RPC while it holds the lock
+    of the class loader, and the handshake of the encrypted connection loads a class by that loader. Loopback
+    and authentication (SASL) protect the server instead.
     """
     return local_defaults(master) | ({"spark.network.crypto.enabled": "false"} if is_local(master) else {})
 
 
 def settings_in_force(session: SparkSession, asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that decide about encryption, as the session has them.
+    """Return the session's settings about encryption, also those of ``spark-defaults.conf`` or a server.
 
-    They may come from ``spark-defaults.conf``, a session that was there before, or a Spark Connect server.
-
-    :param asked: the settings the session was asked for: the address of a server is in them alone.
+    :param asked: the requested settings; they alone contain the address of a server.
     """
-    found = {name: session.conf.get(name, None) for name in _DECIDING}
+    in_force = {name: session.conf.get(name, None) for name in _DECIDING}
     address = {name: value for name, value in asked.items() if name == "spark.remote"}
-    return {**address, **{name: value for name, value in found.items() if value is not None}}
+    return {**address, **{name: value for name, value in in_force.items() if value is not None}}
 
 
 def way_in_clear(spark: Mapping[str, str]) -> str | None:
-    """Return over what tasks can be read by others; None: they are encrypted, or stay in this process.
+    """Return the connection over which others can read tasks; None if there is none.
 
-    With Spark Connect there are two ways: to the server, and from there to its executors (where the settings
-    name the server's master).
+    Spark Connect has two connections: to the server, and from there to its executors (if the settings name
+    the server's master).
     """
     remote = spark.get("spark.remote")
     if remote:

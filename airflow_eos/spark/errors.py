@@ -1,10 +1,10 @@
-"""Carries errors out of Spark tasks and turns Spark's own into one line.
+"""Carries errors out of Spark tasks, and turns Spark's errors into one line.
 
-A task's exception reaches the driver as text inside Spark's exception, classic and Connect alike. So an error
-of this package travels as a marked JSON object in that text, and is the same exception again on the driver;
-anything else came from the author's transform, or from Spark, whose own fields tell these two apart
-(:mod:`airflow_eos.spark.spark_failure`). The mark holds a nonce: what the transform raises may quote records,
-and whoever writes those must not choose how a run ends.
+A task's exception reaches the driver as text inside Spark's exception, classic and Connect alike. An error of
+this package therefore travels as a marked JSON object in that text, and is the same exception again on the
+driver. Any other error comes from the author's transform or from Spark, whose own fields distinguish these
+two (:mod:`airflow_eos.spark.spark_failure`). The mark contains a nonce, because the transform's exceptions
+may quote records, whose writers must not decide how a run ends.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ log = logging.getLogger(__name__)
 
 _MARK = "airflow-eos-error:"
 _TYPES: dict[str, type[EosError]] = {
-    name: found
-    for name, found in inspect.getmembers(exceptions, inspect.isclass)
-    if issubclass(found, EosError)
+    name: kind for name, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, EosError)
 }
 # A text may have been cut off behind the type, so the closing parts are optional.
 _CUT = re.compile(r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
@@ -74,7 +72,7 @@ _AUTHORS = (Exception, SystemExit, GeneratorExit)
 
 
 class TaskError(Exception):
-    """An error of this package on its way out of a task; its text is read by :meth:`ErrorMark.find`."""
+    """An error of this package that leaves a task; :meth:`ErrorMark.find` reads its text."""
 
 
 def error_to_dict(error: EosError) -> dict[str, Any]:
@@ -93,9 +91,9 @@ def error_from_dict(data: Mapping[str, Any]) -> EosError:
 
 @dataclass(frozen=True, slots=True)
 class ErrorMark:
-    """Marks errors of this package in texts that others write too; its tasks carry it, pickled.
+    """Marks errors of this package in texts from several authors; pickled with the tasks.
 
-    :param nonce: what a record cannot hold: it is chosen when the ranges are read.
+    :param nonce: chosen when the ranges are read, so that no record can contain it.
     """
 
     nonce: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -108,8 +106,8 @@ class ErrorMark:
     def errors(self) -> Iterator[None]:
         """Mark errors that leave the block; for code of this package that runs in tasks.
 
-        Those of the author's function are ``ProcessFailed`` by then, where the block calls it: whatever else
-        leaves is this package's own failure, or its environment's.
+        The block must already have turned errors of the author's function into ``ProcessFailed``: others are
+        failures of this package or its environment.
         """
         try:
             yield
@@ -122,14 +120,14 @@ class ErrorMark:
             raise TaskError(self.text(failure)) from None
 
     def found_in(self, error: BaseException) -> EosError | None:
-        """Return the error of ours that Spark's exception carries, None when it carries none."""
+        """Return the error of this package in Spark's exception; None if there is none."""
         try:
             return self.find(str(error))
         except _AUTHORS:  # an author's exception, whose text cannot be read
             return None
 
     def find(self, text: str) -> EosError | None:
-        """Return the first error that was marked so in a text, None when there is none."""
+        """Return the first marked error in a text; None if there is none."""
         _, mark, rest = text.partition(f"{_MARK}{self.nonce}:")
         if not mark:
             return None
@@ -144,9 +142,9 @@ class ErrorMark:
 
 
 def root_cause(error: BaseException) -> str:
-    """Return one line that says what went wrong: the Python exception of the task, or Spark's own message.
+    """Return the cause in one line: the Python exception of the task, or Spark's own message.
 
-    It is made of any exception, and can be encoded, whatever class, text and arguments an author gave it.
+    Any exception has one, and it can be encoded, whatever class, text and arguments an author gave it.
     """
     try:
         line = _described(error)
@@ -157,14 +155,14 @@ def root_cause(error: BaseException) -> str:
 
 def _described(error: BaseException) -> str:
     given_up = None
-    for one in java_errors(error):
+    for thrown in java_errors(error):
         cause = None
-        if one.why_given_up is not None:
-            given_up = one.why_given_up.strip().partition("\n")[0]
-        elif one.java == PYTHON_EXCEPTION:
-            cause = _python_cause(one.message)
-        elif one.java == SPARK_EXCEPTION and one.condition is None:
-            cause = _daemon_cause(one.message)
+        if thrown.why_given_up is not None:
+            given_up = thrown.why_given_up.strip().partition("\n")[0]
+        elif thrown.java == PYTHON_EXCEPTION:
+            cause = _python_cause(thrown.message)
+        elif thrown.java == SPARK_EXCEPTION and thrown.condition is None:
+            cause = _daemon_cause(thrown.message)
         if cause is not None:
             return cause
     if given_up is not None:
@@ -183,7 +181,7 @@ def _described(error: BaseException) -> str:
 
 
 def process_error(error: BaseException, mark: ErrorMark) -> EosError:
-    """Translate what a call of the author's function, or the stage that runs it, has raised."""
+    """Translate an error of the author's function, or of the stage that runs it."""
     if isinstance(error, EosError):
         return error
     ours = mark.found_in(error)
@@ -204,7 +202,7 @@ def process_error(error: BaseException, mark: ErrorMark) -> EosError:
 def process_failed(error: BaseException, where: str = "", way: str = "") -> ProcessFailed:
     """Return the error of the author's function.
 
-    :param where: `` at ...``, where that is known.
+    :param where: `` at ...``, if known.
     :param way: how to go on without correcting the function.
     """
     raised = python_class(error)
@@ -216,7 +214,7 @@ def process_failed(error: BaseException, where: str = "", way: str = "") -> Proc
 
 
 def send_error(error: BaseException, mark: ErrorMark) -> EosError:
-    """Translate what the send stage has raised."""
+    """Translate an error of the send stage."""
     if isinstance(error, EosError):
         return error
     if is_block_lost(error):
@@ -235,9 +233,9 @@ def send_error(error: BaseException, mark: ErrorMark) -> EosError:
 
 
 def environment_error(error: BaseException, fix: str) -> EosError:
-    """Translate what the preflight job has raised.
+    """Translate an error of the preflight job.
 
-    :param fix: what to do where executors cannot run this package.
+    :param fix: what to do if executors cannot run this package.
     """
     if isinstance(error, EosError):
         return error
@@ -257,7 +255,7 @@ def environment_error(error: BaseException, fix: str) -> EosError:
 
 
 def _daemon_cause(text: str) -> str | None:
-    """Return why no Python worker has started: the end of what Spark quotes, indented, of its output."""
+    """Return why no Python worker has started: the indented end of its output."""
     quoted = text.rpartition(_NO_WORKER)[2].partition(_PATH_WAS)[0] if _NO_WORKER in text else ""
     lines = [line.strip() for line in quoted.splitlines() if line.strip()]
     return lines[-1] if lines else None
@@ -279,12 +277,11 @@ def _python_cause(text: str) -> str | None:
 
 
 def _driver_line(error: BaseException) -> str:
-    """Return the author's line of code an exception of the driver comes from, empty when there is none."""
-    found = ""
+    line = ""
     for frame in traceback.extract_tb(error.__traceback__):
         if _is_authors(frame.filename):
-            found = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
-    return found
+            line = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+    return line
 
 
 def _is_authors(path: str) -> bool:
@@ -292,7 +289,6 @@ def _is_authors(path: str) -> bool:
 
 
 def _encodable(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which JSON may hold and UTF-8 cannot."""
     return str.encode(text, "utf-8", "backslashreplace").decode()
 
 

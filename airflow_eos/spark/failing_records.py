@@ -1,9 +1,9 @@
-"""Finds the records on which a DataFrame process raises, after it has raised: one to name, or all of them.
+"""Finds the records on which a DataFrame process raises: one to name, or all of them.
 
-Spark names the task that failed, not what it read: behind a shuffle, or a Python function in a worker of its
-own, nobody knows. So the function is tried again on parts of the ranges, halved each time, until one record
-is left, or time is over. Nothing is written: the result goes to Spark's ``noop`` sink. What is named was seen
-to raise by itself; a function that raises without any record, or on no part alone, has none named.
+Spark names the failed task, not what it read; that is unknown behind a shuffle or a Python function in a
+worker of its own. The function is therefore tried again on halves of the ranges until one record is left, or
+the time is over. Nothing is written: the result goes to Spark's ``noop`` sink. Only records that raise alone
+are named.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Failure = Callable[[Sequence["OffsetRange"]], "str | None"]
 
 @dataclass(frozen=True, slots=True)
 class FailingPart:
-    """What a search has come to.
+    """The result of a search.
 
-    :param ranges: the smallest ranges that were seen to raise; empty: none were.
-    :param cut_after: seconds after which the search was given up; None: it came to its end.
+    :param ranges: the smallest ranges that raised; empty if none did.
+    :param cut_after: seconds after which the search was stopped; None if it completed.
     """
 
     ranges: Sequence[OffsetRange]
@@ -46,10 +46,10 @@ class FailingPart:
 def failing_part(
     ranges: Sequence[OffsetRange], raises: Raises, seconds: float, clock: Callable[[], float] = time.monotonic
 ) -> FailingPart:
-    """Look for the smallest ranges that raise.
+    """Search for the smallest ranges that raise.
 
-    :param ranges: what was read when it raised.
-    :param seconds: no try begins after them, and what a try says that ends after them does not count.
+    :param ranges: the ranges of the failed seal.
+    :param seconds: time limit; a try that ends later does not count.
     """
     deadline = clock() + seconds
     part: Sequence[OffsetRange] = [offsets for offsets in ranges if offsets.span]
@@ -75,11 +75,11 @@ def failing_part(
 
 @dataclass(frozen=True, slots=True)
 class FailingRecords:
-    """What a search for all records has come to.
+    """The result of a search for all records.
 
-    :param records: what the process raises by record, each a range of one offset.
-    :param cut_after: seconds after which the search was given up; None: it came to its end.
-    :param is_not_one_record: a part raises, and neither of its halves does; or it raises without any record.
+    :param records: the error by record, each a range of one offset.
+    :param cut_after: seconds after which the search was stopped; None if it completed.
+    :param is_not_one_record: a part raises although neither half does, or it raises without any record.
     """
 
     records: Mapping[OffsetRange, str]
@@ -94,14 +94,13 @@ def failing_records(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> FailingRecords:
-    """Look for all records on which a process raises, of ranges on which it has raised.
+    """Search for all records on which a process raises, in ranges on which it has raised.
 
-    Where the first half of a part does not raise, the second one must, and its own halves are tried at once:
-    a record among n takes about log2(n) tries, each on half of what the one before got. No record is named
-    that was not seen to raise alone.
+    If the first half of a part does not raise, the second one must, so its halves are tried at once: finding
+    one record among n takes about log2(n) tries, each on half of the previous part.
 
     :param at_most: the search ends with one more.
-    :param seconds: no try begins after them, and what a try says that ends after them does not count.
+    :param seconds: time limit; a try that ends later does not count.
     """
     tries = _Tries(failure, clock() + seconds, clock)
     records: dict[OffsetRange, str] = {}
@@ -125,17 +124,12 @@ def failing_records(
 
 @dataclass(frozen=True, slots=True)
 class _Tries:
-    """Tries of a process on parts of what was read, up to a deadline."""
-
     failure: Failure
     deadline: float
     clock: Callable[[], float]
 
     def cause(self, part: Sequence[OffsetRange]) -> str | None:
-        """Return what the process raises on a part.
-
-        :raises TimeoutError: the time is over; a try that was cancelled says nothing.
-        """
+        """Return the error of the process on a part; None if it does not raise."""
         if self.clock() >= self.deadline:
             raise TimeoutError
         try:
@@ -149,7 +143,7 @@ class _Tries:
         return cause
 
     def raising_halves(self, part: Sequence[OffsetRange]) -> list[Sequence[OffsetRange]]:
-        """Return the halves of a raising part that raise, the first one last."""
+        """Return the halves that raise, the first one last."""
         first, second = halves(part)
         if self.cause(first) is None:
             return [second]
@@ -170,7 +164,7 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Sequence[OffsetRange], Sequen
 
 
 def named(part: FailingPart) -> tuple[str, str]:
-    """Return where a process raises and, of one record, how to go on behind it; for messages."""
+    """Return the place of the failure and, for one record, how to skip it; for messages."""
     cut = (
         ""
         if part.cut_after is None

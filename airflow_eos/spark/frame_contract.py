@@ -1,4 +1,4 @@
-"""The sink contract: what a process function may return: Spark's Kafka sink plus ``timestamp``.
+"""The sink contract of a process function's result: Spark's Kafka sink plus ``timestamp``.
 
 ==========  ===========================================  ==================================================
 column      type                                         when missing or null
@@ -11,11 +11,10 @@ headers     array<struct<key:string,value:binary>>       none
 timestamp   timestamp                                    the time of sealing
 ==========  ===========================================  ==================================================
 
-A timestamp is an instant. A local time (``timestamp_ntz``) is refused, but for sessions with
-``spark.sql.timestampType=TIMESTAMP_NTZ``: there it is one of the session's time zone.
-
-Other columns are ignored, as Spark does. With a sink topic, a ``topic`` column that still names a topic which
-was read means the sink topic: otherwise ``process = lambda df: df`` would write into its own source.
+A timestamp is an instant. A local time (``timestamp_ntz``) is refused, except in sessions with
+``spark.sql.timestampType=TIMESTAMP_NTZ``, where it is in the session's time zone. Other columns are ignored,
+as in Spark's sink. With a sink topic, a ``topic`` column that names a source topic means the sink topic:
+otherwise ``process = lambda df: df`` would write into its own source.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ _HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def sink_columns(df: Any, sink_topic: str | None, source_topics: Sequence[str]) -> DataFrame:
-    """Check the columns, on the driver and before anything is written, and return them in the sealer's types.
+    """Check the columns on the driver, before anything is written; return them in the sealer's types.
 
-    :raises ProcessFailed: naming column, type and what to do.
+    :raises ProcessFailed: names column, type and what to do.
     """
     _is_batch(df)
-    found = _checked(df, sink_topic)
-    return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in found))
+    names = _checked(df, sink_topic)
+    return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in names))
 
 
 def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
-    """Return a DataFrame whose rows go to a table, once its columns are checked.
+    """Return a DataFrame of rows for a table, after a check of its columns.
 
     :param check: gets the Arrow schema of the rows.
-    :raises ProcessFailed: as :func:`sink_columns`, and what ``check`` raises.
+    :raises ProcessFailed: as :func:`sink_columns`, or raised by ``check``.
     """
     _is_batch(df)
     import inspect
@@ -69,7 +68,6 @@ def _is_batch(df: Any) -> None:
 
 
 def _no_frame(result: Any) -> str:
-    """Say what a process returned, and what to do about it."""
     if result is None:
         return "process returned NoneType; it must return a Spark DataFrame: is its return statement missing?"
     kind = type(result)
@@ -87,38 +85,36 @@ def _no_frame(result: Any) -> str:
 
 
 def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
-    """Return the columns the sink knows, each of a type it can write."""
     from pyspark.sql import types as T  # noqa: N812
 
     case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
-    found: set[str] = set()
+    names: set[str] = set()
     for column in df.schema.fields:
         name = column.name if case_sensitive else column.name.lower()
         if name not in _KINDS:
             continue
-        if name in found:
+        if name in names:
             raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
-        found.add(name)
+        names.add(name)
         is_known = _KINDS[name](T, column.dataType)
         if not is_known and not (name == "timestamp" and _is_local_time(df, column.dataType)):
             raise ProcessFailed(
                 f"process returned column {name!r} as {column.dataType.simpleString()}; {_WANTED[name]}, "
                 "or drop the column"
             )
-    if "value" not in found:
+    if "value" not in names:
         raise ProcessFailed(
             f"process returned no column 'value', but {sorted(df.columns)}; "
             "the sink needs it: string or binary"
         )
-    if "topic" not in found and sink_topic is None:
+    if "topic" not in names and sink_topic is None:
         raise ProcessFailed(
             "process returned no column 'topic' and there is no sink topic; set sink_topic, or add the column"
         )
-    return found
+    return names
 
 
 def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) -> Column:
-    """Return a column in the sealer's type."""
     from pyspark.sql import functions as F  # noqa: N812
 
     column = F.col(name)
@@ -135,10 +131,7 @@ def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) 
 
 
 def _is_local_time(df: DataFrame, kind: Any) -> bool:
-    """Return whether a column is a local time in a session to which the word timestamp means one.
-
-    There it is what ``.cast("timestamp")`` makes of an instant, in the session's time zone.
-    """
+    """Return whether a column is a local time in a session whose timestamps are local times."""
     from pyspark.sql.types import TimestampNTZType
 
     meaning = df.sparkSession.conf.get("spark.sql.timestampType", "TIMESTAMP_LTZ")

@@ -1,4 +1,4 @@
-"""A data plane that starts Spark when the first batch is sealed: a run found in the ledger needs no JVM."""
+"""A data plane that starts Spark when the first batch is sealed: a committed run needs no JVM."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_eos.model.dead_letter import DueLetters
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
@@ -20,7 +21,7 @@ class LazyDataPlane:
     """Implements :class:`airflow_eos.ports.SealAndSend` on a session made on first use.
 
     :param spark: a session, or a function that makes one for a plan.
-    :param check: raises when the run shall end.
+    :param check: raises if the run should end.
     """
 
     def __init__(
@@ -56,8 +57,20 @@ class LazyDataPlane:
         """Read, transform, encode and materialise; or write data files."""
         return self._started(plan).seal(plan, writer)
 
+    def seal_letters(self, due: DueLetters) -> Any:
+        """Make dead letters of records that were processed before; Spark is not needed for them."""
+        from airflow_eos.spark.letter_batches import seal_letters
+        from airflow_eos.wire.client_config import ClientConfig
+
+        self._check()
+        return seal_letters(ClientConfig.of(self._spec.kafka), self._spec.compression, due)
+
     def send(self, sealed: Any, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
         """Write all sealed batches."""
+        from airflow_eos.spark.letter_batches import LetterBatches, send_letters
+
+        if isinstance(sealed, LetterBatches):
+            return send_letters(self._spec, sealed, identity, timeout)
         assert self._plane is not None, "what is sealed was sealed by it"
         self._check()
         return self._plane.send(sealed, identity, timeout)
@@ -68,7 +81,7 @@ class LazyDataPlane:
             self._plane.release(sealed)
 
     def cancel(self, timeout: float) -> None:
-        """Cancel what runs, if anything was started.
+        """Cancel running jobs, if anything was started.
 
         :param timeout: seconds to wait for Spark's answer.
         """

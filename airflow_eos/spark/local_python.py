@@ -1,8 +1,8 @@
-"""The Python that a local session starts for its tasks: mostly the driver's own, and no job need ask it.
+"""The Python interpreter of a local session's tasks: usually the driver's own.
 
-A local session starts its workers by the name of an interpreter, in its own folder and environment. Whether
-that finds the modules that the driver has is asked of such a process itself, without importing one of them:
-in a tenth of a second, where the first job of a session takes ten times as long.
+A local session starts its workers by the name of an interpreter, in its own folder and environment. A
+subprocess tells, without importing them, whether that interpreter finds the driver's modules: in 0.1 s, where
+the first job of a session takes ten times as long.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _lock = Lock()
 
 
 def is_local(master: str) -> bool:
-    """Whether driver and executor of a Spark master's address are one process."""
+    """Return whether driver and executor of a Spark master's address are one process."""
     return _LOCAL.fullmatch(master) is not None
 
 
 def ask(python: str, path: str) -> Future[bool]:
-    """Ask whether an interpreter finds the modules that this process has; once, and aside.
+    """Ask, in the background and once, whether an interpreter finds the modules that this process has.
 
     :param python: as Spark starts it: a path, or a name on ``PATH``.
     :param path: its ``PYTHONPATH``.
@@ -56,9 +56,9 @@ def ask(python: str, path: str) -> Future[bool]:
 
 
 def has_drivers_modules(spark: SparkSession) -> bool:
-    """Whether the tasks of a classic local session find what this process has.
+    """Return whether the tasks of a classic local session find the modules that this process has.
 
-    Not so, too, where files were added to the session: they come first there.
+    False if files were added to the session, because these are found first.
     """
     context: Any = spark.sparkContext
     if not is_local(context.master) or context.listFiles or _added(spark):
@@ -68,7 +68,6 @@ def has_drivers_modules(spark: SparkSession) -> bool:
 
 
 def _added(spark: SparkSession) -> bool:
-    """Whether a session of ours may have Python files that others of its context lack; unknown is yes."""
     try:
         manager = spark._jsparkSession.artifactManager()  # noqa: SLF001
         return not manager.getPythonIncludes().isEmpty()
@@ -88,9 +87,9 @@ def _finds_ours(python: str, path: str) -> bool:
             timeout=_TIMEOUT,
             check=True,
         )
-        version, found = json.loads(done.stdout)
+        version, theirs = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.debug("%s does not say which modules it finds: %s", python, error)
         return False
     mine = {name: spec and spec.origin for name in MODULES for spec in [find_spec(name)]}
-    return bool(version == list(sys.version_info) and found == mine)
+    return bool(version == list(sys.version_info) and theirs == mine)

@@ -1,7 +1,7 @@
-"""Sealed rows as bytes that Spark need not understand: how they travel where no DataFrame carries them.
+"""Sealed rows as bytes, for the way without a DataFrame.
 
-An element is a head and the batch, if the row has one. Heads sort, as bytes, in the order in which batches
-must stand in the log: topic, partition, seal task, number.
+An element is a head and the batch, if the row has one. The byte order of heads is the order of batches in the
+log: topic, partition, seal task, number.
 
 =======================  =====================================================================
 topic                    UTF-8, then a zero byte, which no topic name holds; a trailer's is empty
@@ -32,7 +32,7 @@ ROWS = 64
 
 
 class Head(NamedTuple):
-    """What is said of a row, in the order of :mod:`airflow_eos.spark.sealed_rows`."""
+    """The columns of a row but for its batch, in the order of :mod:`airflow_eos.spark.sealed_rows`."""
 
     topic: str | None
     partition: int
@@ -58,7 +58,7 @@ def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
 
 
 def head(element: bytes) -> tuple[Head, int]:
-    """Return what is said of a row, and where in its element the batch begins."""
+    """Return the head of an element, and the position of its batch."""
     end = element.index(_END)
     partition, task, seq, attempt, records, has_batch = _NUMBERS.unpack_from(element, end + 1)
     start = end + 1 + _NUMBERS.size
@@ -67,13 +67,13 @@ def head(element: bytes) -> tuple[Head, int]:
 
 
 def unpacked(elements: Iterable[bytes], rows: int = ROWS) -> Iterator[pa.RecordBatch]:
-    """Yield Arrow batches of sealed rows, but for their owner."""
+    """Yield Arrow batches of sealed rows, without their owner."""
     waiting: list[tuple[Any, ...]] = []
     for element in elements:
-        said, start = head(element)
+        columns, start = head(element)
         # A copy: of a memoryview that becomes an array, PyArrow (26) never lets go.
-        batch = None if said.size is None else element[start:]
-        waiting.append((*said[:-1], batch))
+        batch = None if columns.size is None else element[start:]
+        waiting.append((*columns[:-1], batch))
         if len(waiting) == rows:
             yield _arrow(waiting)
             waiting = []

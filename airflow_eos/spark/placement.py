@@ -1,8 +1,8 @@
-"""Who reads and writes what: slices of the ranges, and one owner task for every target partition.
+"""Assigns work to tasks: slices of the ranges, and one owner task for every target partition.
 
-Broker state is per (producer id, partition), so disjoint ownership is what makes one producer identity safe
-for many writers. The layout is made once, on the driver, and travels with the seal tasks; topics that only
-rows name are placed by a hash that every task computes alike.
+Broker state is per (producer id, partition), so several writers can share one producer identity if each
+partition has one owner. The driver makes the layout once, and it travels with the seal tasks; topics that
+only rows name are placed by a hash.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OwnerLayout:
     """Owner task of every target partition.
 
     :param tasks: number of owner tasks.
-    :param declared: owner per partition of the topics known on the driver.
+    :param declared: owner per partition of the topics that the driver knows.
     """
 
     tasks: int
@@ -43,9 +43,7 @@ class OwnerLayout:
 
 
 def plan_owners(leaders: Mapping[str, Mapping[int, int]], slots: int, *, open_ended: bool) -> OwnerLayout:
-    """Spread the declared partitions over at most ``2 * slots`` tasks, neighbours by leader.
-
-    A task whose partitions have one leader needs one connection.
+    """Spread the declared partitions over at most ``2 * slots`` tasks, so that a task has few leaders.
 
     :param leaders: leader's node id per partition and topic.
     :param open_ended: whether rows may name other topics.
@@ -66,7 +64,7 @@ _SEED = 42
 
 
 def route(df: DataFrame, tasks: int, column: str) -> DataFrame:
-    """Return the rows with ``column`` = i in partition i of ``tasks``; Spark never coalesces a number given.
+    """Return the rows with ``column`` = i in partition i of ``tasks``, which Spark does not coalesce.
 
     ``repartitionById`` (Spark 4.1) takes the number itself. Older versions hash, so each number is replaced
     by a key whose hash (Murmur3 x86 32 with seed 42, on an int) leads there.
@@ -77,7 +75,7 @@ def route(df: DataFrame, tasks: int, column: str) -> DataFrame:
 
 
 def route_by_hash(df: DataFrame, tasks: int, column: str) -> DataFrame:
-    """Do the same by hash keys, for Spark 4.0."""
+    """Like :func:`route`, by hash keys, for Spark 4.0."""
     from pyspark.sql import functions as F  # noqa: N812 - the field's own name for it
 
     keys = F.array(*[F.lit(k) for k in hash_keys(tasks)])
@@ -120,8 +118,7 @@ PACKED_WEIGHT = 200_000
 def plan_slices(ranges: Iterable[OffsetRange], slots: int, min_span: int = MIN_SPAN) -> list[OffsetRange]:
     """Split ranges so that ``slots`` tasks share the offsets evenly; empty ranges disappear.
 
-    Slices are in the order of the ranges, those of one partition in offset order and next to each other: a
-    task's number then tells where its records stand.
+    Slices keep the order of ranges and offsets, so the numbers of their tasks have the order of the records.
 
     :param slots: tasks that can run at once.
     """
@@ -136,28 +133,27 @@ def plan_slices(ranges: Iterable[OffsetRange], slots: int, min_span: int = MIN_S
 
 
 def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[OffsetRange, ...], ...]:
-    """Give each seal task one slice or several: neighbours of about the same weight together.
+    """Give each seal task neighbouring slices of about the same total weight, in the order of the slices.
 
-    Tasks are in the order of the slices, so that a task's number still tells where its records stand. Slices
-    of one partition that touch become one. As few slices as tasks can be had for stay alone.
+    Adjacent slices of one partition are joined. Slices that are not more than the tasks stay alone.
 
     :param slices: as :func:`plan_slices` returns them.
     :param slots: tasks that can run at once.
     """
-    weights = [one.span + SLICE_COST for one in slices]
+    weights = [offsets.span + SLICE_COST for offsets in slices]
     total = sum(weights)
     tasks = max(TASKS_PER_SLOT * slots, -(-total // PACKED_WEIGHT))
     if len(slices) <= tasks:
-        return tuple((one,) for one in slices)
+        return tuple((offsets,) for offsets in slices)
     packed: dict[int, list[OffsetRange]] = {}
     before = 0
-    for one, weight in zip(slices, weights, strict=True):
+    for offsets, weight in zip(slices, weights, strict=True):
         # The task in which the slice's middle lies, were all weights laid end to end.
         together = packed.setdefault((2 * before + weight) * tasks // (2 * total), [])
         before += weight
         last = together[-1] if together else None
-        if last is not None and (last.topic_partition, last.end) == (one.topic_partition, one.start):
-            together[-1] = OffsetRange(one.topic, one.partition, last.start, one.end)
+        if last is not None and (last.topic_partition, last.end) == (offsets.topic_partition, offsets.start):
+            together[-1] = OffsetRange(offsets.topic, offsets.partition, last.start, offsets.end)
         else:
-            together.append(one)
+            together.append(offsets)
     return tuple(tuple(together) for together in packed.values())

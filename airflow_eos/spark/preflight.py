@@ -1,7 +1,7 @@
-"""One small job before anything else: it finds out whether every executor can do the work.
+"""Checks by one small job that every executor can do the work.
 
 Executors that lack this package, or have another version of it, get it shipped. A local session whose tasks
-find the driver's own modules needs no job for that.
+find the driver's own modules needs no job.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the executors are.
+    """The executors of a session.
 
-    :param slots: tasks that run at once, as far as Spark tells (its default parallelism).
-    :param executors: executors that answered, ``host/process``; others may come later.
+    :param slots: tasks that run at once, according to Spark's default parallelism.
+    :param executors: executors that answered, ``host/process``; others may start later.
     :param local: whether driver and executor are one process.
     :param shipped: whether they needed this package's code.
     :param without_lz4: hosts that cannot write or read that codec.
@@ -78,11 +78,11 @@ class Environment:
 
 
 def check_environment(spark: SparkSession, compression: str = "zstd") -> Environment:
-    """Ask every executor for its versions and compare them with the driver's; once per session.
+    """Compare every executor's versions with the driver's; once per session.
 
-    :param compression: codec of the run; lz4 needs a package of its own. Records that are read may be
-        compressed with it all the same: a read task that meets them without it names what is missing.
-    :raises EnvironmentMismatch: listing host, difference and fix.
+    :param compression: codec of the run; lz4 needs a package of its own. A read task that meets lz4 records
+        without it names the missing package.
+    :raises EnvironmentMismatch: names host, difference and fix.
     """
     with _lock:
         if spark not in _known:
@@ -107,9 +107,9 @@ def _look(spark: SparkSession) -> Environment:
         except Exception as error:
             raise environment_error(error, _fix(spark)) from error
         reports = _ask(spark)
-    found = differences(mine, reports)
-    if found:
-        listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(found.items()))
+    different = differences(mine, reports)
+    if different:
+        listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(different.items()))
         raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_fix(spark)}")
     without = sorted({_host(r) for r in reports if r["lz4"] == probe.MISSING})
     return Environment(
@@ -126,7 +126,7 @@ def _look(spark: SparkSession) -> Environment:
 
 
 def _local_reports(spark: SparkSession, mine: Mapping[str, str]) -> Reports | None:
-    """Return what a job would report of a local session that runs the driver's own Python; else None."""
+    """Return the reports of a local session that runs the driver's own Python; None if it does not."""
     if is_connect(spark) or not has_drivers_modules(spark):
         return None
     slots = spark.conf.get(_SLOTS, None) or spark.sparkContext.defaultParallelism
@@ -134,10 +134,6 @@ def _local_reports(spark: SparkSession, mine: Mapping[str, str]) -> Reports | No
 
 
 def _ask(spark: SparkSession) -> Reports:
-    """Run the job.
-
-    :raises EnvironmentMismatch: Python workers do not even start.
-    """
     task = functools.partial(probe.report, modules=our_modules())
     try:
         with module_by_value(probe):
@@ -148,14 +144,13 @@ def _ask(spark: SparkSession) -> Reports:
 
 
 def _fix(spark: SparkSession) -> str:
-    """Say what to do about executors that cannot do the work."""
     python = local_python(spark)
-    found = python and (shutil.which(python) or python)
+    interpreter = python and (shutil.which(python) or python)
     # Not resolved: the Python of a virtual environment is a link to one that lacks its packages.
-    if not found or found == sys.executable:
+    if not interpreter or interpreter == sys.executable:
         return _FIX
     return (
-        f"This program runs on {sys.executable}, and its session starts {found} for tasks: set "
+        f"This program runs on {sys.executable}, and its session starts {interpreter} for tasks: set "
         f"PYSPARK_PYTHON={sys.executable} before the session starts"
     )
 
@@ -165,8 +160,8 @@ def _host(report: Mapping[str, str]) -> str:
 
 
 def differences(mine: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
-    """Return per host what differs too much; compiled modules may differ in minor versions."""
-    found: dict[str, set[str]] = {}
+    """Return the differences per host; compiled modules may differ in minor versions."""
+    different: dict[str, set[str]] = {}
     for report in reports:
         host = _host(report)
         for name, wanted in mine.items():
@@ -175,5 +170,5 @@ def differences(mine: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -
             if name == "lz4" or there == wanted:
                 continue
             if there == probe.MISSING or exact or there.split(".")[0] != wanted.split(".")[0]:
-                found.setdefault(host, set()).add(f"{name} is {there} (driver: {wanted})")
-    return found
+                different.setdefault(host, set()).add(f"{name} is {there} (driver: {wanted})")
+    return different

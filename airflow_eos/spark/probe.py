@@ -1,7 +1,7 @@
-"""What a Python process can import, looked up without importing this package.
+"""Reports the importable modules of a Python process without importing this package.
 
-Executors may not have the package yet: this module travels by value, so its functions import what they need
-themselves and know no other module of ours.
+Executors may not have the package yet: this module travels by value, so its functions import all they need
+and use no other module of this package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MISSING = "missing"
 
 
 def versions(modules: Sequence[str]) -> dict[str, str]:
-    """Return what must agree between driver and executors; ``missing`` where there is none.
+    """Return the versions that driver and executors must share; ``missing`` for a missing module.
 
     :param modules: source files of this package, whose content is its version.
     """
@@ -25,7 +25,7 @@ def versions(modules: Sequence[str]) -> dict[str, str]:
     from importlib import import_module, metadata
     from importlib.util import find_spec
 
-    found = {
+    versions_here = {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "airflow_eos": code_digest(modules),
     }
@@ -37,14 +37,14 @@ def versions(modules: Sequence[str]) -> dict[str, str]:
         ("lz4", "lz4"),
     ):
         if find_spec(module) is None:
-            found[module] = MISSING
+            versions_here[module] = MISSING
             continue
         try:
-            found[module] = metadata.version(distribution)
+            versions_here[module] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             # Shipped in an archive, or copied: the module may say it itself.
-            found[module] = str(getattr(import_module(module), "__version__", "unknown"))
-    return found
+            versions_here[module] = str(getattr(import_module(module), "__version__", "unknown"))
+    return versions_here
 
 
 def code_digest(modules: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ def code_digest(modules: Sequence[str]) -> str:
 
 
 def report(batches: Iterable[pa.RecordBatch], modules: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Answer with this process's versions; runs in a task."""
+    """Return this process's versions; runs in a task."""
     import json
     import os
     import socket

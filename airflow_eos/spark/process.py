@@ -1,4 +1,4 @@
-"""The author's process function: what it is told about its run, and ``@arrow_process``."""
+"""The author's process function: its view of the run, and ``@arrow_process``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The run as the author's function may see it; no client configuration, no identity.
+    """The run as the author's function sees it, without client configuration and identity.
 
     :param ranges: offset ranges that the DataFrame reads.
     :param interval: the data interval, for interval and partition runs.
@@ -56,11 +56,11 @@ class RunContext:
 
 
 def call_process(process: Callable[..., Any], df: Any, run: RunContext) -> Any:
-    """Call ``process(df)`` or ``process(df, run)``, whichever it takes.
+    """Call ``process(df)`` or ``process(df, run)``.
 
     A parameter named ``run``, or a second one without a default, gets the context.
 
-    :raises ProcessFailed: when the function takes neither one nor two arguments.
+    :raises ProcessFailed: the function takes neither one nor two arguments.
     """
     try:
         parameters = list(inspect.signature(process).parameters.values())

@@ -1,8 +1,8 @@
-"""Counts what was read, as it streams by: records per source partition, and late ones.
+"""Counts records per source partition, and late ones, while they are read.
 
-The counts inform; they never gate a commit and never fail a run. ``-1`` says that a count could not be had.
-Two ways: on a classic session each read task reports what it read, by an accumulator. Spark Connect has no
-accumulators: there Spark observes every row, which takes about half a microsecond of CPU for each.
+The counts never gate a commit and never fail a run; ``-1`` means unknown. On a classic session each read task
+reports by an accumulator. Spark Connect has no accumulators: there Spark observes every row, which takes
+about half a microsecond of CPU for each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tally = Any
 
 
 class SliceCount:
-    """What a task has read of its slice.
+    """The counts of a task's slice.
 
     :param late_before: records older than this are late; None for runs without an interval.
     """
@@ -60,10 +60,10 @@ class ReadCounter(Protocol):
 
     @property
     def tally(self) -> Tally | None:
-        """For the read tasks to add to."""
+        """The accumulator of the read tasks."""
 
     def attach(self, df: DataFrame) -> DataFrame:
-        """Return the source DataFrame that is counted while it is read."""
+        """Return the source DataFrame, counted while it is read."""
 
     def read(self, df: DataFrame) -> Counts:
         """Return the counts, after the action that materialised ``df``; empty ranges count 0."""
@@ -75,9 +75,9 @@ def read_counter(
     slices: Sequence[OffsetRange],
     late_before: dt.datetime | None,
 ) -> ReadCounter:
-    """Return the way that the session allows.
+    """Return the counter that the session supports.
 
-    :param slices: what the ranges are read in.
+    :param slices: the slices of the ranges.
     """
     if is_connect(spark):
         return ObservedReads(ranges, late_before)
@@ -85,20 +85,20 @@ def read_counter(
 
 
 def sums(
-    ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange], found: Mapping[int, tuple[int, int]]
+    ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange], counts: Mapping[int, tuple[int, int]]
 ) -> tuple[dict[TopicPartition, int], int]:
-    """Return what slices hold as :data:`Counts`; empty ranges count 0.
+    """Return the counts of slices as :data:`Counts`; empty ranges count 0.
 
-    :param found: records and late records by number of the slice.
+    :param counts: records and late records by number of the slice.
     """
     read: Counter[TopicPartition] = Counter({r.topic_partition: 0 for r in ranges})
-    for number, (records, _) in found.items():
+    for number, (records, _) in counts.items():
         read[slices[number].topic_partition] += records
-    return dict(read), sum(late for _, late in found.values())
+    return dict(read), sum(late for _, late in counts.values())
 
 
 class TalliedReads:
-    """Read tasks report; a slice that is read again counts once, one that is read in part is not counted."""
+    """Counts by reports of the read tasks: repeated slices count once, incomplete ones not at all."""
 
     def __init__(
         self,
@@ -113,37 +113,35 @@ class TalliedReads:
         self.tally: Tally | None = spark.sparkContext.accumulator({}, _PerSlice())
 
     def attach(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame as it is: its tasks count."""
+        """Return the DataFrame unchanged: its tasks count."""
         return df
 
     def read(self, df: DataFrame) -> Counts:  # noqa: ARG002 - the tasks have told
-        """Return the sums over slices; a partition with a slice that nobody reported is not counted."""
+        """Return the sums over slices; a partition with a missing report has no count."""
         assert self.tally is not None
-        found: Mapping[int, tuple[int, int]] = self.tally.value
-        counts, late = sums(self._ranges, self._slices, found)
-        missing = [wanted for number, wanted in enumerate(self._slices) if number not in found]
+        reported: Mapping[int, tuple[int, int]] = self.tally.value
+        counts, late = sums(self._ranges, self._slices, reported)
+        missing = [wanted for number, wanted in enumerate(self._slices) if number not in reported]
         for wanted in missing:
             counts[wanted.topic_partition] = NOT_COUNTED
         return counts, NOT_COUNTED if missing and self._late_before is not None else late
 
 
 class _PerSlice:
-    """How the reports of tasks are put together (``pyspark.AccumulatorParam``)."""
+    """Merges the reports of tasks (``pyspark.AccumulatorParam``): attempts of a task report the same."""
 
     def zero(self, _value: Any) -> dict[int, tuple[int, int]]:
-        """Return no report."""
         return {}
 
     def addInPlace(  # noqa: N802 - the interface
-        self, one: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]
+        self, mine: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]
     ) -> dict[int, tuple[int, int]]:
-        """Put two together: attempts of a task report the same."""
-        one.update(other)
-        return one
+        mine.update(other)
+        return mine
 
 
 class ObservedReads:
-    """Spark counts the rows; a stage that runs twice counts twice, what is not read is not counted."""
+    """Counts by Spark's observation: a repeated stage counts twice, and unread rows not at all."""
 
     tally: Tally | None = None
 
@@ -158,7 +156,7 @@ class ObservedReads:
         return wanted if len(wanted) <= MAX_OBSERVED_PARTITIONS else []
 
     def attach(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame that Spark observes."""
+        """Return the observed DataFrame."""
         from pyspark.sql import functions as F  # noqa: N812
 
         several = len({r.topic for r in self._ranges}) > 1
@@ -176,7 +174,7 @@ class ObservedReads:
         return df.observe(self._name, *metrics)
 
     def read(self, df: DataFrame) -> Counts:
-        """Return what Spark observed."""
+        """Return the observed counts."""
         counts = {r.topic_partition: NOT_COUNTED if r.span else 0 for r in self._ranges}
         values = observed(df, self._name)
         if values is None or len(values) != 1 + len(self._counted):

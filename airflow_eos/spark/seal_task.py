@@ -1,11 +1,12 @@
-"""The seal task: rows of the transformed DataFrame become sealed record batches, addressed to their owners.
+"""The seal task: turns rows of the transformed DataFrame into sealed record batches with an owner.
 
-Nothing is written to Kafka here, so Spark may run it again or twice. Memory is one flush: rows are gathered
-until there is enough for well filled batches, sealed, and handed on.
+It writes nothing to Kafka, so Spark may repeat it. It gathers rows until they fill batches well, seals them,
+and yields them: memory is one flush.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -54,11 +55,11 @@ _UNKNOWN_TARGETS = 16
 
 @dataclass(frozen=True, slots=True)
 class SealTask:
-    """What ``mapInArrow`` calls in every seal task; pickled with the plan, credentials included.
+    """The function that ``mapInArrow`` calls in every seal task; pickled with the plan and credentials.
 
     :param config: client configuration, for topics that only rows name.
-    :param targets: topics known on the driver.
-    :param sink_topic: topic of all rows when there is no ``topic`` column.
+    :param targets: topics that the driver knows.
+    :param sink_topic: topic of all rows if there is no ``topic`` column.
     :param headers: added to every record.
     """
 
@@ -85,7 +86,7 @@ class SealTask:
         """Seal one task's rows.
 
         :param seal_partition: number of the task; earlier records of a source partition have lower ones.
-        :param attempt_id: unique number of this attempt.
+        :param attempt_id: Spark's unique number of this attempt.
         """
         sealer = _Sealer(self, seal_partition, attempt_id)
         try:
@@ -95,11 +96,11 @@ class SealTask:
             tidy()
 
     def rows_of(self, result: Any, run: RunContext) -> pa.Table | None:
-        """Return what an Arrow process returned as rows for the sink."""
+        """Return the result of an Arrow process as rows for the sink."""
         return sink_rows(result, run.sink_topic, run.source_topics)
 
     def fits(self, rows: pa.Table, target: TargetTopic | None) -> bool:
-        """Tell whether the largest record of some rows is small enough for a topic."""
+        """Return whether the largest record of some rows fits into a topic."""
         if target is None:
             return True
         table = with_headers(rows, self.headers) if self.headers else rows
@@ -121,14 +122,12 @@ class SealTask:
 
     @property
     def flush_bytes(self) -> int:
-        """Bytes of rows gathered before they are sealed."""
+        """Bytes of rows that are gathered before they are sealed."""
         partitions = sum(t.partitions for t in self.targets.values()) or _UNKNOWN_TARGETS
         return min(max(partitions * _FLUSH_PER_TARGET, _FLUSH_LEAST), _FLUSH_MOST)
 
 
 class _Sealer:
-    """The state of one seal task."""
-
     def __init__(self, task: SealTask, seal_partition: int, attempt_id: int) -> None:
         self._task = task
         self._seal_partition = seal_partition
@@ -243,7 +242,7 @@ class _Sealer:
 
 @dataclass(frozen=True, slots=True)
 class ArrowSealTask:
-    """What ``mapInArrow`` calls, with the number of the task in its one row; pickled with the plan.
+    """Reads, transforms and seals; ``mapInArrow`` calls it with the number of the task in its only row.
 
     :param tasks: the slices of each seal task.
     :param process: declared by :func:`airflow_eos.spark.process.arrow_process`.
@@ -267,30 +266,35 @@ class ArrowSealTask:
                 yield from self.read_and_seal(number, context.taskAttemptId())
 
     def read_and_seal(self, number: int, attempt_id: int) -> Iterator[pa.RecordBatch]:
-        """Read, transform and seal the slices of task ``number``; ends with the counts of what was read."""
+        """Read, transform and seal the slices of task ``number``; yields the read counts last."""
         dead = None if self.dead_letters is None else self._letters(self.dead_letters)
         counts: list[tuple[int, SliceCount]] = []
         yield from self.seal.seal(self._transformed(number, counts, dead), number, attempt_id)
         rows = SealedRows(number, attempt_id)
-        for one, count in counts:
-            rows.add(0, None, READ_TRAILER_PARTITION - one, count.late, count.records, None)
-        if dead is not None and dead.first is not None:
-            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, dead.first.encode())
+        for number_read, count in counts:
+            rows.add(0, None, READ_TRAILER_PARTITION - number_read, count.late, count.records, None)
+        if dead is not None and dead.count:
+            # Letters that are made later need all places, a message only the first one.
+            named = dead.records if dead.only_names else dead.records[:1]
+            places = json.dumps([record.to_list() for record in named]).encode()
+            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, places)
         yield rows.batch()
 
     def _letters(self, rule: DeadLetterRule) -> DeadLetters:
         target = self.seal.targets.get(rule.topic)
         return DeadLetters(
-            rule, self._call, self._located, target, lambda letter: self.seal.fits(letter, target)
+            rule,
+            self._call,
+            self._located,
+            target,
+            lambda letter: self.seal.fits(letter, target),
+            only_names=not isinstance(self.seal, SealTask),
         )
 
     def _transformed(
         self, number: int, counts: list[tuple[int, SliceCount]], dead: DeadLetters | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows for the sink.
-
-        :param counts: takes number and count of each slice, once it is at its end.
-        """
+        """Yield rows for the sink; ``counts`` gets number and count of each slice at its end."""
         interval = self.run.interval
         first = sum(map(len, self.tasks[:number]))
         for place, records in read_slices(self.seal.config, self.tasks[number]):
@@ -299,7 +303,7 @@ class ArrowSealTask:
                 count.add(batch)
                 yield from self._rows_of(batch, dead)
             counts.append((first + place, count))
-        if dead is not None and dead.count:
+        if dead is not None and dead.count and not dead.only_names:
             table = sink_rows(dead.batch(), None, ())
             assert table is not None
             yield from table.to_batches()
@@ -320,24 +324,20 @@ class ArrowSealTask:
         yield result
 
     def _call(self, batch: pa.RecordBatch) -> pa.Table | None:
-        """Return rows for the sink; what a result raises while it is read is the function's, too."""
         result = call_process(self.process, batch, self.run)
         return self.seal.rows_of(result, self.run)
 
     def _located(self, batch: pa.RecordBatch, error: BaseException) -> ProcessFailed:
-        """Return the error of the author's function, with the records on which it raises.
-
-        Halves of the batch are tried until one record is left, or none of the halves raises alone.
-        """
+        """Return the error of the author's function, with the smallest part of the batch that raises."""
         if not batch.num_rows:
             return process_failed(error, " on a batch without records")
         while batch.num_rows > 1:
             middle = batch.num_rows // 2
             halves = (batch.slice(0, middle), batch.slice(middle))
-            found = next(((half, again) for half in halves if (again := self._raised_by(half))), None)
-            if found is None:
+            raising = next(((half, again) for half in halves if (again := self._raised_by(half))), None)
+            if raising is None:
                 break
-            batch, error = found
+            batch, error = raising
         topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
         first, last = batch.column("offset")[0].as_py(), batch.column("offset")[-1].as_py()
         place, way = f"offsets {first} to {last}", ""

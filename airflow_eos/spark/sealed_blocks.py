@@ -1,12 +1,13 @@
-"""The manifest: what the materialised blocks hold.
+"""The manifest of materialised blocks.
 
-One narrow job reads a few numbers per block, not the batches' bytes and without Python workers; the driver
-checks them. Blocks are refused when a seal task has rows of two attempts, when a target lies in two owner
-tasks, or when a trailer's counts are not met: then the ranges are sealed again.
+One narrow job reads a few numbers per block, without the batches' bytes and without Python workers. The
+driver refuses blocks if a seal task has rows of two attempts, a target is in two owner tasks, or the counts
+of a trailer are not met; the ranges are then sealed again.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.output import SealedTarget
 from airflow_eos.spark.sealed_rows import DEAD_TRAILER_PARTITION, READ_TRAILER_PARTITION, SCHEMA
 
@@ -26,31 +28,36 @@ _COLUMNS = tuple(COUNTED.names)
 
 
 class InconsistentSeal(Exception):
-    """The materialised blocks are not the work of one attempt per seal task, or not complete."""
+    """The materialised blocks are incomplete, or come from several attempts of a seal task."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """What the materialised blocks hold.
+    """The counts of materialised blocks.
 
     :param targets: one entry per target partition, sorted.
-    :param reads: (records read, late ones) per slice, where seal tasks read by themselves.
+    :param reads: (records read, late ones) per slice, if seal tasks read by themselves.
     :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
     :param dead_letters: records on which the process raised.
-    :param first_dead_letter: place and error of the first one, of the first task that has any.
+    :param failing: the dead letters' records that are named, in the order of their tasks.
     """
 
     targets: tuple[SealedTarget, ...]
     reads: Mapping[int, tuple[int, int]]
     attempts: Mapping[int, int]
     dead_letters: int = 0
-    first_dead_letter: str | None = None
+    failing: tuple[FailingRecord, ...] = ()
+
+    @property
+    def first_dead_letter(self) -> str | None:
+        """Place and error of the first one, of the first task that has any."""
+        return str(self.failing[0]) if self.failing else None
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
-    """Count what was sealed.
+    """Count the sealed rows.
 
-    :raises InconsistentSeal: saying what does not fit.
+    :raises InconsistentSeal: says what does not fit.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -66,9 +73,8 @@ def read_manifest(sealed: DataFrame) -> BlockCounts:
 def count_blocks(table: pa.Table) -> BlockCounts:
     """Check the numbers of all blocks and sum them up.
 
-    :param table: of :data:`COUNTED`, its columns in that order, a row per sealed row
-        (:mod:`airflow_eos.spark.sealed_rows`), in any order.
-    :raises InconsistentSeal: saying what does not fit.
+    :param table: has the schema :data:`COUNTED`, a row per sealed row, in any order.
+    :raises InconsistentSeal: says what does not fit.
     """
     blocks = _Blocks()
     for batch in table.to_batches():
@@ -79,8 +85,6 @@ def count_blocks(table: pa.Table) -> BlockCounts:
 
 @dataclass
 class _Sealed:
-    """What one seal task sealed for one target: as found, and as its trailer says."""
-
     batches: int = 0
     records: int = 0
     size: int = 0
@@ -96,15 +100,13 @@ class _Sealed:
 
 @dataclass
 class _Blocks:
-    """All blocks, while they are counted."""
-
     attempts: dict[int, int] = field(default_factory=dict)
     owners: dict[tuple[str, int], int] = field(default_factory=dict)
     sealed: defaultdict[tuple[str, int, int], _Sealed] = field(default_factory=lambda: defaultdict(_Sealed))
     totals: dict[int, int] = field(default_factory=dict)
     reads: dict[int, tuple[int, int]] = field(default_factory=dict)
     dead_letters: int = 0
-    notes: dict[int, str] = field(default_factory=dict)
+    failing: dict[int, list[FailingRecord]] = field(default_factory=dict)
 
     def add(
         self,
@@ -133,34 +135,34 @@ class _Blocks:
                 self.reads[number] = (records, seq)
             elif partition == DEAD_TRAILER_PARTITION:
                 self.dead_letters += records
-                self.notes[seal_partition] = (note or b"").decode()
+                self.failing[seal_partition] = list(map(FailingRecord.from_list, json.loads(note or b"[]")))
             else:
                 self.totals[seal_partition] = records
             return
         owner = self.owners.setdefault((topic, partition), task)
         if owner != task:
             raise InconsistentSeal(f"{topic}-{partition} lies in two owner tasks, {owner} and {task}")
-        found = self.sealed[topic, partition, seal_partition]
+        sealed = self.sealed[topic, partition, seal_partition]
         if size is None:
-            found.announced = (seq, records)
+            sealed.announced = (seq, records)
             return
-        found.batches += 1
-        found.records += records
-        found.size += size
-        found.seqs += seq
+        sealed.batches += 1
+        sealed.records += records
+        sealed.size += size
+        sealed.seqs += seq
 
     def checked(self) -> BlockCounts:
         targets: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for (topic, partition, seal_partition), found in self.sealed.items():
-            if not found.complete:
-                said = found.announced or ("no", "no")
+        for (topic, partition, seal_partition), sealed in self.sealed.items():
+            if not sealed.complete:
+                announced_here = sealed.announced or ("no", "no")
                 raise InconsistentSeal(
                     f"seal task {seal_partition} (attempt {self.attempts[seal_partition]}) announced "
-                    f"{said[0]} batches and {said[1]} records for {topic}-{partition}, found "
-                    f"{found.batches} and {found.records}"
+                    f"{announced_here[0]} batches and {announced_here[1]} records for {topic}-{partition}, "
+                    f"found {sealed.batches} and {sealed.records}"
                 )
             total = targets[topic, partition]
-            for i, value in enumerate((found.records, found.batches, found.size)):
+            for i, value in enumerate((sealed.records, sealed.batches, sealed.size)):
                 total[i] += value
         missing = sorted(self.attempts.keys() - self.totals.keys())
         if missing or sorted(self.totals) != list(range(len(self.totals))):
@@ -175,5 +177,5 @@ class _Blocks:
             self.reads,
             self.attempts,
             self.dead_letters,
-            self.notes[min(self.notes)] if self.notes else None,
+            tuple(record for _, of_task in sorted(self.failing.items()) for record in of_task),
         )

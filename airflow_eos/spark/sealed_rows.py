@@ -7,13 +7,14 @@ a sealed batch            its bytes       number of the batch, from 0, per targe
 trailer of a target       null            number of batches and records this task sealed for it
 trailer of the seal task  null, no topic  number of targets and records of the task; goes to owner 0
 trailer of a slice        null, no topic  late records, and records read; where the seal task itself reads
-trailer of dead letters   text, no topic  0, and records on which the process raised; where there are any.
-                                          The text says place and error of the first one
+trailer of dead letters   JSON, no topic  0, and records on which the process raised; where there are any.
+                                          The JSON lists place and error of the first one; of all of them
+                                          where the sink is a table
 ========================  ==============  =========================================================
 
-Every row carries the number of its seal task (``seal_partition``) and Spark's unique id of the attempt that
-made it. A task that was run again after its first output had been read leaves rows of two attempts: a
-transform that is not deterministic may have put one record into both, or into none. Such rows are never sent.
+Every row has the number of its seal task (``seal_partition``) and Spark's unique id of its attempt. A task
+that runs again after its first output was read leaves rows of two attempts: a transform that is not
+deterministic may have put one record into both, or into none. Such rows are never sent.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The two ways from offset ranges to sealed rows: through a DataFrame, or in Arrow alone.
 
-Both make a DataFrame of :mod:`airflow_eos.spark.sealed_rows` in which an earlier task has read earlier
-slices, so order and manifest are the same for both; they differ in what runs between.
+In both, earlier tasks read earlier slices, so order and manifest are the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.spark.arrow_batches import NESTED, settings_of_few_rows
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.model.dead_letter import FailingRecord
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
@@ -36,58 +37,62 @@ if TYPE_CHECKING:
     from airflow_eos.wire.client_config import ClientConfig
 
 
-class Sealing(Protocol):
-    """One seal of one plan."""
+@dataclass(frozen=True, slots=True)
+class SealedFrame:
+    """The sealed rows of one seal; lazy, not yet routed.
 
-    layout: OwnerLayout
-    """Which task owns which target partition; set by :meth:`rows`."""
-    dead_letters: DeadLetterRule | None
-    """Where records go on which the process raises; None: nowhere, the run fails."""
-    set_aside: SetAside
-    """Records that are dead letters, and no input of the process."""
-    ranges: Sequence[OffsetRange]
-    """What the process reads."""
-    session_settings: Mapping[str, str]
-    """Spark's settings while the rows are computed; set by :meth:`rows`."""
-
-    def rows(self) -> DataFrame:
-        """Return the sealed rows, not yet routed; lazy."""
-
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
-        """Process and seal some of what was to be read and throw the result away; raises what that raises."""
-
-    def reads(self, routed: Any, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
-        """Return (records read per source partition, late records) of the action that materialised them."""
-
-
-def make_sealing(
-    spark: SparkSession,
-    spec: RunSpec,
-    plan: RunPlan,
-    config: ClientConfig,
-    process: Callable[..., Any],
-    slots: int,
-    mark: ErrorMark,
-    set_aside: SetAside,
-    writer: TableWriter | None = None,
-) -> Sealing:
-    """Return the way that the process function was written for.
-
-    :param writer: of the table, where the sink is one.
+    :param layout: which task owns which target partition.
+    :param session_settings: Spark's settings while the rows are computed.
     """
-    kind = ArrowSealing if is_arrow_process(process) else FrameSealing
-    return kind(spark, spec, plan, config, process, slots, mark, set_aside, writer)
+
+    frame: DataFrame
+    layout: OwnerLayout
+    session_settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowTasks:
+    """The tasks of one seal that need no DataFrame.
+
+    :param task: reads, transforms and seals.
+    :param count: number of tasks.
+    :param layout: which task owns which target partition.
+    """
+
+    task: ArrowSealTask
+    count: int
+    layout: OwnerLayout
+
+
+def sealing_class(process: Callable[..., Any]) -> type[Sealing]:
+    """Return the class for the kind of a process function."""
+    return ArrowSealing if is_arrow_process(process) else FrameSealing
 
 
 def _added(count: int, other: int) -> int:
     return NOT_COUNTED if NOT_COUNTED in (count, other) else count + other
 
 
+def _trial(task: SealTask | TableSealTask, writes: bool) -> SealTask | TableSealTask:
+    """Return what seals rows that are discarded: in a table's storage nothing is left of them."""
+    from airflow_eos.spark.table_seal_task import TableSealTask
+
+    return replace(task, writes=writes) if isinstance(task, TableSealTask) else task
+
+
 def _throw_away(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-class _Base:
+class Sealing:
+    """One seal of one plan.
+
+    :param writer: of the table, if the sink is one.
+    :ivar ranges: input of the process.
+    :ivar set_aside: records that are dead letters, and not in ``ranges``.
+    :ivar dead_letters: where records go on which the process raises; None: the run fails.
+    """
+
     def __init__(
         self,
         spark: SparkSession,
@@ -113,18 +118,31 @@ class _Base:
             set_aside.without(plan.ranges) if set_aside.records else plan.ranges
         )
         self._tasks = self._tasks_of(self.ranges)
-        self._slices = [one for slices in self._tasks for one in slices]
+        self._slices = [offsets for slices in self._tasks for offsets in slices]
         self._context = RunContext.of(spec, plan)
-        self.layout = OwnerLayout(1)
-        self.session_settings: Mapping[str, str] = {}
         topic = spec.dead_letter_topic
         self.dead_letters = None if topic is None else DeadLetterRule(topic, spec.max_dead_letters)
 
-    def _seal_task(self, *, open_ended: bool) -> SealTask | TableSealTask:
+    def rows(self) -> SealedFrame:
+        """Return the sealed rows."""
+        raise NotImplementedError
+
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
+        """Process and seal some of the ranges and discard the result; raises the errors of that.
+
+        :param writes: write a table's data files too, or stage its rows: to see what its storage refuses.
+        """
+        raise NotImplementedError
+
+    def reads(self, routed: Any, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
+        """Return (records read per source partition, late records) of the action that materialised them."""
+        raise NotImplementedError
+
+    def _seal_task(self, *, open_ended: bool) -> tuple[SealTask | TableSealTask, OwnerLayout]:
         if self._writer is not None:
             from airflow_eos.spark.table_seal_task import TableSealTask
 
-            return TableSealTask(self._config, self._writer, self._mark)
+            return TableSealTask(self._config, self._writer, self._mark), OwnerLayout(1)
         from airflow_eos.spark.seal_task import SealTask
         from airflow_eos.spark.targets import describe_targets
         from airflow_eos.wire.connection import BrokerConnections
@@ -136,17 +154,24 @@ class _Base:
             with BrokerConnections(self._config) as connections:
                 targets = describe_targets(connections, known)
         leaders = {name: target.leaders for name, target in targets.items()}
-        self.layout = plan_owners(leaders, self._slots, open_ended=open_ended)
-        return SealTask(
-            self._config, self.layout, targets, sink, self._spec.compression, self._mark, self._plan.headers
+        layout = plan_owners(leaders, self._slots, open_ended=open_ended)
+        task = SealTask(
+            self._config, layout, targets, sink, self._spec.compression, self._mark, self._plan.headers
         )
+        return task, layout
+
+    def letters_due(self, counts: BlockCounts) -> tuple[FailingRecord, ...]:
+        """Return the records that are dead letters and of which the seal made none: the sink is a table."""
+        if self._writer is None:
+            return ()
+        return (*counts.failing, *self.set_aside.failing)
 
     def _tasks_of(self, ranges: Sequence[OffsetRange]) -> Sequence[Sequence[OffsetRange]]:
         return pack_slices(plan_slices(ranges, self._slots), self._slots)
 
 
-class FrameSealing(_Base):
-    """The author's function takes and returns a DataFrame."""
+class FrameSealing(Sealing):
+    """For functions that take and return a DataFrame."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -154,12 +179,13 @@ class FrameSealing(_Base):
         self._late_before = None if interval is None else interval.start
         self._counter = self._counts(self._plan.ranges, self._slices)
         self._letter_counter: ReadCounter | None = None
+        self._settings: Mapping[str, str] = {}
 
     def _counts(self, ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange]) -> ReadCounter:
         return read_counter(self._spark, ranges, slices, self._late_before)
 
-    def rows(self) -> DataFrame:
-        """Return the sealed rows; the author's function is called here."""
+    def rows(self) -> SealedFrame:
+        """Return the sealed rows; calls the author's function."""
         from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.source import source_frame
 
@@ -167,22 +193,21 @@ class FrameSealing(_Base):
             self._spark, self._config, self._tasks, self._counter.tally, self._late_before, self._mark
         )
         rows = self._processed(self._counter.attach(source))
-        self._sealer = self._seal_task(open_ended="topic" in rows.columns)
-        if self.set_aside.records:
+        self._sealer, layout = self._seal_task(open_ended="topic" in rows.columns)
+        if self.set_aside.records and self._writer is None:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
         if any(field.dataType.typeName() in NESTED for field in rows.schema):
-            self.session_settings = settings_of_few_rows(self._spark)
-        return rows.mapInArrow(self._sealer, DDL)
+            self._settings = settings_of_few_rows(self._spark)
+        return SealedFrame(rows.mapInArrow(self._sealer, DDL), layout, self._settings)
 
     def _letters(self) -> DataFrame:
-        """Return the records that are set aside, read once more, as dead letters."""
         from airflow_eos.spark.seal_task import SealTask
         from airflow_eos.spark.source import source_frame
 
         assert self.dead_letters is not None
-        assert isinstance(self._sealer, SealTask), "a run with a table has no dead letters"
+        assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
         records = sorted(self.set_aside.records)
-        partitions = {one.topic_partition: one for one in records}
+        partitions = {record.topic_partition: record for record in records}
         self._letter_counter = counter = self._counts(list(partitions.values()), records)
         source = source_frame(
             self._spark, self._config, [records], counter.tally, self._late_before, self._mark
@@ -195,35 +220,39 @@ class FrameSealing(_Base):
             return table_frame(result, self._writer.check)
         return sink_columns(result, self._spec.sink_topic, self._spec.source_topics)
 
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
-        """Process and seal some of what was to be read and throw the result away; raises what that raises."""
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
+        """Process and seal some of the ranges and discard the result."""
         from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.source import source_frame
 
         source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
-        with settings(self._spark, self.session_settings):
-            _throw_away(self._processed(source).mapInArrow(self._sealer, DDL))
+        with settings(self._spark, self._settings):
+            _throw_away(self._processed(source).mapInArrow(_trial(self._sealer, writes), DDL))
 
     def reads(
         self,
         routed: Any,
         counts: BlockCounts,  # noqa: ARG002 - the counter knows
     ) -> tuple[Mapping[TopicPartition, int], int]:
-        """Return what the source DataFrame was seen to yield, and the records that are set aside."""
+        """Return the counts of the source DataFrame and of the records that are set aside."""
         read, late = self._counter.read(routed)
         if self._letter_counter is None:
-            return read, late
-        letters, late_letters = self._letter_counter.read(routed)
+            # Beside a table they are read when the run commits: whether they are late is not known yet.
+            letters: Mapping[TopicPartition, int] = Counter(r.topic_partition for r in self.set_aside.records)
+            late_letters = 0
+        else:
+            letters, late_letters = self._letter_counter.read(routed)
         counts_by_partition = {tp: _added(count, letters.get(tp, 0)) for tp, count in read.items()}
         return counts_by_partition, _added(late, late_letters)
 
 
-class ArrowSealing(_Base):
-    """The author's function takes and returns Arrow record batches; no record enters the JVM."""
+class ArrowSealing(Sealing):
+    """For functions that take and return Arrow record batches; no record enters the JVM."""
 
-    def rows(self) -> DataFrame:
-        """Return the sealed rows; the author's function is called in the tasks."""
-        return self._rows_of(*self.task())
+    def rows(self) -> SealedFrame:
+        """Return the sealed rows; the tasks call the author's function."""
+        tasks = self.tasks()
+        return SealedFrame(self._rows_of(tasks.task, tasks.count), tasks.layout)
 
     def _rows_of(self, task: ArrowSealTask, count: int) -> DataFrame:
         from airflow_eos.spark.sealed_rows import DDL
@@ -231,26 +260,26 @@ class ArrowSealing(_Base):
         # Row i of a range in as many partitions as rows is in partition i.
         return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
 
-    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
-        """Process and seal some of what was to be read and throw the result away; raises what that raises."""
+    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
+        """Process and seal some of the ranges and discard the result."""
         tasks = self._tasks_of(ranges)
-        _throw_away(self._rows_of(replace(self._task, tasks=tasks), len(tasks)))
+        task = replace(self._task, tasks=tasks, seal=_trial(self._task.seal, writes))
+        _throw_away(self._rows_of(task, len(tasks)))
 
-    def task(self) -> tuple[ArrowSealTask, int]:
-        """Return what reads, transforms and seals, and how many tasks of it there are."""
+    def tasks(self) -> ArrowTasks:
+        """Return the tasks."""
         from airflow_eos.spark.seal_task import ArrowSealTask
 
-        self._task = ArrowSealTask(
-            self._seal_task(open_ended=True), self._tasks, self._process, self._context, self.dead_letters
-        )
-        return self._task, len(self._tasks)
+        seal, layout = self._seal_task(open_ended=True)
+        self._task = ArrowSealTask(seal, self._tasks, self._process, self._context, self.dead_letters)
+        return ArrowTasks(self._task, len(self._tasks), layout)
 
     def reads(
         self,
         routed: Any,  # noqa: ARG002 - the blocks know
         counts: BlockCounts,
     ) -> tuple[Mapping[TopicPartition, int], int]:
-        """Return what the seal tasks counted: exactly what was sealed, whatever else was tried.
+        """Return the seal tasks' counts of exactly the sealed records.
 
         :raises InconsistentSeal: a slice is missing.
         """

@@ -1,12 +1,12 @@
-"""The send task: writes the sealed batches of the partitions it owns under the run's producer identity.
+"""The send task: writes the sealed batches of its partitions under the run's producer identity.
 
-Law 1: never a second attempt within one epoch. A broker acknowledges a batch whose sequence it knows without
+Law 1: never a second attempt within one epoch. A broker acknowledges a batch with a known sequence without
 comparing the content, so a retried or speculated task writes nothing. For the same reason a failed first
 attempt does not raise (Spark would start another one): its error is a row of the result.
 
-What is written is what the manifest counted. A block may lie on two executors with rows of different seal
-attempts (the seal stage was partly run again while blocks were materialised): the manifest reads one copy,
-the send the other, and counts may fit both. So rows of other attempts than the manifest's are refused.
+A block may be on two executors with rows of different seal attempts (if the seal stage was partly repeated
+while blocks were materialised): the manifest reads one copy, the send the other, and counts may fit both.
+Rows of other attempts than the manifest's are therefore refused.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _COLUMNS = ("topic", "partition", "seal_partition", "attempt_id", "seq", "record
 
 @dataclass(frozen=True, slots=True)
 class SendTask:
-    """What ``mapInArrow`` calls in every send task; pickled with the plan, credentials included.
+    """The function that ``mapInArrow`` calls in every send task; pickled with the plan and credentials.
 
     :param expected: (batches, records) per target partition, from the manifest.
     :param attempts: attempt per seal task, from the manifest.
-    :param timeout: seconds from the task's start: what the driver had left. Not a time of day: clocks of
-        hosts differ. A task that starts late ends with the others nevertheless: the driver cancels it.
-    :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts
-        a few more, one after the other.
+    :param timeout: seconds from the task's start, because clocks of hosts differ. The driver cancels tasks
+        that start late.
+    :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts a
+        few more, one after the other.
     :param streamed: rows come in :data:`STREAM_ORDER`: send partition after partition, in constant memory.
     """
 
@@ -104,14 +104,14 @@ class SendTask:
         if self.streamed:
             return self._send_streamed(batches, end)
         mine = gather(batches, self.attempts)
-        for tp, found in mine.items():
-            self._check(tp, len(found), sum(f.records for f in found), "nothing was written by this task")
+        for tp, pieces in mine.items():
+            self._check(tp, len(pieces), sum(f.records for f in pieces), "nothing was written by this task")
         if not mine:
             return []
         with self._connections(end) as connections:
             return self._write(
                 connections,
-                {tp: (piece.sealed() for piece in found) for tp, found in mine.items()},
+                {tp: (piece.sealed() for piece in pieces) for tp, pieces in mine.items()},
                 end,
             )
 
@@ -143,10 +143,7 @@ class SendTask:
         )
 
     def _check(self, tp: TopicPartition, batches: int, records: int, consequence: str) -> None:
-        """Compare with the manifest.
-
-        :raises ProtocolViolation: the blocks changed since they were counted.
-        """
+        """Compare with the manifest; raises ProtocolViolation if the blocks have changed."""
         if self.expected.get(tp) != (batches, records):
             raise ProtocolViolation(
                 f"the blocks hold {batches} batches with {records} records for {tp}, the manifest says "
@@ -156,7 +153,7 @@ class SendTask:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Piece:
-    """A sealed batch where Arrow holds it; ordered as it must stand in the log."""
+    """A sealed batch in Arrow's memory, in the order of the log."""
 
     seal_partition: int
     seq: int
@@ -165,25 +162,24 @@ class _Piece:
     row: int = field(compare=False)
 
     def sealed(self) -> tuple[int, bytes]:
-        """Return (records, bytes); copied only when it is this batch's turn."""
         return self.records, self.column[self.row].as_py()
 
 
 def gather(
     batches: Iterable[pa.RecordBatch], attempts: Mapping[int, int]
 ) -> dict[TopicPartition, list[_Piece]]:
-    """Group an owner's rows by target, each in the order (seal task, number): the order of the source.
+    """Group an owner's rows by target, each in the order of the source: (seal task, number).
 
-    Trailers are left out. The bytes stay in Arrow's buffers.
+    Omits trailers. The bytes stay in Arrow's buffers.
 
-    :raises SealedBlockLost: the rows are not those that the manifest counted.
+    :raises SealedBlockLost: the rows are not the ones that the manifest counted.
     """
-    found: dict[TopicPartition, list[_Piece]] = {}
+    by_target: dict[TopicPartition, list[_Piece]] = {}
     for tp, piece in _pieces(batches, attempts):
-        found.setdefault(tp, []).append(piece)
-    for pieces in found.values():
+        by_target.setdefault(tp, []).append(piece)
+    for pieces in by_target.values():
         pieces.sort()
-    return found
+    return by_target
 
 
 def stream(
@@ -191,7 +187,7 @@ def stream(
 ) -> Iterator[tuple[TopicPartition, Iterator[_Piece]]]:
     """Yield each target with its batches, from rows in :data:`STREAM_ORDER`; read each to its end.
 
-    :raises SealedBlockLost: the rows are not those that the manifest counted; some may be written.
+    :raises SealedBlockLost: the rows are not the ones that the manifest counted; some may be written.
     :raises ProtocolViolation: the rows are in another order.
     """
     done: set[TopicPartition] = set()
@@ -214,7 +210,7 @@ def _rising(tp: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
 def _pieces(
     batches: Iterable[pa.RecordBatch], attempts: Mapping[int, int]
 ) -> Iterator[tuple[TopicPartition, _Piece]]:
-    """Yield the sealed batches of an owner's rows, without trailers; refuse rows of other attempts."""
+    """Yield the sealed batches of an owner's rows, without trailers; refuses rows of other attempts."""
     for batch in batches:
         column = batch.column("batch")
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]

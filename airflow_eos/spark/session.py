@@ -1,4 +1,4 @@
-"""What differs between a classic session and Spark Connect, in one place."""
+"""The differences between classic sessions and Spark Connect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.distributions import LINES, check_distributions, minor_version
 
 if TYPE_CHECKING:
-    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ def check_version(spark: SparkSession) -> None:
 
 
 def spark_version(spark: SparkSession) -> tuple[int, int]:
-    """Return major and minor version of the Spark that computes; on Connect the server's."""
+    """Return major and minor version of the Spark that computes: on Connect, the server's."""
     return minor_version(spark.version)
 
 
@@ -53,19 +52,19 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def local_python(spark: SparkSession) -> str | None:
-    """Return the Python that a session in this process starts for its tasks; None where others start it."""
+    """Return the Python that a session in this process starts for its tasks; None for other sessions."""
     if is_connect(spark) or not str(spark.conf.get("spark.master", "")).startswith("local"):
         return None
     return str(spark.sparkContext.pythonExec)
 
 
 def application_id(spark: SparkSession) -> str:
-    """Return Spark's application id; on Connect that of the server."""
+    """Return Spark's application id: on Connect, the server's."""
     return str(spark.conf.get("spark.app.id") or "")
 
 
 def speculates(spark: SparkSession) -> bool:
-    """Whether Spark may run a copy of a task beside it; where it does not say, it may."""
+    """Return whether Spark may run a copy of a task beside it; True if unknown."""
     try:
         return str(spark.conf.get("spark.speculation", "false")).lower() != "false"
     except Exception as error:  # noqa: BLE001 - a platform that hides its settings
@@ -75,9 +74,9 @@ def speculates(spark: SparkSession) -> bool:
 
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Tag the jobs that this thread starts, so that any thread can cancel them without touching others.
+    """Tag the jobs that this thread starts, so that any thread can cancel them and no others.
 
-    A classic session's own tags are visible to the thread that set them only, so its context's are taken.
+    Only the thread that set a classic session's tags sees them, so those of its context are used.
     """
     context = None if is_connect(spark) else spark.sparkContext
     if context is None:
@@ -98,7 +97,7 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
 def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -> None:
     """Cancel the jobs of a tag, from any thread or signal handler; never raises.
 
-    A thread of its own asks Spark: the caller may be in the midst of a call, and its channel is then in use.
+    Another thread asks Spark, because the caller's own channel may be in use.
     """
 
     def cancel() -> None:
@@ -115,7 +114,7 @@ def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set session settings for a while and restore what was there."""
+    """Set session settings in this block."""
     before = {key: spark.conf.get(key, None) for key in values}
     try:
         for key, value in values.items():
@@ -132,11 +131,10 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def executed_once(spark: SparkSession) -> Iterator[None]:
-    """Keep Spark Connect's client from sending an execution twice (law 1).
+    """Keep Spark Connect's client from sending an execution twice in this block (law 1).
 
-    Reattachable execution sends ExecutePlan again when the server has lost the operation, and retry policies
-    send any request again. Both are switched off in the block, for this client, and restored. Classic
-    sessions have neither.
+    Reattachable execution sends ExecutePlan again if the server has lost the operation, and retry policies
+    send any request again. Both are switched off for this client. Classic sessions have neither.
     """
     if not is_connect(spark):
         yield
@@ -164,7 +162,7 @@ def executed_once(spark: SparkSession) -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address means the machine itself."""
+    """Return whether a host's name or address means this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -172,12 +170,12 @@ def is_loopback(host: str) -> bool:
 
 
 def retry_soon(spark: SparkSession, address: str) -> None:
-    """Let the client of a Spark Connect server of this host retry every two seconds, for a minute.
+    """Let the client of a Spark Connect server on this host retry every two seconds, for a minute.
 
-    By itself it waits up to a minute between tries, ten minutes in all. A server of this host is back within
-    seconds or not at all, and a run cannot use it then: its session is lost.
+    By default it waits up to a minute between tries, for ten minutes. A server on this host is back within
+    seconds or not at all.
 
-    :param address: ``sc://host:port/;...``; of another host, or no such address: nothing is changed.
+    :param address: ``sc://host:port/;...``; other addresses and hosts change nothing.
     """
     if not (
         address.startswith("sc://") and is_connect(spark) and is_loopback(urlsplit(address).hostname or "")
@@ -190,10 +188,10 @@ def retry_soon(spark: SparkSession, address: str) -> None:
 
 
 def observed(df: DataFrame, name: str) -> list[int] | None:
-    """Return the metrics that ``df.observe(name, ...)`` collected on Spark Connect in the action of ``df``.
+    """Return the metrics of ``df.observe(name, ...)`` in the action of ``df`` on Connect; None if unknown.
 
-    None where they cannot be had. :class:`pyspark.sql.Observation` is no way: it blocks for ever when the
-    action never met the observed plan, and belongs to the first action, not to ours.
+    :class:`pyspark.sql.Observation` does not serve: it blocks for ever if the action does not run the
+        observed plan, and it belongs to the first action, which is not ours.
     """
     try:
         flows = dict(df.executionInfo.flows)
@@ -204,10 +202,10 @@ def observed(df: DataFrame, name: str) -> list[int] | None:
 
 
 def checkpointed(df: DataFrame, level: Any) -> DataFrame:
-    """Materialise a DataFrame on the executors, cut off from what it was computed from.
+    """Materialise a DataFrame on the executors, cut off from its source.
 
-    To be freed by :func:`free_checkpoint`: on Connect the client would otherwise free it whenever Python's
-    garbage collector finds it, by a request without time-out in the midst of anything.
+    To be freed by :func:`free_checkpoint`: on Connect, the client would otherwise free it at some garbage
+    collection, by a request without time-out.
     """
     frame = df.localCheckpoint(eager=True, storageLevel=level)
     if is_connect(df.sparkSession):
@@ -215,39 +213,35 @@ def checkpointed(df: DataFrame, level: Any) -> DataFrame:
     return frame
 
 
-def free_checkpoint(df: DataFrame, timeout: float = CANCEL_TIMEOUT) -> None:
-    """Free the blocks of a checkpoint now, not at some garbage collection; never raises."""
+def free_checkpoint(df: DataFrame) -> None:
+    """Free the blocks of a checkpoint; never raises."""
 
     def free() -> None:
-        try:
-            if is_connect(df.sparkSession):
-                from pyspark.sql.connect.plan import RemoveRemoteCachedRelation
+        if is_connect(df.sparkSession):
+            from pyspark.sql.connect.plan import RemoveRemoteCachedRelation
 
-                client: Any = df.sparkSession.client
-                command = RemoveRemoteCachedRelation(df._plan).command(client)  # noqa: SLF001
-                client.execute_command(command)
-            else:
-                df._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001, FBT003
+            client: Any = df.sparkSession.client
+            command = RemoveRemoteCachedRelation(df._plan).command(client)  # noqa: SLF001
+            client.execute_command(command)
+        else:
+            df._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001, FBT003
+
+    free_blocks(free)
+
+
+def free_blocks(free: Callable[[], object]) -> None:
+    """Run a call that frees the blocks of a checkpoint and wait a while; never raises."""
+
+    def attempt() -> None:
+        try:
+            free()
         except Exception as error:  # noqa: BLE001 - the session's end will do it
             log.debug("checkpoint blocks are left to the end of the session: %s", error)
 
-    _aside(free, "airflow-eos-free", timeout)
-
-
-def free_elements(elements: RDD[bytes], timeout: float = CANCEL_TIMEOUT) -> None:
-    """Free the blocks of a checkpoint that is no DataFrame; never raises."""
-
-    def free() -> None:
-        try:
-            elements.unpersist()
-        except Exception as error:  # noqa: BLE001 - the session's end will do it
-            log.debug("checkpoint blocks are left to the end of the session: %s", error)
-
-    _aside(free, "airflow-eos-free", timeout)
+    _aside(attempt, "airflow-eos-free", CANCEL_TIMEOUT)
 
 
 def _aside(call: Callable[[], None], name: str, timeout: float) -> None:
-    """Run a call in a thread of its own and wait a while."""
     thread = threading.Thread(target=call, name=name, daemon=True)
     thread.start()
     thread.join(timeout)

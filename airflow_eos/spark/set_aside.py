@@ -1,12 +1,9 @@
-"""Dead letters of a DataFrame process: records on which it raises are left out of what it reads.
+"""Dead letters of a DataFrame process: the records on which it raises are left out of its input.
 
-Spark evaluates a plan as a whole and does not tell which record a function failed on. So the failing records
-are searched for (:mod:`airflow_eos.spark.failing_records`), the ranges are sealed again without them, and a
-task reads them once more and makes dead letters of them, as for an Arrow process. The letters are rows of the
-same seal: counted, sent and committed with the output.
-
-A record is set aside where ``process`` raises on that record alone. The output is that of ``process`` over
-all other records.
+Spark evaluates a plan as a whole and does not tell which record a function failed on. The failing records are
+therefore searched for (:mod:`airflow_eos.spark.failing_records`), and the ranges are sealed again without
+them. A task reads them once more and makes dead letters of them, which are rows of the same seal. A record is
+set aside if ``process`` raises on that record alone.
 """
 
 from __future__ import annotations
@@ -19,8 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_eos.exceptions import EosError, ProcessFailed, ProtocolViolation
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, DeadLetters
+from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, DeadLetters, place_of
 from airflow_eos.task_signals import signal_of
 
 if TYPE_CHECKING:
@@ -49,24 +47,30 @@ _ROW_TYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """The records that a seal leaves out of what ``process`` reads.
+    """The records that a seal leaves out of the input of ``process``.
 
     :param records: the error by record, each a range of one offset.
-    :param seconds: for which they were searched for.
+    :param seconds: time spent on searching for them.
     """
 
     records: Mapping[OffsetRange, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
+    def failing(self) -> list[FailingRecord]:
+        """The records and their errors, in order."""
+        return [
+            FailingRecord(record.topic, record.partition, record.start, self.records[record])
+            for record in sorted(self.records)
+        ]
+
+    @property
     def first(self) -> str | None:
         """Place and error of the first record, for messages."""
-        for record in sorted(self.records):
-            return f"{record.topic_partition}, offset {record.start}: {self.records[record]}"
-        return None
+        return next(map(str, self.failing), None)
 
     def without(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return what ``process`` reads of the ranges, in their order; empty parts are left out."""
+        """Return the ranges without these records, in their order; omits empty parts."""
         left: list[OffsetRange] = []
         for whole in ranges:
             position = whole.start
@@ -78,11 +82,11 @@ class SetAside:
         return [part for part in left if part.span]
 
     def and_more(self, search: FailingRecords, seconds: float, rule: DeadLetterRule, cause: str) -> SetAside:
-        """Return these and the records that a search has come to.
+        """Return these records and those that a search has found.
 
-        :param seconds: that the search took.
+        :param seconds: time that the search took.
         :param cause: the error that made it necessary.
-        :raises ProcessFailed: they are too many, not all are known, or none raises alone.
+        :raises ProcessFailed: there are too many, not all are known, or none raises alone.
         """
         together = SetAside({**self.records, **search.records}, self.seconds + seconds)
         count = len(together.records)
@@ -104,7 +108,7 @@ class SetAside:
 
 
 class RecordsRaise(Exception):
-    """Sealing failed on records that are dead letters: the ranges are sealed again without them."""
+    """Sealing failed on records that become dead letters: the ranges are sealed again without them."""
 
     def __init__(self, set_aside: SetAside) -> None:
         super().__init__(f"{len(set_aside.records)} records are set aside")
@@ -112,9 +116,9 @@ class RecordsRaise(Exception):
 
 
 def may_be_records(raised: Iterable[str]) -> bool:
-    """Whether an exception may be the fault of a record, by the names of its class and bases.
+    """Return whether a record may have caused an exception, by the names of its class and bases.
 
-    As :func:`airflow_eos.spark.dead_letters.is_records`, which has the exception itself.
+    :func:`airflow_eos.spark.dead_letters.is_records` decides the same from the exception itself.
     """
     names = [name.removeprefix("builtins.") for name in raised]
     kinds = [getattr(builtins, name, None) for name in names]
@@ -125,9 +129,9 @@ def may_be_records(raised: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LetterTask:
-    """What ``mapInArrow`` calls with the records that are set aside; pickled with the plan.
+    """Makes dead letters of the records that are set aside; pickled with the plan.
 
-    :param seal: knows the topic of dead letters and what it takes.
+    :param seal: has the settings of the topic of dead letters.
     :param causes: the error by topic, partition and offset.
     """
 
@@ -145,8 +149,7 @@ class LetterTask:
             for batch in batches:
                 for row in range(batch.num_rows):
                     record = batch.slice(row, 1)
-                    place = tuple(record.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
-                    letters.keep(record, self.causes[place])
+                    letters.keep(record, self.causes[place_of(record)])
             if letters.count != len(self.causes):
                 raise ProtocolViolation(
                     f"{len(self.causes)} records were set aside, {letters.count} were read again"
@@ -157,7 +160,7 @@ class LetterTask:
 def letters_of(records: DataFrame, set_aside: SetAside, rule: DeadLetterRule, seal: SealTask) -> DataFrame:
     """Return the dead letters as rows for the sealer.
 
-    :param records: those that are set aside, read in one task.
+    :param records: the records that are set aside, read in one task.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -169,7 +172,7 @@ def letters_of(records: DataFrame, set_aside: SetAside, rule: DeadLetterRule, se
 
 
 def with_letters(rows: DataFrame, letters: DataFrame, sink_topic: str | None) -> DataFrame:
-    """Return rows for the sealer and, behind them, dead letters.
+    """Return rows for the sealer followed by dead letters.
 
     :param sink_topic: topic of rows that have no column ``topic``.
     """

@@ -1,10 +1,10 @@
-"""Whether the rows that were sealed come from one evaluation of the transform.
+"""Checks that the sealed rows come from one evaluation of the transform.
 
-Spark computes again what an executor takes with it: map outputs of a shuffle, blocks of a cached DataFrame.
-Tasks that have read the first evaluation keep what they took from it, others read the second. Unless a
-transform gives the same rows in the same order each time, records are then lost and repeated without an error
-(SPARK-23207, SPARK-38160, SPARK-51016). A transform that runs in the seal tasks alone needs nothing of this:
-the rows name the attempt of their task (:mod:`airflow_eos.spark.sealed_rows`).
+Spark recomputes what is lost with an executor: map outputs of a shuffle, blocks of a cached DataFrame. Tasks
+that have read the first evaluation keep its data, others read the second one. Unless a transform returns the
+same rows in the same order each time, records are then lost and repeated without an error (SPARK-23207,
+SPARK-38160, SPARK-51016). A transform that runs only in the seal tasks needs no check: the rows name the
+attempt of their task (:mod:`airflow_eos.spark.sealed_rows`).
 
 ========================  ================================================================================
 session                   evidence
@@ -16,11 +16,11 @@ Connect, server from 4.2  Spark's own: it compares checksums of map outputs with
                           evaluation, and where they differ runs all tasks again that read them. It does
                           not cover cached DataFrames: plans that read them are refused
 Connect, older server     none, a client cannot ask the driver: plans that shuffle are refused, too
-one process (`local`)     nothing is lost by itself: where an output is, all is lost with it
+one process (`local`)     nothing is lost by itself: if an output is lost, so are all its readers
 ========================  ================================================================================
 
-A cache in memory only loses blocks without the loss of an executor: those that do not fit, or make room for
-others, are computed again at each look. Plans that read such a cache are refused in every session.
+A memory-only cache loses blocks even without the loss of an executor: those that do not fit are recomputed at
+each look. Plans that read such a cache are refused in every session.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ _NOT_RUN = ("PENDING", "SKIPPED")
 
 
 class SingleEvaluation(Protocol):
-    """Watches one seal: from before the author's function is called until the blocks are counted."""
+    """Watches one seal, from before the author's function is called until the blocks are counted."""
 
     def admit(self, sealed: DataFrame) -> None:
-        """Refuse a plan of which it could not be told that it was evaluated once.
+        """Refuse a plan whose evaluation could not be checked.
 
-        :raises ConfigurationError: this session would not tell, on any try: names its version and what to do.
+        :raises ConfigurationError: this session can never check it: names its version and what to do.
         """
 
     def check(self) -> None:
-        """Compare what ran with one evaluation.
+        """Check that everything was evaluated once.
 
-        :raises InconsistentSeal: something below the seal was computed twice, or it cannot be told.
+        :raises InconsistentSeal: something below the seal was computed twice, or that is unknown.
         """
 
 
@@ -89,10 +89,10 @@ class SingleEvaluation(Protocol):
 def single_evaluation(
     spark: SparkSession, sealing: Sealing, tag: str, *, local: bool
 ) -> Iterator[SingleEvaluation]:
-    """Watch the seal that is made in the block.
+    """Watch the seal that is made in this block.
 
     :param tag: of its jobs.
-    :param local: driver and executor are one process: where an output is lost, Spark counts all as lost.
+    :param local: driver and executor are one process: if an output is lost, Spark counts all as lost.
     """
     if not isinstance(sealing, FrameSealing):
         yield NothingBelow()
@@ -106,37 +106,37 @@ def single_evaluation(
 
 
 class NothingBelow:
-    """Implements :class:`SingleEvaluation` where nothing stands below the seal tasks."""
+    """For plans without anything below the seal tasks."""
 
     def admit(self, sealed: DataFrame) -> None:
-        """Take every plan."""
+        """Accept every plan."""
 
     def check(self) -> None:
-        """Accept it."""
+        """Accept every evaluation."""
 
 
 class OneProcess:
-    """Implements :class:`SingleEvaluation` where driver and executor are one process."""
+    """For sessions whose driver and executor are one process."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def admit(self, sealed: DataFrame) -> None:
-        """Refuse caches in memory only."""
+        """Refuse memory-only caches."""
         refuse_caches_in_memory_only(self._spark, sealed)
 
     def check(self) -> None:
-        """Accept it: where an output is lost, so is all that read it."""
+        """Accept every evaluation: if an output is lost, so are all its readers."""
 
 
 class ServerEvidence:
-    """Implements :class:`SingleEvaluation` on Spark Connect, by what the server does itself."""
+    """For Spark Connect, whose server checks evaluations itself."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def admit(self, sealed: DataFrame) -> None:
-        """Refuse cached DataFrames, and shuffles where the server keeps no checksums.
+        """Refuse cached DataFrames, and shuffles if the server keeps no checksums.
 
         :raises ConfigurationError: see :meth:`SingleEvaluation.admit`.
         """
@@ -157,14 +157,14 @@ class ServerEvidence:
         )
 
     def check(self) -> None:
-        """Accept it: the server has rolled back what read two evaluations, or the job has failed."""
+        """Accept every evaluation: the server repeats the readers of a second one, or fails the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """A stage that ran, as the status store has it.
+    """A stage that ran, from the status store.
 
-    :param rdds: ids of the RDDs that it computes: the same ones again are the same work again.
+    :param rdds: ids of the RDDs that it computes; a stage with the same ones repeats the work.
     :param attempt: number of its last attempt, from 0.
     :param written: records that this attempt wrote into a shuffle.
     """
@@ -176,7 +176,7 @@ class StageRun:
 
 
 class StatusStoreEvidence:
-    """Implements :class:`SingleEvaluation` on a classic session."""
+    """For classic sessions, by the driver's status store."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark = spark
@@ -191,16 +191,16 @@ class StatusStoreEvidence:
         self._cached = CachedBlocks(self._context)
 
     def admit(self, sealed: DataFrame) -> None:
-        """Refuse caches whose blocks may be computed twice in one stage; :meth:`check` sees all else."""
+        """Refuse caches whose blocks one stage may compute twice; :meth:`check` finds all other cases."""
         refuse_caches_in_memory_only(self._spark, sealed)
         refuse_caches_filled_by_several(self._spark, sealed)
         # The author's function may have filled a cache a moment ago.
         self._cached = CachedBlocks(self._context)
 
     def check(self) -> None:
-        """Look at all stages of the seal's jobs; the last of them counts the blocks.
+        """Check all stages of the seal's jobs; the last of them counts the blocks.
 
-        :raises InconsistentSeal: a stage ran twice, a cache lost blocks, or Spark does not tell.
+        :raises InconsistentSeal: a stage ran twice, a cache lost blocks, or that is unknown.
         """
         last_job = self._caught_up()
         if self._dropped_events() != self._dropped:
@@ -230,7 +230,7 @@ class StatusStoreEvidence:
             )
 
     def _caught_up(self) -> int:
-        """Return the number of an empty job, once the status store has it and so every event before it."""
+        """Return the id of an empty job once the status store has it, and therefore all events before it."""
         fence = f"airflow-eos-fence-{uuid.uuid4().hex[:12]}"
         with tagged(self._spark, fence):
             self._context._jsc.emptyRDD().count()  # noqa: SLF001
@@ -253,7 +253,6 @@ class StatusStoreEvidence:
         return list(known.get().stageIds())
 
     def _run(self, stage: int) -> StageRun | None:
-        """Return what the store has of a stage; None: it did not run, its output was there."""
         if not self._tracker.getStageInfo(stage).isDefined():
             raise InconsistentSeal(
                 f"Spark has forgotten stage {stage} of the seal, so {_UNKNOWN}; raise spark.ui.retainedStages"
@@ -275,9 +274,9 @@ class StatusStoreEvidence:
 
 
 def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None:
-    """Refuse a plan that reads a DataFrame of which Spark keeps no block on disk.
+    """Refuse a plan that reads a DataFrame cached without a copy on disk.
 
-    :raises ConfigurationError: naming the ways on.
+    :raises ConfigurationError: names the ways on.
     """
     if _CACHED_IN_MEMORY_ONLY.search(_plan_with_caches(spark, sealed)) is None or _is_repeatable(spark):
         return
@@ -290,12 +289,12 @@ def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None
 
 
 def refuse_caches_filled_by_several(spark: Any, sealed: Any) -> None:
-    """Refuse a plan that reads at several places what is not in a cache yet, on a cluster.
+    """Refuse a plan on a cluster that reads an unfilled cache at several places.
 
-    Each place makes a stage, or tasks, of its own, and those compute the blocks that they do not find: two
-    executors may compute the same one side by side, and each keeps its own.
+    Each place makes a stage, or tasks, that compute missing blocks: two executors may compute the same one at
+    the same time, and each keeps its own.
 
-    :raises ConfigurationError: naming the ways on.
+    :raises ConfigurationError: names the ways on.
     """
     if _unfilled_caches(spark, sealed) <= 1 or _is_repeatable(spark):
         return
@@ -308,10 +307,7 @@ def refuse_caches_filled_by_several(spark: Any, sealed: Any) -> None:
 
 
 def _unfilled_caches(spark: Any, sealed: Any) -> int:
-    """Return at how many places a plan of a classic session reads a cache that may not be filled once.
-
-    Speculative tasks leave two copies of a block that they fill.
-    """
+    """Return at how many places a classic session's plan reads a cache that may be filled twice."""
     if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
         return 0
     leaves = sealed._jdf.queryExecution().optimizedPlan().collectLeaves()  # noqa: SLF001
@@ -323,7 +319,7 @@ def _unfilled_caches(spark: Any, sealed: Any) -> int:
 
 
 def _plan_with_caches(spark: Any, sealed: Any) -> str:
-    """Return the text of a plan that says how each cache that it reads is kept; empty: nothing is cached."""
+    """Return the text of a plan with the storage levels of its caches; empty if nothing is cached."""
     if is_connect(spark):
         return str(sealed._explain_string())  # noqa: SLF001
     if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
@@ -336,9 +332,9 @@ def _is_repeatable(spark: SparkSession) -> bool:
 
 
 def not_rolled_back(error: BaseException) -> InconsistentSeal | None:
-    """Return the error of a job that Spark gave up because a result was computed of two evaluations.
+    """Return the error of a job that Spark gave up because a result came from two evaluations; else None.
 
-    Spark gives such an error no class. Its own words come first in the text, before those of any task.
+    Spark has no class for it; its own words come first in the text, before those of any task.
     """
     text = str(error)
     if _NOT_ROLLED_BACK.match(text[max(0, text.find(_ABORTED)) :]) is None:
@@ -347,11 +343,11 @@ def not_rolled_back(error: BaseException) -> InconsistentSeal | None:
 
 
 def computed_twice(runs: list[StageRun]) -> str | None:
-    """Return what a seal's stages computed twice, for messages; None: each was computed once.
+    """Return what a seal's stages computed twice, as text; None if each was computed once.
 
-    Two stages are the seal itself: what they compute twice the rows' attempts tell.
+    The last two stages are the seal itself, whose repetitions the rows' attempts show.
 
-    :param runs: the stages that ran, down from the blocks.
+    :param runs: the stages that ran, in reverse order.
     """
     by_rdds: defaultdict[frozenset[int], list[StageRun]] = defaultdict(list)
     for run in runs:

@@ -1,13 +1,13 @@
-"""The records of pinned offset ranges as Arrow batches, and as a DataFrame made of tasks that read them.
+"""The records of pinned offset ranges as Arrow batches, and as a DataFrame whose tasks read them.
 
-Columns are those of Spark's own Kafka source. The client configuration, credentials included, travels inside
-the serialised task: never as an option, which plans and the Spark UI would show.
+The columns are those of Spark's Kafka source. The client configuration with its credentials travels inside
+the serialised task, never as an option, which plans and the Spark UI would show.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,16 +60,15 @@ _RECORDS_PER_ROW = 4
 
 
 def arrow_schema() -> pa.Schema:
-    """Return the columns of records that were read, headers included."""
+    """Return the columns of source records, including headers."""
     return _ARROW_SCHEMA.append(pa.field("headers", _HEADERS_TYPE))
 
 
 def source_schema() -> StructType:
-    """Return the same columns as Spark's types, those of Spark's own Kafka source.
+    """Return the same columns as Spark's types.
 
-    Types, because the session's settings decide what text means: with
-    ``spark.sql.timestampType=TIMESTAMP_NTZ`` the word timestamp is a type without a time zone, while Kafka's
-    timestamps are instants.
+    Not as text, whose meaning depends on the session: with ``spark.sql.timestampType=TIMESTAMP_NTZ`` the word
+    timestamp is a type without a time zone, while Kafka's timestamps are instants.
     """
     from pyspark.sql import types as T  # noqa: N812
 
@@ -89,11 +88,11 @@ def source_schema() -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What ``mapInArrow`` calls: reads the slice that its rows stand for; pickled with the plan.
+    """The function that ``mapInArrow`` calls to read a task's slices; pickled with the plan.
 
     :param tasks: the slices of each task.
     :param starts: first row number of each task.
-    :param tally: for the number of records, by number of the slice, counted over all tasks.
+    :param tally: accumulator of the counts by number of the slice, over all tasks.
     :param late_before: records older than this count as late.
     """
 
@@ -112,22 +111,22 @@ class ReadTask:
             return
         task = bisect_right(self.starts, min(rows)) - 1
         first = sum(map(len, self.tasks[:task]))
-        found: dict[int, tuple[int, int]] = {}
+        counts: dict[int, tuple[int, int]] = {}
         with self.mark.errors():
             for place, records in read_slices(self.config, self.tasks[task]):
                 count = SliceCount(self.late_before)
                 for batch in records:
                     count.add(batch)
                     yield batch
-                if place != len(found):
-                    raise ProtocolViolation(f"slice {len(found)} of read task {task} came as number {place}")
-                found[first + place] = (count.records, count.late)
-            if len(found) != len(self.tasks[task]):
+                if place != len(counts):
+                    raise ProtocolViolation(f"slice {len(counts)} of read task {task} came as number {place}")
+                counts[first + place] = (count.records, count.late)
+            if len(counts) != len(self.tasks[task]):
                 raise ProtocolViolation(
-                    f"read task {task} has {len(self.tasks[task])} slices, {len(found)} were read"
+                    f"read task {task} has {len(self.tasks[task])} slices, {len(counts)} were read"
                 )
         if self.tally is not None:
-            self.tally.add(found)
+            self.tally.add(counts)
         tidy()
 
 
@@ -141,31 +140,25 @@ def source_frame(
 ) -> DataFrame:
     """Return a DataFrame with a partition for each task's slices, in order.
 
-    It is a range of numbers whose tasks read Kafka instead: a Python data source would do the same, but Spark
-    starts three more Python processes to plan one. There are about as many numbers as records, so that
-    Spark's estimate of the size is right: it must not take a large source for a small side of a join.
+    It is a range of numbers whose tasks read Kafka: a Python data source would start three more Python
+    processes to plan one. It has about as many numbers as records, so that Spark estimates the size
+    correctly: it must not take a large source for a small side of a join.
     """
     count = max(1, len(tasks))
-    rows = max(count, sum(one.span for slices in tasks for one in slices) // _RECORDS_PER_ROW)
+    rows = max(count, sum(offsets.span for slices in tasks for offsets in slices) // _RECORDS_PER_ROW)
     starts = [number * rows // count for number in range(count)]
     task = ReadTask(config, tuple(map(tuple, tasks)), starts, tally, late_before, mark or ErrorMark())
     return spark.range(0, rows if tasks else 0, 1, count).mapInArrow(task, source_schema())
 
 
-def read_slice(config: ClientConfig, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one slice, from connections of its own."""
-    for _, records in read_slices(config, [wanted]):
-        yield from records
-
-
 def read_slices(
     config: ClientConfig, slices: Sequence[OffsetRange]
-) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Yield, for each slice in order, its place and its records; read each to its end.
+) -> Generator[tuple[int, Iterator[pa.RecordBatch]], None, None]:
+    """Yield the index and the records of each slice, in order; read each to its end.
 
-    They share connections, and small ones requests.
+    Slices share connections, and small ones requests.
 
-    :raises ProtocolViolation: a slice was left before its end: what is counted would not be what was read.
+    :raises ProtocolViolation: a slice was not read to its end, so its counts would be wrong.
     """
     with BrokerConnections(config) as connections:
         for place, first in first_answers(connections, slices):
@@ -176,8 +169,6 @@ def read_slices(
 
 
 class _Records(Iterator[pa.RecordBatch]):
-    """The records of one slice, and whether all of them were taken."""
-
     def __init__(
         self,
         connections: BrokerConnections,
@@ -211,7 +202,7 @@ def arrow_batches(
     *,
     headers: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Glue decoded batches to larger ones, in the types that Spark asks for; decoded batches are not cut."""
+    """Join decoded batches to larger ones in Spark's types; never splits a decoded batch."""
     waiting: list[DecodedBatch] = []
     have_rows = have_size = 0
     for batch in batches:
@@ -250,7 +241,6 @@ def _record_batch(
 
 
 def _check_timestamps(milliseconds: Int64s, offsets: Int64s, topic: str, partition: int) -> None:
-    """Refuse times that microseconds cannot hold: they would come out as others."""
     wrong = np.flatnonzero((milliseconds > _MAX_MILLISECONDS) | (milliseconds < -_MAX_MILLISECONDS))
     if len(wrong):
         at = offsets[wrong]

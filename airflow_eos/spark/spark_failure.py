@@ -1,10 +1,8 @@
-"""What Spark says of a failure in fields of its own: Java classes, error conditions, SQLSTATEs, gRPC codes.
+"""Spark's description of a failure in its own fields: Java classes, error conditions, SQLSTATEs, gRPC codes.
 
-The text of an exception quotes records, and whatever the author's function raised: it decides nothing. A
-classic session has the exceptions of the JVM themselves. A Spark Connect client has the condition of the
-outermost one, and its message. Of messages only the beginning is read that Spark composes: from the first
-character to the place where somebody else's words may begin.
-
+The text of an exception quotes records and the author's exceptions, so it decides nothing. A classic session
+has the exceptions of the JVM themselves; a Spark Connect client has the condition of the outermost one, and
+its message. Of messages only the beginning is read, which Spark composes.
 Conditions: https://spark.apache.org/docs/latest/sql-error-conditions.html
 """
 
@@ -80,9 +78,9 @@ _NOT_SERIALIZABLE = re.compile(
 class JavaError:
     """An exception of the JVM.
 
-    :param java: its class; empty: not known.
-    :param condition: Spark's error condition, of the exceptions that have one.
-    :param message: begins with Spark's own words, and goes on with anybody's.
+    :param java: its class; empty if unknown.
+    :param condition: Spark's error condition, if the exception has one.
+    :param message: begins with Spark's own words; the rest may quote anybody.
     """
 
     java: str
@@ -91,7 +89,7 @@ class JavaError:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether executors, workers, memory or disks failed, or somebody cancelled the job."""
+        """Whether executors, workers, memory or disks failed, or the job was cancelled."""
         if self.condition is not None:
             return self.condition in _LOST_CONDITIONS
         if self.java in _LOST_CLASSES:
@@ -107,7 +105,7 @@ class JavaError:
 
     @property
     def why_given_up(self) -> str | None:
-        """Why a stage was given up, behind what Spark says of the task; None: it is not a stage failure."""
+        """Why a stage was given up, after Spark's words about the task; None if it is not a stage failure."""
         if self.java != SPARK_EXCEPTION or not self.message.startswith(_STAGE):
             return None
         reason = self.message.removeprefix(_STAGE)
@@ -115,7 +113,7 @@ class JavaError:
         return reason if task is None else reason[task.end() :]
 
     def thrown_in_task(self) -> JavaError | None:
-        """Return the exception of the task that a stage failure tells of, where it tells of one."""
+        """Return the exception of the task in a stage failure; None if there is none."""
         reason = self.why_given_up or ""
         thrown = _THROWN.match(reason)
         if thrown is None or _NOT_SERIALIZABLE.match(reason):
@@ -126,15 +124,12 @@ class JavaError:
 
 
 def module_of(error: BaseException) -> str:
-    """Return the module of an exception's class; a class may call it anything."""
+    """Return the module of an exception's class."""
     return str(type(error).__module__)
 
 
 def java_errors(error: BaseException) -> Sequence[JavaError]:
-    """Return the exceptions of the JVM that a Python exception stands for: the outermost first.
-
-    Empty: it stands for none, such as an exception of the author's function in this process.
-    """
+    """Return the JVM's exceptions that a Python exception represents, the outermost first."""
     if not module_of(error).startswith(_CLIENTS):
         return ()
     origin = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
@@ -145,24 +140,24 @@ def java_errors(error: BaseException) -> Sequence[JavaError]:
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Whether Spark could not do the work, whoever's function it ran."""
+    """Return whether Spark failed, independent of the function that it ran."""
     if type(error).__name__ == "Py4JNetworkError" and module_of(error).startswith("py4j."):
         return True  # the JVM is gone
-    for one in java_errors(error):
-        if one.java == PYTHON_EXCEPTION:
+    for thrown in java_errors(error):
+        if thrown.java == PYTHON_EXCEPTION:
             return False
-        if one.is_infrastructure:
+        if thrown.is_infrastructure:
             return True
     return False
 
 
 def is_block_lost(error: BaseException) -> bool:
-    """Whether materialised blocks are gone."""
-    return any(one.condition in _BLOCK_CONDITIONS for one in java_errors(error))
+    """Return whether materialised blocks are lost."""
+    return any(thrown.condition in _BLOCK_CONDITIONS for thrown in java_errors(error))
 
 
 def is_server_gone(error: BaseException) -> bool:
-    """Whether Spark Connect's client has lost its server or its session."""
+    """Return whether Spark Connect's client has lost its server or its session."""
     if not module_of(error).startswith(_CONNECT):
         return module_of(error).startswith("grpc.") and _grpc_code(error) == "UNAVAILABLE"
     condition = _condition_of(error)
@@ -172,15 +167,14 @@ def is_server_gone(error: BaseException) -> bool:
 
 
 def python_class(error: BaseException) -> str | None:
-    """Return the name of the class of the exception that a Python worker raised; None: it cannot be told.
+    """Return the name of the class of the exception that a Python worker raised; None if unknown.
 
     A traceback is text. Its lines are indented up to the first exception's, whose class is the first word of
-    that line; everything behind may be the author's. So a traceback that tells of more than one exception,
-    or seems to, tells nothing here.
+    that line; the rest may be the author's. A traceback that may contain several exceptions proves nothing.
     """
-    for one in java_errors(error):
-        if one.java == PYTHON_EXCEPTION:
-            _, _, rest = one.message.partition(_TRACEBACK)
+    for thrown in java_errors(error):
+        if thrown.java == PYTHON_EXCEPTION:
+            _, _, rest = thrown.message.partition(_TRACEBACK)
             line = next((line for line in rest.split("\n") if not line.startswith(" ")), "")
             name = _RAISED.match(line)
             return None if name is None or _TRACEBACK in rest else name[0]
@@ -221,7 +215,6 @@ def _condition_of(error: BaseException) -> str | None:
 
 
 def _asked(thing: Any, name: str) -> str | None:
-    """Call a method that only some have."""
     try:
         answer = getattr(thing, name)()
     except Exception:  # noqa: BLE001 - py4j's way to say that there is no such method, too
@@ -230,7 +223,7 @@ def _asked(thing: Any, name: str) -> str | None:
 
 
 def _grpc_code(error: BaseException) -> str | None:
-    """Return the name of the gRPC code; releases of Spark before 4.1 keep it with the error of gRPC only."""
+    """Return the name of the gRPC code; before Spark 4.1 only the error of gRPC has it."""
     for holder, name in ((error, "getGrpcStatusCode"), (error, "code"), (error.__context__, "code")):
         code = _asked(holder, name)
         if code is not None:

@@ -1,4 +1,4 @@
-"""Says in the log that a long stage is still alive, and how far it is."""
+"""Logs the progress of a long stage."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ INTERVAL = 10.0
 
 
 @contextmanager
-def progress(spark: SparkSession, what: str, interval: float = INTERVAL) -> Iterator[None]:
-    """Log ``what`` with elapsed time and tasks done, every ``interval`` seconds, until the block ends.
+def progress(spark: SparkSession, activity: str, interval: float = INTERVAL) -> Iterator[None]:
+    """Log ``activity`` with elapsed time and tasks done, every ``interval`` seconds, until the block ends.
 
-    :param what: for example ``sealing``.
+    :param activity: for example ``sealing``.
     """
     tasks, stop_watching = _watch(spark)
     done = threading.Event()
@@ -37,7 +37,7 @@ def progress(spark: SparkSession, what: str, interval: float = INTERVAL) -> Iter
             share = f", {finished} of {total} tasks done" if total else ""
             with telling:
                 if not done.is_set():  # no line comes after the last one
-                    log.info("%s: %.0f s%s", what, time.monotonic() - begun, share)
+                    log.info("%s: %.0f s%s", activity, time.monotonic() - begun, share)
 
     thread = threading.Thread(target=report, name="airflow-eos-progress", daemon=True)
     thread.start()
@@ -47,11 +47,11 @@ def progress(spark: SparkSession, what: str, interval: float = INTERVAL) -> Iter
         with telling:
             done.set()
         stop_watching()
-    log.info("%s: done in %.1f s", what, time.monotonic() - begun)
+    log.info("%s: done in %.1f s", activity, time.monotonic() - begun)
 
 
 def _watch(spark: SparkSession) -> tuple[Callable[[], tuple[int, int]], Callable[[], None]]:
-    """Return a function that says (tasks done, tasks), and one that ends the watching."""
+    """Return a function that returns (tasks done, tasks), and one that ends watching."""
     if is_connect(spark):
         latest = [0, 0]
 

@@ -1,7 +1,6 @@
-"""The application of ``spark-submit`` where the author names a function instead of writing one.
+"""The application of ``spark-submit`` for a function that the author names.
 
-It runs as a script, in a place of its own: everything is imported by name, from what was shipped or
-installed.
+It runs as a script outside of the package, so it imports everything by name.
 """
 
 from __future__ import annotations

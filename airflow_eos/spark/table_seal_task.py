@@ -1,7 +1,7 @@
-"""The seal task of a table: rows become data files, and a sealed row names each of them.
+"""The seal task of a table: writes rows to data files, and yields a sealed row with the name of each.
 
-As :mod:`airflow_eos.spark.seal_task`, it may run again or twice: files of an attempt that is not counted are
-named by no commit. Memory is the rows of one file.
+It may be repeated, as :mod:`airflow_eos.spark.seal_task`: no commit names the files of an attempt that is not
+counted. Memory is the rows of one file.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ _FLUSH_ROWS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class TableSealTask:
-    """What ``mapInArrow`` calls in every seal task of a table; pickled with the storage's credentials.
+    """The function that ``mapInArrow`` calls in every seal task of a table; pickled with credentials.
 
     :param config: client configuration, for the records that an Arrow process reads.
+    :param writes: False: a trial, whose rows are discarded.
     """
 
     config: ClientConfig = field(repr=False)
     writer: TableWriter
     mark: ErrorMark = field(default_factory=ErrorMark)
     targets: Mapping[str, TargetTopic] = field(default_factory=dict)
+    writes: bool = True
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`, of rows as a DataFrame has them."""
+        """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -58,6 +60,8 @@ class TableSealTask:
         made, count = 0, 0
         try:
             for table in self._flushes(batches):
+                if not self.writes:
+                    continue
                 rows = SealedRows(seal_partition, attempt_id)
                 for file in self._written(table):
                     rows.add(0, *PLACE, made, file.rows, pickle.dumps((seal_partition, made, file)))
@@ -73,11 +77,11 @@ class TableSealTask:
         yield rows.batch()
 
     def rows_of(self, result: Any, run: RunContext) -> pa.Table | None:  # noqa: ARG002 - as a topic's
-        """Return what an Arrow process returned as rows of the table."""
+        """Return the result of an Arrow process as rows of the table."""
         return self.writer.columns(result)
 
     def fits(self, rows: pa.Table, target: TargetTopic | None) -> bool:  # noqa: ARG002 - as a topic's
-        """Tell that no row is too large."""
+        """Return True: no row is too large."""
         return True
 
     def _in_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

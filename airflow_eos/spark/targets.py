@@ -1,4 +1,4 @@
-"""What the sealer must know of a target topic: its leaders, and which records its settings refuse."""
+"""The leaders of a target topic, and the settings by which it refuses records."""
 
 from __future__ import annotations
 
@@ -34,15 +34,13 @@ CLOCKS_DIFFER_MS = 12 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic that is written.
-
-    Settings that may not be read have Kafka's defaults here; brokers keep to the real ones.
+    """A target topic; settings that may not be read have Kafka's defaults.
 
     :param leaders: leader's node id per partition, at the time of asking.
     :param max_message_bytes: the topic's ``max.message.bytes``.
     :param needs_keys: whether it is compacted: its brokers refuse records without a key.
-    :param before_ms: milliseconds that a timestamp may lie before the broker's present time.
-    :param after_ms: the same, behind it.
+    :param before_ms: milliseconds that a timestamp may be before the broker's time.
+    :param after_ms: milliseconds that a timestamp may be after the broker's time.
     """
 
     topic: str
@@ -58,10 +56,10 @@ class TargetTopic:
         return len(self.leaders)
 
     def check(self, rows: int, key: pa.ChunkedArray | None, timestamp: pa.ChunkedArray | None) -> None:
-        """Refuse what the brokers would refuse, while it is still known where it came from.
+        """Refuse records that the brokers would refuse.
 
         :param timestamp: milliseconds; None, and null: the time of sealing.
-        :raises RecordRefused: naming the setting, and the key of a record where it has one.
+        :raises RecordRefused: names the setting, and the key of the record if it has one.
         """
         without_key = rows if key is None else key.null_count
         if self.needs_keys and without_key:
@@ -83,7 +81,7 @@ class TargetTopic:
             )
 
     def takes_timestamp(self, milliseconds: int) -> bool:
-        """Whether a timestamp is inside of the topic's limits, by this host's clock."""
+        """Return whether a timestamp is within the topic's limits, by this host's clock."""
         earliest, latest = self._limits(0)
         return earliest <= milliseconds <= latest or milliseconds == _NO_TIMESTAMP
 
@@ -94,7 +92,6 @@ class TargetTopic:
 
 
 def _first_outside(column: pa.ChunkedArray, earliest: int, latest: int) -> tuple[int, int] | None:
-    """Return row and value of the first timestamp outside of limits."""
     bounds = pc.min_max(column)
     if bounds["min"].as_py() is None:
         return None
@@ -108,17 +105,17 @@ def _first_outside(column: pa.ChunkedArray, earliest: int, latest: int) -> tuple
 
 
 def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> dict[str, TargetTopic]:
-    """Ask for topics that are to be written.
+    """Describe target topics.
 
-    :raises UnknownTopic: naming the topic.
-    :raises AuthorizationFailed: when it may not be described.
+    :raises UnknownTopic: names the topic.
+    :raises AuthorizationFailed: Describe is missing.
     """
-    found = connections.topics(topics)
+    metadata = connections.topics(topics)
     node = next(
-        (leader for topic in found.values() for leader in topic.leaders.values() if leader >= 0), None
+        (leader for topic in metadata.values() for leader in topic.leaders.values() if leader >= 0), None
     )
-    settings = {} if node is None else _settings(connections, list(found), node)
-    return {name: _target(name, topic.leaders, settings.get(name, {})) for name, topic in found.items()}
+    settings = {} if node is None else _settings(connections, list(metadata), node)
+    return {name: _target(name, topic.leaders, settings.get(name, {})) for name, topic in metadata.items()}
 
 
 def _target(topic: str, leaders: Mapping[int, int], settings: Mapping[str, str]) -> TargetTopic:
@@ -137,7 +134,7 @@ def _target(topic: str, leaders: Mapping[int, int], settings: Mapping[str, str])
 
 
 def _settings(connections: BrokerConnections, topics: Sequence[str], node: int) -> dict[str, dict[str, str]]:
-    """Settings per topic; topics whose configuration may not be read are absent."""
+    """Return settings per topic; omits topics whose configuration may not be read."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(

@@ -1,7 +1,7 @@
-"""Keeps what tasks carry out of the log lines of PySpark's clients, whatever level their loggers have.
+"""Keeps credentials out of the log lines of PySpark's clients at any level.
 
-Tasks carry client settings, with passwords, as pickled bytes. At DEBUG py4j writes each command that it sends
-to the JVM, bytes in base64, and Spark Connect's client (``SPARK_CONNECT_LOG_LEVEL``) each plan.
+Tasks contain client settings with passwords, as pickled bytes. At DEBUG, py4j logs each command to the JVM,
+bytes in base64, and Spark Connect's client (``SPARK_CONNECT_LOG_LEVEL``) each plan.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _FILTER = TaskFilter()
 
 
 def hide_tasks() -> None:
-    """Clean what PySpark's clients log from now on; harmless when repeated."""
+    """Filter the logs of PySpark's clients from now on; idempotent."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_FILTER)
 
 
-def _cut(found: re.Match[str]) -> str:
-    return f"<{len(found[0])} characters>"
+def _cut(match: re.Match[str]) -> str:
+    return f"<{len(match[0])} characters>"

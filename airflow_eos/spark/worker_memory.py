@@ -1,8 +1,7 @@
-"""What a Python worker keeps between tasks: PySpark's workers live on and serve the next task.
+"""Reduces the memory and time that PySpark's Python workers spend between tasks.
 
-Two habits cost more than a small task does. PySpark collects garbage after every task, which with NumPy,
-pandas and PyArrow loaded looks through the 100,000 objects that imports made: 45 ms of CPU. And Arrow's
-allocator keeps what a task has freed.
+PySpark collects garbage after every task, which with NumPy, pandas and PyArrow loaded traverses 100,000
+objects of imports: 45 ms of CPU. And Arrow's allocator keeps the memory that a task has freed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _frozen = False
 
 
 def tidy() -> None:
-    """Give back what Arrow keeps; take what is imported out of the collector's sight. At the end of a task.
+    """Return Arrow's memory, and hide imported objects from the collector; at the end of a task.
 
     The latter once per process: objects that are frozen while they are part of a cycle are never freed.
     """

@@ -32,12 +32,14 @@ def archive_path(folder: Path, name: str, java: Path, classpath: Sequence[Path])
 
 
 def is_trusted(archive: Path) -> bool:
-    """Tell whether it exists, and nobody but this user and root can have written it."""
-    try:
-        found = [path.stat() for path in (archive, archive.parent)]
-    except FileNotFoundError:
-        return False
-    return all(one.st_uid in (os.getuid(), 0) and not one.st_mode & _OTHERS_WRITE for one in found)
+    """Tell whether it exists, and only this user and root can have written it."""
+    return archive.exists() and is_private(archive) and is_private(archive.parent)
+
+
+def is_private(path: Path) -> bool:
+    """Tell whether only this user and root can write to a file or folder."""
+    status = path.stat()
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & _OTHERS_WRITE
 
 
 def use_options(archive: Path) -> list[str]:
@@ -61,3 +63,4 @@ def install(dumped: Path, archive: Path) -> None:
     present = sorted(archive.parent.glob(f"{name}-*.jsa"), key=lambda path: path.stat().st_mtime)
     for old in present[:-_KEPT]:
         old.unlink(missing_ok=True)
+        old.with_suffix(".log").unlink(missing_ok=True)

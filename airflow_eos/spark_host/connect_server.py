@@ -41,7 +41,7 @@ TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name, no
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _TOKEN_CHECK = "org/apache/spark/sql/connect/service/PreSharedKeyAuthenticationInterceptor.class"  # noqa: S105
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-_NOT_FOR_SPARK = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "SPARK_REMOTE", TOKEN_VARIABLE)
+_NOT_FOR_SPARK = ("SPARK_REMOTE", TOKEN_VARIABLE)
 _OTHERS = 0o077
 
 
@@ -191,7 +191,7 @@ def server_environment(master: str) -> dict[str, str]:
     if "site-packages" not in _PACKAGE_ROOT.parts and "dist-packages" not in _PACKAGE_ROOT.parts:
         paths.append(str(_PACKAGE_ROOT))
     environment = {
-        **os.environ,
+        **jvm.environment(),
         "PYTHONPATH": os.pathsep.join(paths),
         "SPARK_HOME": str(Path(str(pyspark.__file__)).parent),
         "PYSPARK_PYTHON": sys.executable,

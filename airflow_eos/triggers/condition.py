@@ -1,4 +1,4 @@
-"""A condition that is polled by a trigger in the triggerer, or by a sensor that pokes."""
+"""A condition that a trigger polls in the triggerer, or a sensor in its task."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_eos.compat import to_thread
 from airflow_eos.exceptions import BrokersUnavailable, EosError
+from airflow_eos.triggers.serialized import serialized
 
 log = logging.getLogger(__name__)
 
@@ -19,12 +20,13 @@ MAX_FAILURES = 10
 
 
 class ConditionTrigger(BaseTrigger):
-    """Ask until there is an answer, then fire one event. The first question comes after ``poll_interval``.
+    """Ask until there is an answer, then fire one event; the first question comes after ``poll_interval``.
 
-    The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}``
-    where the question cannot be answered. Brokers that cannot be reached are asked again; so is what failed
-    outside this package (Airflow's API server, its database), a few times in a row. Blocking calls run in a
-    thread. What is stored in Airflow's database names the connection and never what it holds.
+    The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}`` if
+    the question cannot be answered. Unreachable brokers are asked again; so is what failed outside this
+    package (Airflow's API server, its database), a few times in a row. Blocking calls run in a thread.
+    Airflow's database gets the name of the connection, not its contents. A subclass has an attribute for each
+    parameter of its constructor.
 
     :param kafka_config_id: connection of type ``kafka``.
     :param poll_interval: seconds between two questions.
@@ -34,10 +36,6 @@ class ConditionTrigger(BaseTrigger):
         super().__init__()
         self.kafka_config_id = kafka_config_id
         self.poll_interval = poll_interval
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments beside the connection and the interval."""
-        return {}
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Ask once; None: not yet. Blocks.
@@ -49,9 +47,7 @@ class ConditionTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
-        kind = type(self)
-        common = {"kafka_config_id": self.kafka_config_id, "poll_interval": self.poll_interval}
-        return f"{kind.__module__}.{kind.__qualname__}", {**self.arguments(), **common}
+        return serialized(self)
 
     def poll(self) -> dict[str, Any] | None:
         """Read the connection and ask once; None: not yet, or no broker answered. Blocks.
@@ -74,7 +70,7 @@ class ConditionTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire when the condition holds.
 
-        :raises Exception: whatever failed ``MAX_FAILURES`` times in a row; it fails the task.
+        :raises Exception: an error that occurred ``MAX_FAILURES`` times in a row; it fails the task.
         """
         failures = 0
         while True:

@@ -49,18 +49,6 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
         self.accept_deleted = accept_deleted
         self.ledger_topic = ledger_topic
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            "topics": self.topics,
-            "start": self.start,
-            "end": self.end,
-            "allowed_lateness": self.allowed_lateness,
-            "idle_partitions": self.idle_partitions,
-            "accept_deleted": self.accept_deleted,
-            "ledger_topic": self.ledger_topic,
-        }
-
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"start", "end"}`` once every partition has passed the end.
 

@@ -46,17 +46,6 @@ class KafkaLagTrigger(ConditionTrigger):
         self.start = start
         self.ledger_topic = ledger_topic
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            "topics": self.topics,
-            "group_id": self.group_id,
-            "min_records": self.min_records,
-            "any_after": self.any_after,
-            "start": self.start,
-            "ledger_topic": self.ledger_topic,
-        }
-
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"group_id", "lag", "ranges"}`` once the lag is large enough."""
         from airflow_eos import settings

@@ -14,6 +14,7 @@ from airflow_eos.compat import asset_state_store, to_thread
 from airflow_eos.exceptions import EosError
 from airflow_eos.operators.literals import CheckedParameters, check_literals
 from airflow_eos.triggers.batch_memory import BatchMemory
+from airflow_eos.triggers.serialized import serialized
 
 if TYPE_CHECKING:
     from airflow_eos.engine.lag import Unread
@@ -88,18 +89,7 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments; they identify the watcher."""
-        kind = type(self)
-        return f"{kind.__module__}.{kind.__qualname__}", {
-            "topics": self.topics,
-            "group_id": self.group_id,
-            "min_records": self.min_records,
-            "max_delay": self.max_delay,
-            "max_records": self.max_records,
-            "start": self.start,
-            "ledger_topic": self.ledger_topic,
-            "kafka_config_id": self.kafka_config_id,
-            "poll_interval": self.poll_interval,
-        }
+        return serialized(self)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Announce batch after batch. What fails, whatever it is, is asked again, for ever."""

@@ -42,30 +42,16 @@ class RunCommittedTrigger(ConditionTrigger):
         self.prefix = prefix
         self.work = dict(work or {})
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            "pipeline": self.pipeline,
-            "run_key": self.run_key,
-            "ledger_topic": self.ledger_topic,
-            "prefix": self.prefix,
-            "work": self.work,
-        }
-
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the record's summary once the run is committed."""
         from airflow_eos import settings
         from airflow_eos.engine.committed import find_committed_by_key
+        from airflow_eos.model.spec import Deployment
 
-        ledger = settings.ledger_to_ask(self.ledger_topic)
+        deployment = Deployment(kafka, settings.ledger_to_ask(self.ledger_topic), self.prefix)
         try:
             record = find_committed_by_key(
-                kafka,
-                ledger,
-                self.prefix,
-                pipeline=self.pipeline,
-                run_key=self.run_key,
-                work=self.work,
+                deployment, pipeline=self.pipeline, run_key=self.run_key, work=self.work
             )
         except LedgerMissing as error:
             log.info("Not committed yet: %s", error)  # the first run of all makes the ledger

@@ -11,6 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_eos.compat import to_thread
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
+from airflow_eos.triggers.serialized import serialized
 
 if TYPE_CHECKING:
     from airflow_eos.hooks.spark_driver import Backend, SparkDriver
@@ -62,14 +63,7 @@ class SparkDriverTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
-        return f"{__name__}.SparkDriverTrigger", {
-            "backend": self.backend,
-            "driver_id": self.driver_id,
-            "conn_id": self.conn_id,
-            "poll_interval": self.poll_interval,
-            "max_failures": self.max_failures,
-            "user": self.user,
-        }
+        return serialized(self)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once."""

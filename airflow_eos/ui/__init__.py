@@ -1,1 +1,1 @@
-"""Pages in Airflow: what the ledger holds, and whether it is whole."""
+"""Pages in Airflow about the ledger's runs and their completeness."""

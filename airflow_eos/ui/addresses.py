@@ -1,4 +1,4 @@
-"""Which page shows what a Dag, a Dag run or a task instance of Airflow did."""
+"""Finds the page about a Dag, a Dag run or a task instance of Airflow."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is looked at in Airflow; an empty name stands for any.
+    """The Dag, Dag run or task instance; an empty name stands for any.
 
-    :param map_index: a number, or whatever Airflow leaves there for a task that is not mapped.
+    :param map_index: a number, or another text of Airflow for a task that is not mapped.
     """
 
     dag_id: str
@@ -30,7 +30,7 @@ class Asked:
     map_index: str = ""
 
     def names(self, task: Mapping[str, object]) -> bool:
-        """Return whether the names of a task instance are these."""
+        """Return whether these are the names of a task instance."""
         asked = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": self.task_id}
         if self.map_index.isdecimal():
             asked["map_index"] = self.map_index
@@ -38,7 +38,7 @@ class Asked:
 
 
 def runs_of(history: KnownRuns, viewer: Viewer, asked: Asked) -> Iterator[RunRecord]:
-    """Return the runs in memory of what is looked at, as far as the user may see them, newest first."""
+    """Return the runs in memory that match and that the user may see, newest first."""
     for pipeline in viewer.pipelines(history):
         for record in reversed(pipeline.runs.values()):
             if viewer.may_see(record) and asked.names(task_of_record(record)):
@@ -46,11 +46,11 @@ def runs_of(history: KnownRuns, viewer: Viewer, asked: Asked) -> Iterator[RunRec
 
 
 def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], asked: Asked) -> str:
-    """Return the page of the one run or pipeline that it is about, or the list of all of them.
+    """Return the page of the only matching run or pipeline, or the list of all of them.
 
     :param runs: see :func:`runs_of`.
-    :param attempts: that the user may see.
-    :raises Trouble: no pipeline is known there.
+    :param attempts: attempts that the user may see.
+    :raises Trouble: no pipeline matches.
     """
     committed = list(runs)
     tried = [attempt for attempt in attempts if asked.names(_task_of(attempt))]
@@ -66,5 +66,5 @@ def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], asked: Asked
 
 
 def _task_of(attempt: Attempt) -> dict[str, object]:
-    """Return the names of its task instance, as :func:`~airflow_eos.ui.records.task_of_record`."""
+    """Return the names of the run's task instance."""
     return {name: getattr(attempt, name) for name in ("dag_id", "run_id", "task_id", "map_index")}

@@ -35,7 +35,7 @@ templates.filters["age"] = age_text
 
 
 async def with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Give every answer the headers of the pages, those of FastAPI itself too, and answer HEAD as GET."""
+    """Give every answer the headers of the pages, including FastAPI's own, and answer HEAD like GET."""
     method = request.method
     request.scope["method"] = "GET" if method == "HEAD" else method
     response = await call_next(request)
@@ -46,7 +46,7 @@ async def with_headers(request: Request, call_next: RequestResponseEndpoint) -> 
 
 
 def base_of(request: Request) -> str:
-    """Return the path of the pages: mounted by Airflow, which may itself stand behind a path."""
+    """Return the path of the pages: Airflow mounts them, and may itself be behind a path."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 

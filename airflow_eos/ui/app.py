@@ -1,6 +1,6 @@
-"""The pages, and the same in JSON below ``/api/v1``: for the API server, which imports this module alone.
+"""The pages, and the same as JSON below ``/api/v1``; only the API server imports this module.
 
-Airflow does not authenticate what a plugin mounts: every route depends on :func:`_viewer`.
+Airflow does not authenticate a plugin's application: every route depends on :func:`_viewer`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _JSON = "/api/v1/"
 
 
 def deployment() -> Deployment:
-    """Return where the pages look: the connection of ``[eos] ui_kafka_config_id``, the ledger, the prefix."""
+    """Return the connection of ``[eos] ui_kafka_config_id``, the ledger and the prefix."""
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
     from airflow_eos.model.spec import Deployment
 
@@ -58,7 +58,7 @@ def deployment() -> Deployment:
 
 
 def create_app(desk: Desk | None = None) -> FastAPI:
-    """Return the pages as an application to be mounted."""
+    """Return the application of the pages."""
     app = FastAPI(
         title="airflow-eos",
         version=__version__,
@@ -79,14 +79,14 @@ _router = APIRouter()
 
 
 def _viewer(user: GetUserDep) -> Viewer:
-    """Return what the user of this request may see."""
+    """Return the permissions of this request's user."""
     return Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"), user.get_id())
 
 
 def _viewer_of_everything(user: GetUserDep) -> Viewer:
-    """As :func:`_viewer`, and whether it is an administrator: who may see the connection of the pages.
+    """Like :func:`_viewer`, with administrators: users who may see the connection of the pages.
 
-    Whoever may see that could ask the brokers himself.
+    They could ask the brokers themselves.
     """
     viewer = _viewer(user)
     connection = ConnectionDetails(conn_id=settings.ui_kafka_config_id())
@@ -105,7 +105,7 @@ def _now() -> dt.datetime:
 
 
 def _ask(request: Request, viewer: Viewer, question: Callable[[KnownRuns], T]) -> T:
-    """Ask the desk, unless no answer could be shown: such a user keeps nobody else waiting.
+    """Ask the desk, but not for a user without Dags, who could see no answer and would delay others.
 
     :raises Trouble: there is no answer, or this user may see no Dag.
     """
@@ -153,7 +153,7 @@ def transactions_page(request: Request, viewer: AskingAll) -> Response:
 
 @_router.get("/health", response_class=HTMLResponse)
 def health_page(request: Request, viewer: AskingAll) -> Response:
-    """What the doctor would say, as far as it can be seen without writing."""
+    """The doctor's checks that need no writing."""
     return html_answer(request, "health.html", **_health(request, viewer))
 
 
@@ -166,7 +166,7 @@ def page_of_airflow(
     task_id: Text = "",
     map_index: Text = "",
 ) -> Response:
-    """Lead from a Dag, a Dag run or a task instance of Airflow to the page about it."""
+    """Redirect from a Dag, a Dag run or a task instance of Airflow to the page about it."""
     asked = Asked(dag_id, run_id, task_id, map_index)
     if dag_id not in viewer.dag_ids:
         raise not_shown("Dag")
@@ -218,7 +218,7 @@ def transactions_json(request: Request, viewer: AskingAll) -> Response:
 
 @_router.get("/api/v1/health")
 def health_json(request: Request, viewer: AskingAll) -> Response:
-    """What the doctor would say, as far as it can be seen without writing."""
+    """The doctor's checks that need no writing."""
     return json_answer(_health(request, viewer))
 
 
@@ -229,7 +229,7 @@ def verify_json(
     pipeline: Annotated[str, Body(max_length=2_000)],
     run_key: Annotated[str, Body(max_length=2_000)],
 ) -> Response:
-    """Read a run's output again. JSON bodies only: no form of another site can send one with the cookie."""
+    """Read a run's output again. Takes JSON only: a form of another site cannot send it with the cookie."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Trouble(415, "JSON only", "Send application/json.")
     from airflow_eos.operations.verification import verified_counts
@@ -256,7 +256,7 @@ def verify_json(
 def _pipelines(
     request: Request, viewer: Viewer, find: str, state: str, order: Order
 ) -> tuple[dict[str, Any], int]:
-    """Return the list and the status of the answer: where Kafka has no answer Airflow has what it knows."""
+    """Return the list and the status of the answer; without an answer of Kafka, Airflow's part."""
     damaged, now = _damaged(request), _now()
     prefix = settings.default_prefix()
     ledger: LedgerRows | None = None
@@ -309,9 +309,9 @@ def _pipeline(
 def _attempts(
     viewer: Viewer, now: dt.datetime, tasks: Tasks | None, trouble: Trouble | None
 ) -> list[Attempt] | None:
-    """Return the attempts that a user may see, None where they cannot be read.
+    """Return the attempts that a user may see; None if they cannot be read.
 
-    :param trouble: why the ledger has no answer; raised where Airflow has none, too.
+    :param trouble: why the ledger has no answer; raised if Airflow has none, too.
     """
     try:
         attempts = read_attempts(viewer.dag_ids, now, tasks)

@@ -1,4 +1,4 @@
-"""Attempts as the pages show them: the state of a pipeline, why it is in it, and what to do now."""
+"""Rows of attempts: the state of a pipeline, its cause, and the next step."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _UPSTREAM = "A task before it failed, so this one did not start."
 
 @dataclass(frozen=True, slots=True)
 class LastAttempt:
-    """The last attempt of a pipeline: in its newest Dag run the task instance that needs attention most.
+    """The last attempt of a pipeline: the task instance of its newest Dag run that needs attention most.
 
-    :param tasks: task instances of the pipeline in that Dag run; several where the task is mapped.
-    :param tasks_failed: those that failed.
-    :param runs: Dag runs looked at in which the pipeline was tried.
-    :param runs_failed: those whose latest try of it failed.
+    :param tasks: number of task instances of the pipeline in that Dag run.
+    :param tasks_failed: number of failed ones.
+    :param runs: number of recent Dag runs that tried the pipeline.
+    :param runs_failed: number of those whose latest try failed.
     """
 
     attempt: Attempt
@@ -58,17 +58,17 @@ class LastAttempt:
 
     @property
     def kind(self) -> Kind:
-        """How it ended."""
+        """How the attempt ended."""
         return kind_of(self.attempt)
 
 
 def kind_of(attempt: Attempt) -> Kind:
-    """Return how an attempt ended; any other state of Airflow's is one that goes on."""
+    """Return how an attempt ended; all other states of Airflow mean that it has not."""
     return _OF_STATE.get(attempt.state, "running")
 
 
 def by_pipeline(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    """Return attempts by their pipeline, in their order."""
+    """Return attempts by their pipeline, in the same order."""
     grouped: dict[str, list[Attempt]] = {}
     for attempt in attempts:
         grouped.setdefault(attempt.pipeline, []).append(attempt)
@@ -78,8 +78,8 @@ def by_pipeline(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
 def last_of(attempts: Sequence[Attempt]) -> LastAttempt:
     """Return the last attempt of one pipeline.
 
-    :param attempts: of one pipeline, at least one, the newest first. A Dag run in which the task was not
-        tried yet counts only where there is no other.
+    :param attempts: of one pipeline, at least one, the newest first. A Dag run without a try of the task
+        counts only if there is no other.
     """
     runs: dict[tuple[str, str], list[Attempt]] = {}
     for attempt in attempts:
@@ -101,7 +101,7 @@ def _failed(attempts: Iterable[Attempt]) -> int:
 
 
 def attempt_row(attempt: Attempt, now: dt.datetime) -> dict[str, Any]:
-    """Return one attempt with its links; the sentence is untrusted text."""
+    """Return one attempt with its links; its sentence is untrusted text."""
     kind = kind_of(attempt)
     failure = attempt.failure if kind in ("failed", "retrying") else None
     sentence = "" if failure is None else failure.sentence
@@ -127,9 +127,9 @@ def attempt_row(attempt: Attempt, now: dt.datetime) -> dict[str, Any]:
 
 
 def attempts_view(attempts: Sequence[Attempt] | None, now: dt.datetime) -> dict[str, Any]:
-    """Return what Airflow has of one pipeline.
+    """Return a pipeline's attempts in Airflow.
 
-    :param attempts: of the pipeline, the newest first; None: they cannot be read.
+    :param attempts: of the pipeline, the newest first; None if they cannot be read.
     """
     last = last_of(attempts) if attempts else None
     return {
@@ -143,7 +143,7 @@ def attempts_view(attempts: Sequence[Attempt] | None, now: dt.datetime) -> dict[
 
 
 def last_row(last: LastAttempt, now: dt.datetime) -> dict[str, Any]:
-    """Return the last attempt of a pipeline, with how many others failed beside and before it."""
+    """Return the last attempt of a pipeline, with the number of failed ones beside and before it."""
     return {
         **attempt_row(last.attempt, now),
         "tasks": last.tasks,
@@ -154,12 +154,12 @@ def last_row(last: LastAttempt, now: dt.datetime) -> dict[str, Any]:
 
 
 def run_path(attempt: Attempt) -> str:
-    """Return where Airflow shows the Dag run, below its own address."""
+    """Return Airflow's path of the Dag run."""
     return f"/dags/{quote(attempt.dag_id, safe='')}/runs/{quote(attempt.run_id, safe='')}"
 
 
 def log_path(attempt: Attempt) -> str:
-    """Return where Airflow shows the log of the try, below its own address."""
+    """Return Airflow's path of the log of the try."""
     mapped = f"/mapped/{attempt.map_index}" if attempt.map_index >= 0 else ""
     tries = f"?{urlencode({'try_number': attempt.try_number})}" if attempt.try_number > 0 else ""
     return f"{run_path(attempt)}/tasks/{quote(attempt.task_id, safe='')}{mapped}{tries}"

@@ -1,4 +1,4 @@
-"""The last tries of tasks that run pipelines, as Airflow's metadata database has them: committed or not."""
+"""The last tries of tasks that run pipelines, from Airflow's metadata database."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Tasks = Mapping[tuple[str, str], str]
 
 
 class AttemptsUnseen(Exception):
-    """Airflow's metadata database cannot be read from here; the API server's log has the reason."""
+    """Airflow's metadata database cannot be read; the API server's log has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Attempt:
     """The latest try of one task instance.
 
     :param pipeline: name of the pipeline that the task runs.
-    :param group: consumer group; empty where the task has not started yet.
-    :param map_index: -1 where the task is not mapped.
-    :param state: of the task instance, in Airflow's words; empty where it was not scheduled yet.
+    :param group: consumer group; empty before the task's first start.
+    :param map_index: -1 if the task is not mapped.
+    :param state: Airflow's state of the task instance; empty before it is scheduled.
     :param try_number: of the latest try, from 1; 0 before the first.
-    :param max_tries: tries after the first that Airflow may make.
-    :param at: when the try, or else its Dag run, started; aware.
-    :param failure: what the try said when it failed; None where it said nothing.
+    :param max_tries: number of tries after the first that Airflow may make.
+    :param at: start of the try, or else of its Dag run; aware.
+    :param failure: the record of the failed try; None if it left none.
     """
 
     pipeline: str
@@ -71,10 +71,10 @@ class Attempt:
 def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | None = None) -> list[Attempt]:
     """Return the attempts in the newest runs of Dags, the newest first.
 
-    :param dag_ids: Dags that the user may see; nothing is looked up of others.
+    :param dag_ids: Dags that the user may see; no others are read.
     :param now: aware.
-    :param tasks: tasks that are known to run a pipeline whatever the class of their operator.
-    :raises AttemptsUnseen: this process may not, or cannot, read the database.
+    :param tasks: tasks that run a pipeline, whatever the class of their operator.
+    :raises AttemptsUnseen: this process cannot, or may not, read the database.
     """
     if not dag_ids:
         return []
@@ -160,9 +160,9 @@ def _pipeline(row: Mapping[str, Any]) -> str:
 
 
 def _moment(row: Mapping[str, Any]) -> dt.datetime:
-    """Return when a try, or else its Dag run, started.
+    """Return the start of a try, or else of its Dag run.
 
-    A Dag run that was cleared starts anew; of a task in it that waits for its turn the old start stays.
+    A cleared Dag run starts anew; a task in it that waits keeps its old start.
     """
     moments = [moment for moment in (row["start_date"], row["started"]) if moment is not None]
     return max(moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc) for moment in moments)

@@ -1,4 +1,4 @@
-"""A bar for each of the last runs, as one path: how a figure went from run to run."""
+"""A bar chart of a figure of the last runs, as one path."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LEAST = 2.0
 
 
 def bars_of(figures: Sequence[float | None], text: Callable[[float], str]) -> dict[str, Any] | None:
-    """Return a drawing, WIDTH x HEIGHT, and the same in words; None where no figure is known.
+    """Return a drawing, WIDTH x HEIGHT, and its description; None if no figure is known.
 
-    :param figures: of runs, the oldest first; None: not known.
-    :param text: of one figure, with its unit.
+    :param figures: of runs, the oldest first; None for unknown.
+    :param text: formats one figure with its unit.
     """
     known = [figure for figure in figures if figure is not None]
     if not known:

@@ -1,4 +1,4 @@
-"""What brokers and the ledger say, now, about what a page shows; any number of threads may ask."""
+"""Requests of the pages to brokers and ledger; thread-safe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IDLE_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class SourceLogs:
-    """What brokers tell of source topics.
+    """The logs of source topics.
 
     :param bounds: of all partitions.
     :param topic_ids: by topic.
@@ -38,17 +38,17 @@ class SourceLogs:
     unseen: frozenset[str]
 
     def unseen_of(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Return those of these topics that may not be described, sorted."""
+        """Return the topics that may not be described, sorted."""
         return tuple(sorted(self.unseen.intersection(topics)))
 
 
 class BrokerAnswers(Closeable):
-    """Asks brokers and the ledger; each call has connections of its own while it runs.
+    """Asks brokers and the ledger; each call has its own connections while it runs.
 
-    So a call that waits for a silent broker keeps no other one waiting. Connections of a call that failed are
-    closed, those of others are kept for later calls.
+    A call that waits for a silent broker therefore blocks no other. Connections of a failed call are closed,
+    the others are kept.
 
-    :param deployment: where; its principal needs Read on the ledger and Describe on the topics.
+    :param deployment: its principal needs Read on the ledger and Describe on the topics.
     """
 
     def __init__(self, deployment: Deployment) -> None:
@@ -63,17 +63,17 @@ class BrokerAnswers(Closeable):
             self._idle.pop().close()
 
     def logs(self, topics: Collection[str]) -> SourceLogs:
-        """Return what brokers tell of topics; those that were deleted since are left out."""
-        with self._connections() as its:
-            with its.link.connections() as connections:
+        """Return the logs of topics, without topics that were deleted."""
+        with self._connections() as connected:
+            with connected.link.connections() as connections:
                 visible, failed = connections.visible_topics(topics)
             partitions = [
                 TopicPartition(name, number)
                 for name, topic in visible.items()
                 for number in sorted(topic.leaders)
             ]
-            starts = its.cluster.log_starts(partitions) if partitions else {}
-            stables = its.cluster.last_stable_offsets(partitions) if partitions else {}
+            starts = connected.cluster.log_starts(partitions) if partitions else {}
+            stables = connected.cluster.last_stable_offsets(partitions) if partitions else {}
         return SourceLogs(
             {tp: LogBounds(starts[tp], stables[tp]) for tp in partitions},
             {name: topic.topic_id for name, topic in visible.items()},
@@ -81,23 +81,24 @@ class BrokerAnswers(Closeable):
         )
 
     def open_transactions(self) -> dict[str, TransactionStatus]:
-        """Return the open transactions of this environment's prefix, by transactional id.
-
-        As far as this principal may Describe them.
-        """
+        """Return the open transactions of this prefix by id, as far as this principal may Describe them."""
         prefix = self._deployment.prefix
-        with self._connections() as its:
-            ours = [name for name in its.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)]
-            statuses = {name: its.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]}
+        with self._connections() as connected:
+            ours = [
+                name for name in connected.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)
+            ]
+            statuses = {
+                name: connected.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]
+            }
         return {
             name: status for name, status in statuses.items() if status is not None and status.state in _OPEN
         }
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
-        """Look up a run's record in the ledger, None where there is none of this pipeline."""
+        """Look up a run's record in the ledger; None if the pipeline has none."""
         key = keys.run_record_key(run_key)
-        with self._connections() as its:
-            value = Authority(its.ledger).peek([key], routing=pipeline).get(key)
+        with self._connections() as connected:
+            value = Authority(connected.ledger).peek([key], routing=pipeline).get(key)
         if value is None:
             return None
         record = RunRecord.from_json(value, key)
@@ -121,8 +122,6 @@ class BrokerAnswers(Closeable):
 
 
 class _Connections(Closeable):
-    """A link, and what uses it."""
-
     def __init__(self, deployment: Deployment) -> None:
         config = ClientConfig.of(deployment.kafka)
         self.link = Link(config)

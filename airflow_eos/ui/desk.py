@@ -1,8 +1,7 @@
-"""Asks brokers for a page, and lets nobody wait for somebody else: a few seconds for each question.
+"""Answers the pages' questions from brokers, each within a few seconds and independent of others.
 
-A call that takes longer goes on in its thread, so that a first reading of a large ledger comes to an end; who
-asked is told so. What goes wrong is told in words that hold nothing of a connection; the API server's log has
-the rest.
+A call that takes longer goes on in its thread, so that the first reading of a large ledger ends, and the user
+is told so. Errors are shown without details of the connection; the API server's log has the rest.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ _VERIFICATIONS = (1, 4)
 class Desk:
     """One history of the ledger for all requests of a process.
 
-    A question has its own time and its own connections; of equal ones, one is asked and all have its answer.
-    Only what the ledger holds is read for all together, once a second.
+    A question has its own time and connections; equal questions share one answer. Only the ledger is read for
+    all together, once a second.
 
-    :param deployment: reads the settings when they are needed first.
+    :param deployment: reads the settings at the first use.
     """
 
     def __init__(
@@ -63,13 +62,13 @@ class Desk:
 
     @property
     def damaged(self) -> Collection[tuple[str, str]]:
-        """Runs, by pipeline and run key, whose output was not what they wrote when verified here last."""
+        """Runs, by pipeline and run key, whose output differed from the receipts when verified last."""
         return self._damaged
 
     def ask(self, question: Callable[[KnownRuns], T], user: str = "") -> T:
-        """Answer from the ledger as it is now, give or take a second.
+        """Answer from the ledger's state of at most a second ago.
 
-        :param user: who asks; only a few questions of one user wait at a time.
+        :param user: the user's name; only a few questions of one user wait at a time.
         :raises Trouble: there is no answer, or none in time.
         """
         end = time.monotonic() + self._seconds
@@ -99,10 +98,10 @@ class Desk:
             history.close()
 
     def verify(self, record: RunRecord, user: str = "") -> list[dict[str, Any]]:
-        """Read a run's output again. What is found wrong is remembered: :attr:`damaged`.
+        """Read a run's output again; remembers differences in :attr:`damaged`.
 
-        :param user: who asks; one run of one user at a time.
-        :raises Trouble: another one of this user is being verified, it is too large, or it took too long.
+        :param user: the user's name; one run of one user at a time.
+        :raises Trouble: the user's last verification goes on, the run is too large, or it took too long.
         """
         offsets = sum(receipt.span for receipt in record.receipts if receipt.records)
         if offsets > VERIFY_OFFSETS:
@@ -124,7 +123,7 @@ class Desk:
             raise trouble_of(error) from error
 
     def _silence(self) -> Trouble:
-        """Return what is said where brokers gave no answer in time."""
+        """Return the error of brokers without an answer in time."""
         history = self._history
         left = history.reader.left if history is not None else 0
         if left:
@@ -134,12 +133,12 @@ class Desk:
         return Trouble(504, "The brokers are silent", text)
 
     def _remember(self, record: RunRecord, *, damaged: bool) -> None:
-        its = (record.pipeline, record.run_key)
-        others = tuple(run for run in self._damaged if run != its)
-        self._damaged = (*others, its)[-_DAMAGED_KEPT:] if damaged else others
+        name = (record.pipeline, record.run_key)
+        others = tuple(run for run in self._damaged if run != name)
+        self._damaged = (*others, name)[-_DAMAGED_KEPT:] if damaged else others
 
     def _refreshed(self) -> RunHistory:
-        """Return the history, brought up to date: one call at a time."""
+        """Return the refreshed history; one call at a time."""
         history = self._history
         if history is None:
             history = self._history = RunHistory(self._deployment())

@@ -1,68 +1,94 @@
-"""The epochs around a run, in words: who held its transactional id, and who fenced whom."""
+"""The producer epochs around a run: of the run before it, of its own attempts, of the run after it.
+
+Run records alone prove them: an attempt of another process that committed nothing has no row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from airflow_eos.ui.ladder import Ladder, has_another_producer_id, is_fenced
-from airflow_eos.wording import counted
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.run.states import State
 
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-
-_ENDED = {
-    "committed": "committed",
-    "aborted": "aborted by this run itself, which took the next epoch",
-    "not answered": "its commit was not answered; not committed",
-    "spent": "spent on ending what an earlier attempt had left open",
-}
+_COMMITTED = "committed"
+_ABORTED = "aborted by this run itself, which took the next epoch"
+_NOT_ANSWERED = "its commit was not answered; not committed"
+_SPENT = "spent on ending what an earlier attempt had left open"
+_ENDS = {State.ABORTED.value: _ABORTED, State.UNKNOWN.value: _NOT_ANSWERED}
 
 
-def rungs_of(record: RunRecord, ladder: Ladder, may_see: Callable[[RunRecord], bool]) -> list[dict[str, Any]]:
-    """Return the epochs around a run, the lowest first; a run that may not be seen has no name."""
-    producer, before, after = record.producer, ladder.before, ladder.after
-    found = []
+def epoch_rows(
+    record: RunRecord, runs: Sequence[RunRecord], may_see: Callable[[RunRecord], bool]
+) -> list[dict[str, Any]]:
+    """Return a row for each known epoch of a run's transactional id, the lowest first.
 
-    def rung(whose: str, producer_id: int, epoch: str, said: str, run: RunRecord | None = None) -> None:
-        seen = run if run is not None and may_see(run) else None
-        found.append(
-            {
-                "whose": whose,
-                "producer_id": producer_id,
-                "epoch": epoch,
-                "said": said,
-                "run_key": seen.run_key if seen is not None else "",
-                "run_id": seen.run_id if seen is not None else "",
-            }
-        )
-
+    :param runs: of its pipeline, in the order of their commits.
+    :param may_see: a run that may not be seen has no name.
+    """
+    before, after = _neighbours(record, runs)
+    rows = []
     if before is not None:
-        its = before.producer
-        said = _beside(before, record, "; fenced by this run", "; the id has another producer id since")
-        rung("run before", its.producer_id, str(its.producer_epoch), f"committed{said}", before)
-    if ladder.unrecorded:
-        number = ladder.unrecorded
-        said = (
-            f"{counted(number, 'epoch')} that no run record names: taken by "
-            "attempts that committed nothing, or spent on ending what one had left open; fenced by this run"
-        )
-        rung("no record", producer.producer_id, f"below {producer.producer_epoch}", said)
-    for number, ended in enumerate(ladder.attempts, 1):
-        last = number == len(ladder.attempts)
-        epoch = str(producer.producer_epoch) if last else f"below {producer.producer_epoch}"
-        fenced = "; fenced by the next run" if last and after is not None and is_fenced(record, after) else ""
-        part = f", epoch {number} of {len(ladder.attempts)}" if len(ladder.attempts) > 1 else ""
-        rung(f"this run{part}", producer.producer_id, epoch, f"{_ENDED[ended]}{fenced}")
+        effect = _effect(before, record, "; fenced by this run")
+        rows.append(_row("run before", before, f"{_COMMITTED}{effect}", shown=may_see(before)))
+    ends = attempt_ends(record)
+    for number, end in enumerate(ends, 1):
+        last = number == len(ends)
+        fenced = last and after is not None and is_fenced(record, after)
+        part = f", epoch {number} of {len(ends)}" if len(ends) > 1 else ""
+        row = _row(f"this run{part}", record, f"{end}{'; fenced by the next run' if fenced else ''}")
+        # The record names the epoch of the attempt that committed, no other.
+        rows.append(row if last else {**row, "epoch": f"below {row['epoch']}"})
     if after is not None:
-        its = after.producer
-        said = _beside(record, after, "; it fenced this run", "; the id has another producer id since")
-        rung("next run", its.producer_id, str(its.producer_epoch), f"committed{said}", after)
-    return found
+        effect = _effect(record, after, "; it fenced this run")
+        rows.append(_row("next run", after, f"{_COMMITTED}{effect}", shown=may_see(after)))
+    return rows
 
 
-def _beside(one: RunRecord, other: RunRecord, fenced: str, renamed: str) -> str:
-    """Return what the epochs of two runs prove of the first one; nothing, perhaps."""
-    if is_fenced(one, other):
+def is_fenced(run: RunRecord, by: RunRecord) -> bool:
+    """Return whether nobody can write under a run's epoch any more, since another took a higher one."""
+    ours, theirs = run.producer, by.producer
+    same = (ours.transactional_id, ours.producer_id) == (theirs.transactional_id, theirs.producer_id)
+    return same and ours.producer_epoch < theirs.producer_epoch
+
+
+def attempt_ends(record: RunRecord) -> tuple[str, ...]:
+    """Return how each epoch ended that the run's own process took under the id, the committed one last."""
+    ends: list[str] = []
+    previous = ""
+    for state, _ in record.trace:
+        if state == State.FENCED.value and previous == State.CHECKED.value:
+            ends.clear()  # it was committed already, and is reprocessed under an id of its own
+        elif state == State.FENCED.value and previous not in ("", State.ASKED.value):
+            ends.append(_ENDS.get(previous, _SPENT))
+        previous = state
+    return (*ends, _COMMITTED)
+
+
+def _neighbours(record: RunRecord, runs: Sequence[RunRecord]) -> tuple[RunRecord | None, RunRecord | None]:
+    """Return the runs that held the transactional id before and after, None for one that is not known."""
+    name = record.producer.transactional_id
+    same = [run for run in runs if run.producer.transactional_id == name]
+    at = next((number for number, run in enumerate(same) if run.run_key == record.run_key), None)
+    if at is None:
+        return None, None
+    return (same[at - 1] if at else None), (same[at + 1] if at + 1 < len(same) else None)
+
+
+def _effect(run: RunRecord, following: RunRecord, fenced: str) -> str:
+    """Return what the epochs of two runs prove of the first one; an empty text where they prove nothing."""
+    if is_fenced(run, following):
         return fenced
-    return renamed if has_another_producer_id(one, other) else ""
+    renamed = run.producer.producer_id != following.producer.producer_id
+    return "; the id has another producer id since" if renamed else ""
+
+
+def _row(whose: str, run: RunRecord, outcome: str, *, shown: bool = False) -> dict[str, Any]:
+    return {
+        "whose": whose,
+        "producer_id": run.producer.producer_id,
+        "epoch": str(run.producer.producer_epoch),
+        "outcome": outcome,
+        "run_key": run.run_key if shown else "",
+        "run_id": run.run_id if shown else "",
+    }

@@ -1,4 +1,4 @@
-"""The runs of a ledger, kept in memory and brought up to date: what pages and listings show."""
+"""The runs of a ledger in memory, for pages and listings."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _UNREADABLE_KEPT = 100
 
 @dataclass(slots=True)
 class PipelineHistory:
-    """The committed runs of one pipeline; not changed any more once a refresh has shown it.
+    """The committed runs of one pipeline; immutable once a refresh has published it.
 
     :param runs: the newest ones, by run key, in the order of their commits.
-    :param earlier: what older ones have read.
-    :param pruned: what those have read whose records are pruned.
+    :param earlier: the reads of older ones.
+    :param pruned: the reads of runs whose records are pruned.
     :param resets: of its cursor.
-    :param characters: JSON of the records kept; ``sizes`` of each.
+    :param characters: size of the kept records' JSON; ``sizes`` of each.
     """
 
     name: str
@@ -57,7 +57,7 @@ class PipelineHistory:
 
     @property
     def summary(self) -> Earlier:
-        """What all runs have read, without which run read what: it is kept up to date, not computed."""
+        """The reads of all runs, without the runs' names; updated with each run."""
         if self._summary is None:
             summary = self.before_runs
             for record in self.runs.values():
@@ -67,35 +67,35 @@ class PipelineHistory:
 
     @property
     def before_runs(self) -> Earlier:
-        """What those have read that are not among the runs."""
-        found = self.pruned.copy()
-        found.merge(self.earlier)
-        return found
+        """The reads of all runs that are not in memory."""
+        reads = self.pruned.copy()
+        reads.merge(self.earlier)
+        return reads
 
     def prune(self, pruned: Earlier) -> None:
-        """Take what the runs have read whose records are pruned, all of them."""
+        """Take the reads of all runs whose records are pruned."""
         self.pruned, self._summary, self._drawn = pruned, None, None
 
     @property
     def drawn(self) -> Drawn:
-        """What all runs have read, of the newest with their names: kept up to date, too."""
+        """The reads of all runs, those of the newest with their names; updated with each run."""
         if self._drawn is None:
             self._drawn = Drawn(self.before_runs, self.runs.values())
         return self._drawn
 
     @property
     def newest(self) -> RunRecord:
-        """The last run that was committed."""
+        """The last committed run."""
         return next(reversed(self.runs.values()))
 
     @property
     def topics(self) -> list[str]:
-        """All topics of which something was read, sorted."""
+        """All topics that were read, sorted."""
         summary = self.summary
         return sorted({key.topic for spans in (summary.read, summary.again) for key in spans})
 
     def copy(self) -> PipelineHistory:
-        """Return a copy, to be changed."""
+        """Return a mutable copy."""
         return PipelineHistory(
             self.name,
             dict(self.runs),
@@ -109,7 +109,7 @@ class PipelineHistory:
         )
 
     def add(self, record: RunRecord, size: int) -> None:
-        """Take the record of a run, instead of one that it may have had."""
+        """Take the record of a run; replaces its earlier one."""
         if self.drop(record.run_key) is None:
             if self._summary is not None:
                 self._summary.add(record)
@@ -120,14 +120,14 @@ class PipelineHistory:
         self.characters += size
 
     def drop(self, run_key: str) -> RunRecord | None:
-        """Take a record out, None where there is none."""
-        found = self._take_out(run_key)
-        if found is not None:
+        """Remove a record and return it; None if there is none."""
+        record = self._take_out(run_key)
+        if record is not None:
             self._summary = self._drawn = None
-        return found
+        return record
 
     def forget_oldest(self) -> None:
-        """Keep of the oldest record only where it read."""
+        """Keep only the reads of the oldest record."""
         oldest = self._take_out(next(iter(self.runs)))
         assert oldest is not None
         self.earlier.add(oldest)
@@ -140,14 +140,13 @@ class PipelineHistory:
 
 
 class RunHistory(KnownRuns, Closeable):
-    """Keeps the committed runs of a ledger in memory: :meth:`refresh` reads what is new. Nothing is written.
+    """Keeps the committed runs of a ledger in memory: :meth:`refresh` reads new ones. Writes nothing.
 
     Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. One thread at a time refreshes it. Others may
-    look at it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` when
-    it ends.
+    read it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` at its
+    end.
 
-    :param deployment: where; its principal needs Read on the ledger and Describe on the topics.
-    :param runs_kept: see :data:`RUNS_KEPT`.
+    :param deployment: its principal needs Read on the ledger and Describe on the topics.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class RunHistory(KnownRuns, Closeable):
         self._link.close()
 
     def as_of_now(self, ask_brokers: AskBrokers) -> KnownRuns:
-        """Return the runs as the last refresh left them, for a question that asks brokers in its own way."""
+        """Return the runs of the last refresh, for a question with its own way of asking brokers."""
         return KnownRuns(
             self._deployment,
             self.pipelines,
@@ -193,9 +192,9 @@ class RunHistory(KnownRuns, Closeable):
         )
 
     def refresh(self) -> None:
-        """Read what was committed since the last time.
+        """Read the records committed since the last refresh.
 
-        :raises LedgerMissing: there is no ledger, and nobody remembers one.
+        :raises LedgerMissing: there is no ledger, and there never was one.
         :raises LedgerReplaced: it is another one than before, or is lost.
         """
         try:
@@ -234,32 +233,32 @@ class RunHistory(KnownRuns, Closeable):
         self.unreadable = ()
 
     def _read(self) -> bool:
-        """Take in what is new; return whether all must be read again.
+        """Take new records; return whether all must be read again.
 
-        That is so where a record was dismissed of which only its ranges are kept, and where the record that
-        says what is signed is new.
+        This is necessary after the dismissal of a record of which only the reads are kept, and after a new
+        record of the signed offsets.
         """
         again = False
         first = not self._next
-        for one in self.reader.changes():
-            if one.key == keys.SIGNED_KEY:
+        for change in self.reader.changes():
+            if change.key == keys.SIGNED_KEY:
                 again |= not first
-            elif one.value is None:
-                again |= self._is_dead(one)
-            elif (place := self._dead.get(one.key)) is None or place[1] < one.offset:
-                self._take(one, one.value)
+            elif change.value is None:
+                again |= self._is_dead(change)
+            elif (place := self._dead.get(change.key)) is None or place[1] < change.offset:
+                self._take(change, change.value)
         return again
 
-    def _is_dead(self, one: LedgerChange) -> bool:
-        """Take a tombstone; return whether its record may be one of those that were forgotten."""
-        known = self._dead.get(one.key)
-        if known is not None and known[1] >= one.offset:
+    def _is_dead(self, change: LedgerChange) -> bool:
+        """Take a tombstone; return whether its record may be a forgotten one."""
+        known = self._dead.get(change.key)
+        if known is not None and known[1] >= change.offset:
             return False
-        self._dead[one.key] = (one.partition, one.offset)
-        self._next_intents.pop(one.key, None)
-        if not keys.is_run_record(one.key):
+        self._dead[change.key] = (change.partition, change.offset)
+        self._next_intents.pop(change.key, None)
+        if not keys.is_run_record(change.key):
             return False
-        name = one.key.removeprefix(keys.RUN_RECORDS)
+        name = change.key.removeprefix(keys.RUN_RECORDS)
         owner = next((pipeline.name for pipeline in self._next.values() if name in pipeline.runs), None)
         if owner is None:
             return any(pipeline.earlier.runs for pipeline in self._next.values())
@@ -271,17 +270,17 @@ class RunHistory(KnownRuns, Closeable):
             del self._next[owner]
         return False
 
-    def _take(self, one: LedgerChange, value: LedgerText) -> None:
+    def _take(self, change: LedgerChange, value: LedgerText) -> None:
         try:
-            if keys.is_run_record(one.key):
-                self._add(_record_of(one.key, value), len(value))
-            elif one.key.startswith(keys.HORIZONS):
-                horizon = Horizon.from_json(value, one.key)
-                self._to_change(horizon.pipeline).prune(_read_by_pruned(one.key, horizon))
-            elif one.key.startswith(keys.INTENTS):
-                self._next_intents[one.key] = Intent.from_json(value, one.key)
+            if keys.is_run_record(change.key):
+                self._add(_record_of(change.key, value), len(value))
+            elif change.key.startswith(keys.HORIZONS):
+                horizon = Horizon.from_json(value, change.key)
+                self._to_change(horizon.pipeline).prune(_read_by_pruned(change.key, horizon))
+            elif change.key.startswith(keys.INTENTS):
+                self._next_intents[change.key] = Intent.from_json(value, change.key)
             else:
-                self._add_reset(one.key, value)
+                self._add_reset(change.key, value)
         except LedgerUnreadable as error:
             if len(self.unreadable) < _UNREADABLE_KEPT:
                 self.unreadable = (*self.unreadable, str(error))
@@ -312,7 +311,7 @@ class RunHistory(KnownRuns, Closeable):
             self._to_change(record.pipeline).resets = resets
 
     def _to_change(self, name: str) -> PipelineHistory:
-        """Return the pipeline of the next state: a new one, or a copy of what questions may look at."""
+        """Return a mutable pipeline for the next state."""
         if name not in self._copied:
             known = self._next.get(name)
             self._next[name] = (

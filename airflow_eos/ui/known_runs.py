@@ -1,4 +1,4 @@
-"""The committed runs of a ledger beside what brokers say now: what a question of a page is answered from."""
+"""The committed runs of a ledger together with the brokers' present answers, for one question."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class AskBrokers(Protocol):
-    """Runs a call that waits for brokers; calls of one name have one result, whoever asks."""
+    """Runs a call that waits for brokers; calls of one name share one result."""
 
     def __call__(self, name: Hashable, call: Callable[[], T], /, *, seconds: float | None = None) -> T:
-        """Return what the call returns.
+        """Return the result of the call.
 
-        :param seconds: to wait for it; None: as long as the question has.
+        :param seconds: time limit; None for that of the question.
         :raises TimeoutError: it takes longer.
         """
         ...
@@ -41,19 +41,19 @@ def ask_directly(
     *,
     seconds: float | None = None,  # noqa: ARG001 - not bounded
 ) -> T:
-    """Run the call in this thread, for as long as it takes."""
+    """Run the call in this thread, without a time limit."""
     return call()
 
 
 class KnownRuns:
-    """The committed runs of a ledger as they were at one moment, and what brokers say of them now.
+    """The committed runs of a ledger at one moment, and the brokers' present answers.
 
-    :param pipelines: by name; nobody changes them.
-    :param intents: by key: what runs are about to publish in tables; nobody changes them.
-    :param reader: which has read them.
-    :param unreadable: what was wrong with records that could not be read.
-    :param brokers: for what is not in memory.
-    :param ask_brokers: by which brokers are asked.
+    :param pipelines: by name; immutable.
+    :param intents: by key: open INTENTs of tables; immutable.
+    :param reader: has read the runs.
+    :param unreadable: errors of unreadable records.
+    :param brokers: answers what is not in memory.
+    :param ask_brokers: runs the calls to brokers.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class KnownRuns:
         self._ask_brokers = ask_brokers
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
-        """Return what the runs of a pipeline have read, beside what its source topics hold now."""
+        """Return the reads of a pipeline's runs beside the present logs of its source topics."""
         logs = self._logs(pipeline.topics)
         coverage = pipeline.drawn.coverage(logs.bounds, logs.topic_ids, resets=pipeline.resets)
         return replace(coverage, unseen=logs.unseen_of(pipeline.topics))
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
-        """As :meth:`coverage`, of many, whatever their number of runs: segments do not name them."""
+        """Like :meth:`coverage`, for many pipelines and without the runs' names."""
         logs = self._logs({topic for pipeline in pipelines for topic in pipeline.topics})
         made = []
         for pipeline in pipelines:
@@ -98,17 +98,15 @@ class KnownRuns:
         return self._ask_brokers(("logs", names), lambda: self._brokers.logs(names))
 
     def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionStatus]:
-        """Return the open transactions of this environment's prefix, by transactional id.
+        """Return the open transactions of this prefix that may be described, by transactional id.
 
-        As far as this principal may Describe them.
-
-        :param seconds: to wait for brokers.
-        :raises TimeoutError: one of them takes longer.
+        :param seconds: time limit.
+        :raises TimeoutError: a broker takes longer.
         """
         return self._ask_brokers("open transactions", self._brokers.open_transactions, seconds=seconds)
 
     def health(self, *, sources: Collection[str], sinks: Collection[str]) -> list[Check]:
-        """Return what can be said of brokers, ledger and these topics, without writing."""
+        """Return the read-only checks of brokers, ledger and these topics."""
         records = (record for pipeline in self.pipelines.values() for record in pipeline.runs.values())
         ids = {record.producer.producer_id: record.producer.transactional_id for record in records}
         known = Known(list(self.reader.ignored.values()), len(self.unreadable), ids)
@@ -119,7 +117,7 @@ class KnownRuns:
         return list(checks)
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
-        """Return a run's record: one that is not in memory any more is looked up."""
+        """Return a run's record, from memory or from the ledger."""
         known = self.pipelines.get(pipeline)
         if known is not None and run_key in known.runs:
             return known.runs[run_key]

@@ -1,8 +1,8 @@
-"""How far a pipeline was behind its source, run by run and now, from its run records: no broker is asked.
+"""The lag of a pipeline at each run and now, from its run records without the brokers.
 
-In offsets, a run of a cursor was behind by what it read and what it left. In time, the figures are upper
-bounds: no record that a run read was readable yet when the last run before it that left nothing began. A run
-of a data interval is behind by the time since the end of the interval.
+In offsets, the lag of a cursor's run is what it read and what it left. In time, figures are upper bounds: no
+record that a run read was readable when the last run began that left nothing. The lag of a data interval's
+run is the time since the end of the interval.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ RUNS_LOOKED_AT = 100
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far behind its source a run was when its record was written.
+    """The lag of a run when its record was written.
 
-    :param offsets: that could be read when the run began: those it read and those it left. None: not known.
-    :param seconds: that the oldest of them had waited at most. None: not known.
+    :param offsets: number of offsets that the run read or left; None if unknown.
+    :param seconds: upper bound of the age of the oldest of them; None if unknown.
     """
 
     offsets: int | None = None
@@ -63,10 +63,10 @@ def _lag_of(record: RunRecord, caught_up: dict[str, dt.datetime]) -> Lag:
 
 
 def seconds_behind(records: Sequence[RunRecord], coverage: Coverage, now: dt.datetime) -> float | None:
-    """Return how long the oldest offset that no run has read can have waited; None where that is not known.
+    """Return an upper bound of the age of the oldest unread offset; None if unknown.
 
     :param records: of one pipeline, in the order of their commits.
-    :param coverage: of them, beside the source's logs as they are now.
+    :param coverage: of them, beside the present source logs.
     """
     if coverage.unseen:
         return None
@@ -82,7 +82,7 @@ def seconds_behind(records: Sequence[RunRecord], coverage: Coverage, now: dt.dat
 
 
 def _caught_up_in(records: Sequence[RunRecord], waiting: set[TopicPartition]) -> dt.datetime | None:
-    """Return when all of these partitions had been read to their end; None where one of them never was."""
+    """Return when all of these partitions had been read to their end; None if one never was."""
     since: list[dt.datetime] = []
     for record in reversed(records):
         began = moment(record.started_at)
@@ -96,7 +96,7 @@ def _caught_up_in(records: Sequence[RunRecord], waiting: set[TopicPartition]) ->
 
 
 def _left(record: RunRecord) -> int | None:
-    """Return the offsets that a cursor's run left unread; None where its record does not say so."""
+    """Return the offsets that a cursor's run left unread; None if unknown."""
     left = record.details.get("lag")
     return left if type(left) is int and left >= 0 else None
 

@@ -1,4 +1,4 @@
-"""How a pipeline's page draws one partition: which offsets were read by whom, which by nobody."""
+"""Draws the offsets of one partition: read by which run, or unread."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NARROW = 3.0
 
 
 def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
-    """Return a lane, its segments, and the rectangles that draw it; only visible runs are named."""
+    """Return a lane, its segments, and the rectangles that draw it; names only visible runs."""
     segments = lane.segments
     begin = segments[0].start if segments else 0
-    end = max((one.end for one in segments), default=begin)
+    end = max((segment.end for segment in segments), default=begin)
     return {
         "where": str(lane.where),
         "topic_id": lane.key.topic_id,
@@ -32,58 +32,58 @@ def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
         "end": end,
         "log_start": lane.bounds.log_start if lane.bounds else None,
         "last_stable_offset": lane.bounds.stable if lane.bounds else None,
-        "segments": [_segment(one, visible) for one in segments[:SEGMENTS_SHOWN]],
+        "segments": [_segment(segment, visible) for segment in segments[:SEGMENTS_SHOWN]],
         "segments_left_out": max(0, len(segments) - SEGMENTS_SHOWN),
-        "again": [_segment(one, visible) for one in lane.again[:SEGMENTS_SHOWN]],
+        "again": [_segment(segment, visible) for segment in lane.again[:SEGMENTS_SHOWN]],
         "shapes": _shapes(segments, begin, end, visible),
         "shapes_again": _shapes(lane.again, begin, end, visible),
     }
 
 
 def _said(lane: Lane, begin: int, end: int) -> str:
-    """Say in words what the drawing of a lane shows."""
-    parts = Counter(one.kind.value for one in (*lane.segments, *lane.again))
+    """Describe the drawing of a lane in words."""
+    parts = Counter(segment.kind.value for segment in (*lane.segments, *lane.again))
     counted = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
     return f"{lane.where}, offsets {range_text(begin, end)}" + (f": {counted}" if counted else "")
 
 
-def _segment(one: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
+def _segment(segment: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
     return {
-        "start": one.start,
-        "end": one.end,
-        "kind": one.kind.value,
-        "runs": [run for run in one.runs if run in visible],
-        "deleted": one.deleted,
+        "start": segment.start,
+        "end": segment.end,
+        "kind": segment.kind.value,
+        "runs": [run for run in segment.runs if run in visible],
+        "deleted": segment.deleted,
     }
 
 
 def _shapes(
     segments: Sequence[Segment], begin: int, end: int, visible: Mapping[str, RunRecord]
 ) -> list[dict[str, Any]]:
-    """Return rectangles of a drawing that is 1000 wide; what is too narrow to be seen is drawn as one.
+    """Return rectangles of a drawing that is 1000 wide; joins those that are too narrow to be seen.
 
-    What is wrong is never too narrow.
+    Problems are never too narrow.
     """
     scale = WIDTH / max(end - begin, 1)
     made: list[dict[str, Any]] = []
-    for one in segments:
-        x, width = (one.start - begin) * scale, (one.end - one.start) * scale
+    for segment in segments:
+        x, width = (segment.start - begin) * scale, (segment.end - segment.start) * scale
         last = made[-1] if made else None
-        alike = last is not None and (last["kind"], last["deleted"]) == (one.kind.value, one.deleted)
-        if last is not None and alike and one.kind is Kind.READ and min(width, last["w"]) < _NARROW:
-            last.update(w=x + width - last["x"], end=one.end, count=last["count"] + 1, run_key=None)
+        alike = last is not None and (last["kind"], last["deleted"]) == (segment.kind.value, segment.deleted)
+        if last is not None and alike and segment.kind is Kind.READ and min(width, last["w"]) < _NARROW:
+            last.update(w=x + width - last["x"], end=segment.end, count=last["count"] + 1, run_key=None)
         else:
-            if one.kind in WRONG:
+            if segment.kind in WRONG:
                 width = max(width, 2 * _NARROW)
-            known = [run for run in one.runs if run in visible]
+            known = [run for run in segment.runs if run in visible]
             made.append(
                 {
                     "x": x,
                     "w": width,
-                    "start": one.start,
-                    "end": one.end,
-                    "kind": one.kind.value,
-                    "deleted": one.deleted,
+                    "start": segment.start,
+                    "end": segment.end,
+                    "kind": segment.kind.value,
+                    "deleted": segment.deleted,
                     "count": 1,
                     "run_key": known[0] if len(known) == 1 else None,
                 }
@@ -96,7 +96,7 @@ def _shapes(
 
 def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:
     span = f"offsets {range_text(shape['start'], shape['end'])}"
-    said = {
+    text = {
         Kind.READ.value: f"read by {shape['count']:,} runs" if shape["count"] > 1 else "read",
         Kind.AGAIN.value: "read again, on purpose",
         Kind.GAP.value: "read by no run",
@@ -108,4 +108,4 @@ def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:
     }[shape["kind"]]
     deleted = ", deleted since" if shape["deleted"] else ""
     run = visible.get(shape["run_key"] or "")
-    return f"{span}: {said}{deleted}" + (f" ({run.run_id})" if run is not None else "")
+    return f"{span}: {text}{deleted}" + (f" ({run.run_id})" if run is not None else "")

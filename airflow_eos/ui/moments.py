@@ -1,4 +1,4 @@
-"""Moments of records and of Airflow, as a page says them."""
+"""Texts of moments and time spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def moment(text: str) -> dt.datetime | None:
-    """Return an aware moment, None where the text is not one: strangers' records are shown, too."""
+    """Return an aware moment; None if the text is not one: records may be strangers'."""
     try:
         parsed = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -25,18 +25,18 @@ def is_since(record: RunRecord, begin: dt.datetime) -> bool:
 
 
 def seconds_of(record: RunRecord) -> float | None:
-    """Return how long a run took, from its start to its record; None where that is not known."""
+    """Return the duration of a run, from its start to its record; None if unknown."""
     began, ended = moment(record.started_at), moment(record.staged_at)
     return None if began is None or ended is None else round((ended - began).total_seconds(), 3)
 
 
 def ago(then: dt.datetime | None, now: dt.datetime) -> str:
-    """Return how long ago a moment was: ``3 min ago``; empty where it is not known."""
+    """Return the time since a moment: ``3 min ago``; empty if unknown."""
     return "" if then is None else f"{age_text((now - then).total_seconds())} ago"
 
 
 def age_text(seconds: float) -> str:
-    """Return a span of time in one unit: ``3 min``."""
+    """Return a time span in one unit: ``3 min``."""
     whole = max(0, int(seconds))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if whole >= size:

@@ -1,7 +1,7 @@
-"""The list of pipelines: what the ledger says of each, beside what Airflow says of its last attempt.
+"""The list of pipelines: the ledger's part, and Airflow's last attempt of each.
 
-A pipeline is listed for whoever may see the Dag of one of its records, or of one of its attempts: one that
-never committed is there, too.
+A user sees a pipeline if a record or an attempt of it belongs to one of the user's Dags; also one that has
+never committed.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _LONG_AGO = ""  # before every moment as a text
 
 @dataclass(frozen=True, slots=True)
 class LedgerRows:
-    """What the ledger says.
+    """The ledger's part.
 
-    :param rows: of the pipelines of a user, sorted by name.
-    :param tasks: which pipeline each task of them ran last, by Dag id and task id.
+    :param rows: of the user's pipelines, sorted by name.
+    :param tasks: the last pipeline of each task, by Dag id and task id.
     :param warnings: about the ledger.
     """
 
@@ -61,7 +61,7 @@ class LedgerRows:
 
 
 def ledger_rows(history: KnownRuns, viewer: Viewer, now: dt.datetime, *, damaged: Damaged = ()) -> LedgerRows:
-    """Return all pipelines of a user that have committed a run."""
+    """Return all pipelines of a user with a committed run."""
     shown = viewer.pipelines(history)
     covered = zip(shown, history.summaries(shown), strict=True)
     return LedgerRows(
@@ -82,13 +82,13 @@ def pipelines_view(
     state: str = "",
     order: Order = "urgency",
 ) -> dict[str, Any]:
-    """Return the pipelines of a user, and how many are in which state.
+    """Return the pipelines of a user, and their number per state.
 
-    :param ledger: None: it has no answer.
-    :param attempts: that the user may see, the newest first; None: Airflow's records cannot be read.
-    :param transactions: open ones that the user may know of.
-    :param unseen_transactions: why they are not known; empty where they are.
-    :param find: part of the name of a pipeline, a Dag or an error, whatever its case.
+    :param ledger: None if it has no answer.
+    :param attempts: that the user may see, the newest first; None if they cannot be read.
+    :param transactions: open ones that the user may see.
+    :param unseen_transactions: why these are unknown; empty if they are known.
+    :param find: part of the name of a pipeline, a Dag or an error, in any case.
     :param state: one of :data:`~airflow_eos.ui.attempt_rows.KINDS`, :data:`WRONG`, or empty for all.
     """
     tried = by_pipeline(attempts or ())
@@ -140,7 +140,7 @@ def _matches(row: Mapping[str, Any], find: str, state: str) -> bool:
 
 
 def _sort(rows: list[dict[str, Any]], order: Order) -> None:
-    """Sort rows that are in order of their names; sorting is stable."""
+    """Sort rows that are sorted by name; the sort is stable."""
     if order == "name":
         return
     keys: Mapping[str, Any] = {
@@ -177,7 +177,7 @@ def _with_attempt(row: Mapping[str, Any], attempts: Sequence[Attempt], now: dt.d
 
 
 def row_without_record(name: str, sentence: str) -> dict[str, Any]:
-    """Return the row of a pipeline of which no record is known."""
+    """Return the row of a pipeline without a known record."""
     return {**_EMPTY, "pipeline": name, "sentence": sentence}
 
 
@@ -205,7 +205,7 @@ _EMPTY: Mapping[str, Any] = {
 def _row_or_reason(
     viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
 ) -> dict[str, Any]:
-    """Return the row of a pipeline, or one that says that it cannot be made: the others are shown."""
+    """Return the row of a pipeline, or the reason why it cannot be made."""
     try:
         return pipeline_row(viewer, pipeline, coverage, now, damaged)
     except Exception:
@@ -222,7 +222,7 @@ def _row_or_reason(
 def pipeline_row(
     viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
 ) -> dict[str, Any]:
-    """Return what the ledger says of a pipeline that is shown to a user."""
+    """Return the ledger's part of a pipeline, for a user."""
     newest = viewer.newest(pipeline)
     assert newest is not None
     topics = viewer.topics(pipeline)
@@ -275,18 +275,20 @@ def _tasks(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Iterable[tup
 
 
 def ledger_warnings(history: KnownRuns) -> list[str]:
-    """Return what a reader should know of the ledger that is behind a page."""
+    """Return warnings about the ledger."""
     reader = history.reader
-    found = []
+    warnings = []
     if reader.behind:
-        found.append("A transaction is open in the ledger: runs behind it are shown when it has ended.")
+        warnings.append("A transaction is open in the ledger: runs behind it are shown when it has ended.")
     if reader.begins_at:
-        found.append("The ledger has lost its first records: runs of then are missing here.")
+        warnings.append("The ledger has lost its first records: runs of then are missing here.")
     if reader.ignored:
-        found.append(
+        warnings.append(
             f"{len(reader.ignored):,} records of the ledger were written by no run, and are ignored: see who "
             "may write to it."
         )
     if history.unreadable:
-        found.append(f"{len(history.unreadable):,} records of the ledger cannot be read, and are left out.")
-    return found
+        warnings.append(
+            f"{len(history.unreadable):,} records of the ledger cannot be read, and are left out."
+        )
+    return warnings

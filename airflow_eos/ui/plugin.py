@@ -1,6 +1,6 @@
-"""The plugin: a view in Airflow's menu, and the pages behind it.
+"""The plugin: a view in Airflow's menu, and its pages.
 
-It is imported by every process of Airflow. What the pages need is imported where the API server mounts them.
+Every process of Airflow imports it; only the API server imports the pages' modules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "Exactly once"
 
 
 class EosPlugin(AirflowPlugin):
-    """The pages are off unless ``[eos] ui_kafka_config_id`` names a connection; workers need no option."""
+    """The pages; off unless ``[eos] ui_kafka_config_id`` names a connection. Workers need no option."""
 
     name = "airflow_eos"
     listeners = [FailureListener()]  # noqa: RUF012 - as in the base class
@@ -27,8 +27,8 @@ class EosPlugin(AirflowPlugin):
     def external_views(self) -> list[dict[str, Any]]:
         """Return the entry in the menu *Browse*, and tabs of Dags, their runs and task instances.
 
-        Airflow puts the names of what is looked at into the addresses of tabs. It has no way to leave a tab
-        out where a Dag runs no pipeline: the page behind it says so.
+        Airflow fills names into the addresses of tabs. It cannot leave out a tab of a Dag without pipelines:
+        the page says so.
         """
         if not settings.ui_kafka_config_id():
             return []
@@ -59,7 +59,7 @@ class EosPlugin(AirflowPlugin):
 
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:
-        """Return the pages; only the API server asks for them."""
+        """Return the pages; only the API server calls it."""
         if not settings.ui_kafka_config_id():
             return []
         from airflow_eos.ui.app import create_app

@@ -1,4 +1,4 @@
-"""Parts of run records as the pages show them; what is not of the expected type is left out or a text."""
+"""Parts of run records for the pages; values of an unexpected type are left out or shown as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
     """Return a run as a row of a table.
 
-    :param lag: how far behind its source it was.
+    :param lag: its lag.
     """
     seconds = seconds_of(record)
     return {
@@ -44,20 +44,20 @@ def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
 
 
 def task_of_record(record: RunRecord) -> dict[str, Any]:
-    """Return what names the task; what is none of it is empty: strangers' records are shown, too."""
+    """Return the names of the record's task; drops unexpected values, because records may be strangers'."""
     named = record.details.get(AIRFLOW)
-    found = named if isinstance(named, Mapping) else {}
-    index = found.get("map_index")
+    task = named if isinstance(named, Mapping) else {}
+    index = task.get("map_index")
     return {
         "dag_id": record.dag_id,
-        "task_id": str(found.get("task_id", "")),
-        "run_id": str(found.get("run_id", "")),
+        "task_id": str(task.get("task_id", "")),
+        "run_id": str(task.get("run_id", "")),
         "map_index": index if type(index) is int else -1,
     }
 
 
 def task_key(record: RunRecord) -> tuple[str, str]:
-    """Return Dag id and task id of the task that did the work."""
+    """Return Dag id and task id of the record's task."""
     task = task_of_record(record)
     return task["dag_id"], task["task_id"]
 
@@ -68,13 +68,13 @@ def texts(value: Any) -> list[str]:
 
 
 def flat(value: Any) -> dict[str, str]:
-    """Return names and values as texts; a mapping within becomes an entry for each of its own."""
+    """Return names and values as texts; flattens mappings."""
     if not isinstance(value, Mapping):
         return {}
-    found: dict[str, str] = {}
+    flattened: dict[str, str] = {}
     for name, part in value.items():
         if isinstance(part, Mapping):
-            found |= {f"{name}, {inner}": text for inner, text in flat(part).items()}
+            flattened |= {f"{name}, {inner}": text for inner, text in flat(part).items()}
         else:
-            found[str(name)] = str(part)
-    return found
+            flattened[str(name)] = str(part)
+    return flattened

@@ -1,7 +1,7 @@
-"""Calls that wait for brokers, of which nobody waits for another one's: a page's question has only so long.
+"""Calls that wait for brokers without blocking each other, because a page's question has little time.
 
-No lock is held while a call runs. A lock around calls, or one thread for all of them, would let a broker that
-is silent about one pipeline delay the pages of all others.
+No lock is held while a call runs. With a lock around calls, or one thread for all, a silent broker of one
+pipeline would delay the pages of all others.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class Places:
-    """A bounded number of places, few of them for one user, so that others find one.
+    """A bounded number of places, with a smaller bound per user.
 
-    :param of_one_user: number of places that one user may take.
+    :param of_one_user: number of places per user.
     :param of_all: number of places.
     """
 
@@ -32,7 +32,7 @@ class Places:
     def take(self, user: str) -> None:
         """Take a place.
 
-        :raises Trouble: there is none, or this user has too many.
+        :raises Trouble: none is free, or this user has too many.
         """
         with self._lock:
             if self._taken[user] >= self._of_one_user:
@@ -49,9 +49,9 @@ class Places:
 
 
 class SharedCalls:
-    """Runs each call in a thread of its own, once for all who ask for the same meanwhile (single flight).
+    """Runs each call in its own thread, once for all concurrent callers (single flight).
 
-    :param places: for calls under way; a call has a place of the user who asked first until it ends.
+    :param places: for running calls; a call has a place of its first user until it ends.
     """
 
     def __init__(self, places: Places) -> None:
@@ -60,12 +60,12 @@ class SharedCalls:
         self._under_way: dict[Hashable, Future[Any]] = {}
 
     def result(self, name: Hashable, call: Callable[[], T], *, user: str, seconds: float) -> T:
-        """Return what the call returns, or raise what it raises.
+        """Return the result of the call, or raise its error.
 
-        :param name: what is asked for: calls of the same name have the same result, whoever asks.
-        :param seconds: to wait for it; the call itself then goes on.
+        :param name: calls of the same name share one result.
+        :param seconds: time limit of the wait; the call itself goes on.
         :raises TimeoutError: there is no result in time.
-        :raises Trouble: it is not under way, and there is no place for it.
+        :raises Trouble: the call is not running, and there is no place for it.
         """
         with self._lock:
             future = self._under_way.get(name)

@@ -1,4 +1,4 @@
-"""What the page shows of the tables that are sinks: from the ledger alone, no catalog is asked."""
+"""The tables of pipelines, from the ledger without the catalogs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:
-    """Return the table that a pipeline writes, with the last snapshot; None if no run wrote any.
+    """Return a pipeline's table with the last snapshot; None if no run wrote to one.
 
     :param records: of the pipeline, the newest last.
     """
@@ -26,7 +26,7 @@ def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:
 
 
 def table_row(record: RunRecord) -> dict[str, Any] | None:
-    """Return what a run put into a table; None if it put nothing there."""
+    """Return the rows that a run put into a table; None if none."""
     table = record.details.get(TABLE)
     if not isinstance(table, Mapping):
         return None
@@ -35,7 +35,7 @@ def table_row(record: RunRecord) -> dict[str, Any] | None:
 
 
 def intent_rows(intents: Iterable[Intent], viewer: Viewer, pipeline: str) -> list[dict[str, Any]]:
-    """Return what runs of a pipeline are about to publish, as far as a user may see their Dag."""
+    """Return the open INTENTs of a pipeline whose Dag a user may see."""
     return [
         {"run_id": intent.record.run_id, "table": intent.sink, "since": intent.record.staged_at}
         for intent in intents

@@ -1,4 +1,4 @@
-"""Where the time of runs went, as rectangles: of one run state by state, of several one below the other."""
+"""Draws the duration of runs by state: of one run, or of several as stacked bars."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ WIDTH = 1000.0
 """Of all drawings."""
 MEANING: Mapping[str, str] = {state.value: text for state, text in IN_WORDS.items()}
 """What is true when a state is entered; states of a newer version have none."""
-_HOLDS_OPEN = frozenset(one.value for one in HOLDS_OPEN)
+_HOLDS_OPEN = frozenset(state.value for state in HOLDS_OPEN)
 
 
 def states_of(record: RunRecord) -> list[dict[str, Any]]:
-    """Return each state, in seconds, with the place in a drawing of the time that led to it.
+    """Return each state, in seconds, with the place in a drawing of the time before it.
 
     ``open`` says whether the transaction was open meanwhile.
     """
     whole = max((seconds for _, seconds in record.trace), default=0.0) or 1.0
-    before, found, last = 0.0, [], ""
+    before, visits, last = 0.0, [], ""
     for state, seconds in record.trace:
-        found.append(
+        visits.append(
             {
                 "state": state,
                 "meaning": MEANING.get(state, ""),
@@ -36,23 +36,23 @@ def states_of(record: RunRecord) -> list[dict[str, Any]]:
             }
         )
         before, last = seconds, state
-    return found
+    return visits
 
 
 def shares_of(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return how long runs took to come to each state: a stacked bar of each, as long as the run took.
+    """Return a stacked bar of the times before each state, for each run.
 
-    Several visits of a state are one part.
+    Repeated visits of a state are one part.
     """
     rows = []
     for record in records:
         seconds: dict[str, float] = {}
-        for one in states_of(record):
-            seconds[one["state"]] = seconds.get(one["state"], 0.0) + max(one["seconds"], 0.0)
+        for visit in states_of(record):
+            seconds[visit["state"]] = seconds.get(visit["state"], 0.0) + max(visit["seconds"], 0.0)
         rows.append((record, seconds))
     longest = max((sum(seconds.values()) for _, seconds in rows), default=0.0) or 1.0
-    order = [one.value for one in State]
-    found = [
+    order = [state.value for state in State]
+    bars = [
         {
             "run_key": record.run_key,
             "run_id": record.run_id,
@@ -62,16 +62,16 @@ def shares_of(records: Sequence[RunRecord]) -> dict[str, Any]:
         for record, seconds in rows
     ]
     met = {state for _, seconds in rows for state in seconds}
-    return {"runs": found, "states": [state for state in order if state in met], "meaning": MEANING}
+    return {"runs": bars, "states": [state for state in order if state in met], "meaning": MEANING}
 
 
 def _parts(seconds: Mapping[str, float], longest: float, order: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the parts of one bar; states of a newer version have none."""
-    x, found = 0.0, []
+    """Return the parts of one bar, without states of newer versions."""
+    x, parts = 0.0, []
     for state in order:
         if state in seconds:
             width = seconds[state] / longest * WIDTH
             part = {"state": state, "seconds": round(seconds[state], 3)}
-            found.append({**part, "x": round(x, 2), "w": round(width, 2)})
+            parts.append({**part, "x": round(x, 2), "w": round(width, 2)})
             x += width
-    return found
+    return parts

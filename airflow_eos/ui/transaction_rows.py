@@ -1,4 +1,4 @@
-"""The transactions that are open now: of whose pipeline each is, and who may know of it."""
+"""The open transactions, their pipelines, and who may see them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class OpenNow:
     """Open transactions of the prefix, by transactional id.
 
     :param shown: those of pipelines whose records the user may see, with the pipeline's name.
-    :param unrecorded: those of which the ledger knows no pipeline.
-    :param unseen: why they are not known; empty where they are.
+    :param unrecorded: those without a pipeline in the ledger.
+    :param unseen: why they are unknown; empty if they are known.
     """
 
     shown: Mapping[str, tuple[str, TransactionStatus]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class OpenNow:
 
     @classmethod
     def beside(cls, history: KnownRuns, viewer: Viewer, prefix: str) -> OpenNow:
-        """As :meth:`of`, for a page that shows more: it does without them where brokers do not tell."""
+        """Like :meth:`of`, for a page that can do without them."""
         try:
             return cls.of(history, viewer, prefix, seconds=SECONDS_BESIDE)
         except AuthorizationFailed as error:
@@ -62,9 +62,9 @@ class OpenNow:
 
     @classmethod
     def of(cls, history: KnownRuns, viewer: Viewer, prefix: str, *, seconds: float | None = None) -> OpenNow:
-        """Ask brokers, and the ledger whose they are; those of other users' pipelines are left out.
+        """Ask brokers and ledger; omits transactions of other users' pipelines.
 
-        :param seconds: to wait for brokers; None: as long as the question has.
+        :param seconds: time limit; None for that of the question.
         """
         everybodys, own = list(history.pipelines.values()), viewer.pipelines(history)
         shown, unrecorded = {}, {}
@@ -78,13 +78,13 @@ class OpenNow:
     def rows(
         self, viewer: Viewer, attempts: Iterable[Attempt], prefix: str, now: dt.datetime
     ) -> list[dict[str, Any]]:
-        """Return those that the user may know of, sorted by transactional id.
+        """Return the transactions that the user may see, sorted by transactional id.
 
-        Before its first commit a transaction is of the pipeline whose attempt in Airflow has its group or
-        its name; one that no attempt names is shown to administrators alone. Without a record nobody can
-        tell whose topics it writes to: partitions are counted, not named.
+        Before a pipeline's first commit its transaction belongs to the attempt with its group or name;
+        without such an attempt only administrators see it. Partitions of a transaction without a record are
+        counted, not named, because its topics may be another user's.
 
-        :param attempts: that the user may see.
+        :param attempts: attempts that the user may see.
         """
         rows = [_row(name, pipeline, status, now) for name, (pipeline, status) in self.shown.items()]
         groups = {(attempt.pipeline, attempt.group) for attempt in attempts if attempt.group}
@@ -96,9 +96,9 @@ class OpenNow:
 
 
 def check_of(rows: Sequence[Mapping[str, Any]], unseen: str = "") -> Check:
-    """Return what *Health* says of open transactions.
+    """Return the check of open transactions for *Health*.
 
-    :param unseen: why they are not known.
+    :param unseen: why they are unknown.
     """
     name = "open transactions"
     if unseen:
@@ -106,14 +106,14 @@ def check_of(rows: Sequence[Mapping[str, Any]], unseen: str = "") -> Check:
     if not rows:
         return Check(name, "ok", "none of the pipelines that you may see")
     oldest = max(rows, key=lambda row: row["age_seconds"] or 0)
-    found = (
+    text = (
         f"{counted(len(rows), 'transaction')}, the oldest for {oldest['age_seconds']} s of "
         f"{oldest['timeout_seconds']} s"
     )
     if (oldest["share"] or 0) < _OLD:
-        return Check(name, "ok", found)
+        return Check(name, "ok", text)
     advice = f"readers wait behind it; where its task is gone for good: `{oldest['command']}`"
-    return Check(name, "warn", found, advice)
+    return Check(name, "warn", text, advice)
 
 
 def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) 
 
 
 def _pipeline_of(name: str, pipelines: Sequence[PipelineHistory], prefix: str) -> str:
-    """Return which of the pipelines works under a transactional id; empty where none does."""
+    """Return the pipeline with a transactional id; empty if there is none."""
     for pipeline in pipelines:
         if not pipeline.runs:
             continue  # pruned, all of them
@@ -147,6 +147,6 @@ def _pipeline_of(name: str, pipelines: Sequence[PipelineHistory], prefix: str) -
 
 
 def _tried_by(name: str, groups: Iterable[tuple[str, str]], prefix: str) -> str:
-    """Return the pipeline of whose attempts one works under a transactional id; empty where none does."""
+    """Return the pipeline of the attempts with a transactional id; empty if there is none."""
     matching = (pipeline for pipeline, group in groups if keys.belongs_to(name, prefix, pipeline, group))
     return min(matching, default="")

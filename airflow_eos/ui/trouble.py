@@ -1,4 +1,4 @@
-"""Questions without an answer, in words that hold nothing of a connection."""
+"""Errors of questions, in words without details of the connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOO_MANY = 429
 
 
 class Trouble(Exception):
-    """A question that has no answer, in words for the page.
+    """A question without an answer; the message is for the page.
 
     :param status: of the HTTP answer.
     """
@@ -30,12 +30,12 @@ class Trouble(Exception):
         self.status, self.title, self.text = status, title, text
 
     def to_dict(self) -> dict[str, str]:
-        """Return what the answer says."""
+        """Return the JSON form."""
         return {"detail": self.text, "title": self.title}
 
 
 def trouble_of(error: Exception) -> Trouble:
-    """Return what a page says of an error; the log has the rest."""
+    """Return the page's error for an exception; the log has the details."""
     if isinstance(error, Trouble):
         return error
     log.warning("A page has no answer", exc_info=error)

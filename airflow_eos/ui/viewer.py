@@ -1,4 +1,4 @@
-"""Which pipelines and runs a user may see: those of the Dags that Airflow shows them."""
+"""The pipelines and runs that a user may see: those of the user's Dags in Airflow."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NOT_SHOWN = 403
 
 
 class Viewer:
-    """Who looks.
+    """A user's permissions.
 
-    :param dag_ids: Dags whose runs this user may see.
+    :param dag_ids: Dags that this user may see.
     :param name: of the user; questions of one user are limited together.
-    :param is_admin: may know of what belongs to no Dag.
+    :param is_admin: may see what belongs to no Dag.
     """
 
     def __init__(self, dag_ids: Collection[str], name: str = "", *, is_admin: bool = False) -> None:
@@ -31,7 +31,7 @@ class Viewer:
         self.dag_ids = frozenset(dag_ids) - {""}
 
     def of_dag(self, dag_id: str) -> Viewer:
-        """Return the same user, who looks at one Dag alone."""
+        """Return the same user, restricted to one Dag."""
         return Viewer(self.dag_ids & {dag_id}, self.name)
 
     def may_see(self, record: RunRecord) -> bool:
@@ -39,31 +39,31 @@ class Viewer:
         return record.dag_id in self.dag_ids
 
     def pipelines(self, history: KnownRuns) -> list[PipelineHistory]:
-        """Return the pipelines that are shown, sorted by name."""
-        found = [one for one in history.pipelines.values() if self.newest(one) is not None]
-        return sorted(found, key=lambda one: one.name)
+        """Return the user's pipelines, sorted by name."""
+        visible = [pipeline for pipeline in history.pipelines.values() if self.newest(pipeline) is not None]
+        return sorted(visible, key=lambda pipeline: pipeline.name)
 
     def pipeline(self, history: KnownRuns, name: str) -> PipelineHistory:
-        """Return one of them.
+        """Return one pipeline.
 
-        :raises Trouble: there is no such pipeline, or it is not shown; which of both is not said.
+        :raises Trouble: it does not exist, or the user may not see it; the message does not tell which.
         """
-        found = history.pipelines.get(name)
-        if found is None or self.newest(found) is None:
+        pipeline = history.pipelines.get(name)
+        if pipeline is None or self.newest(pipeline) is None:
             raise not_shown("pipeline")
-        return found
+        return pipeline
 
     def newest(self, pipeline: PipelineHistory) -> RunRecord | None:
-        """Return the newest record of a pipeline that may be seen, None where there is none."""
-        return next((one for one in reversed(pipeline.runs.values()) if self.may_see(one)), None)
+        """Return the newest visible record of a pipeline; None if there is none."""
+        return next((record for record in reversed(pipeline.runs.values()) if self.may_see(record)), None)
 
     def topics(self, pipeline: PipelineHistory) -> frozenset[str]:
-        """Return the source topics of the records of a pipeline that may be seen."""
-        seen = (one for one in pipeline.runs.values() if self.may_see(one))
+        """Return the source topics of a pipeline's visible records."""
+        seen = (record for record in pipeline.runs.values() if self.may_see(record))
         return frozenset(range_.topic for record in seen for range_ in record.ranges)
 
 
-def not_shown(what: str) -> Trouble:
-    """Return the answer to a question for what is not there, or is not this user's."""
-    text = f"There is no such {what}, or it belongs to a Dag that you may not see."
+def not_shown(subject: str) -> Trouble:
+    """Return the error of a question for something that does not exist, or is not this user's."""
+    text = f"There is no such {subject}, or it belongs to a Dag that you may not see."
     return Trouble(NOT_SHOWN, "Not shown", text)

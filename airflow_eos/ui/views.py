@@ -1,8 +1,8 @@
-"""What the pages show, as plain values: of the records that a user may see, and of nothing else.
+"""The contents of the pages as plain values, from records that a user may see.
 
-A record belongs to the Dag that it names; one that names none belongs to nobody. A pipeline is shown to
-whoever may see the Dag of one of its records, with the topics that those have read. Records of other Dags
-count in the coverage of these topics, as offsets without a name.
+A record belongs to the Dag that it names. A user sees a pipeline if a record of it belongs to one of the
+user's Dags, with the topics of these records. Records of other Dags count in the coverage of these topics,
+without a name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from airflow_eos.coverage.segments import WRONG
 from airflow_eos.coverage.sentence import place
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.bar_drawing import bars_of
-from airflow_eos.ui.epochs import rungs_of
-from airflow_eos.ui.ladder import ladder_of
+from airflow_eos.ui.epochs import epoch_rows
 from airflow_eos.ui.lag_history import Lag, lags_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
@@ -88,7 +87,7 @@ def pipeline_view(
 
 
 def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a drawing for each figure that is known of a run among these.
+    """Return a drawing of each figure that is known of a run.
 
     :param rows: of runs, the oldest first.
     """
@@ -104,7 +103,7 @@ def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tasks_of(history: KnownRuns, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
-    """Return the tasks whose records of a pipeline a user may see, by Dag id and task id: its name each."""
+    """Return the last pipeline of each task whose records a user may see, by Dag id and task id."""
     runs = viewer.pipeline(history, name).runs.values()
     return {task_key(record): name for record in runs if viewer.may_see(record)}
 
@@ -112,29 +111,26 @@ def tasks_of(history: KnownRuns, viewer: Viewer, name: str) -> dict[tuple[str, s
 def run_of(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:
     """Return the record of a run.
 
-    :raises Trouble: there is none, or it is of a Dag that this user may not see.
+    :raises Trouble: it does not exist, or this user may not see it.
     """
     viewer.pipeline(history, pipeline)  # before anything is looked up
-    found = history.record(pipeline, run_key)
-    if found is None or not viewer.may_see(found):
+    record = history.record(pipeline, run_key)
+    if record is None or not viewer.may_see(record):
         raise not_shown("run")
-    return found
+    return record
 
 
 def run_view(
     history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
 ) -> dict[str, Any]:
-    """Return one run.
+    """Return one run; errors as :func:`run_of`.
 
-    :param damaged: its output was not what it wrote when it was verified last.
-    :raises Trouble: see :func:`run_of`.
+    :param damaged: its output differed from its receipts when it was verified last.
     """
     record = run_of(history, viewer, pipeline, run_key)
-    its = history.pipelines.get(pipeline)
-    runs = list(its.runs.values()) if its is not None else []
-    lags = lags_of(record for record in runs if viewer.may_see(record))
-    complete = its is not None and not its.earlier.runs and not its.pruned.runs
-    ladder = ladder_of(record, runs, complete=complete)
+    known = history.pipelines.get(pipeline)
+    runs = list(known.runs.values()) if known is not None else []
+    lags = lags_of(run for run in runs if viewer.may_see(run))
     reads = record.records_read_by_partition
     return {
         **record.summary(),
@@ -142,16 +138,16 @@ def run_view(
         "damaged": damaged,
         "group": record.group_id,
         "producer": record.producer.to_dict(),
-        "ladder": rungs_of(record, ladder, viewer.may_see),
+        "epochs": epoch_rows(record, runs, viewer.may_see),
         "task": task_of_record(record),
         "reads": [
             {
-                "where": str(one.topic_partition),
-                "start": one.start,
-                "end": one.end,
-                "records": reads.get(str(one.topic_partition)),
+                "where": str(offsets.topic_partition),
+                "start": offsets.start,
+                "end": offsets.end,
+                "records": reads.get(str(offsets.topic_partition)),
             }
-            for one in record.ranges
+            for offsets in record.ranges
         ],
         "receipts": [receipt.to_dict() for receipt in record.receipts],
         "table": table_row(record),
@@ -163,14 +159,12 @@ def run_view(
 
 
 def health_view(history: KnownRuns, viewer: Viewer, transactions: Check) -> dict[str, Any]:
-    """Return what can be said of brokers and ledger, and of the topics of a user's pipelines.
+    """Return the checks of brokers and ledger, and of the topics of a user's pipelines; empty without any.
 
-    To whom no pipeline is shown nothing is.
-
-    :param transactions: what there is to say of open ones.
+    :param transactions: the check of open transactions.
     """
     pipelines = viewer.pipelines(history)
-    newest = [record for its in pipelines if (record := viewer.newest(its)) is not None]
+    newest = [record for pipeline in pipelines if (record := viewer.newest(pipeline)) is not None]
     sources = {range_.topic for record in newest for range_ in record.ranges}
     sinks = {receipt.topic for record in newest for receipt in record.receipts}
     shown = set(sorted(sources | sinks)[:TOPICS_SHOWN])

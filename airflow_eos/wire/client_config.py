@@ -6,7 +6,6 @@ confluent-kafka, the data plane to kafka-python, so that one connection configur
     config = ClientConfig.of({"bootstrap.servers": "broker:9093", "security.protocol": "SSL", ...})
     for_librdkafka(config)      # dict for confluent_kafka.Producer/Consumer/AdminClient
     for_kafka_python(config)    # dict for kafka.net's KafkaConnectionManager
-    check_translatable(config)  # raises UntranslatableConfig; cheap, opens nothing
 
 A key is translated, or listed in :data:`IGNORED` with the reason why the wire layer does not need it, or
 refused with an error that names it (:class:`~airflow_eos.exceptions.UntranslatableConfig`). No key is dropped
@@ -151,15 +150,6 @@ def for_librdkafka(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(settings.get("oauth_cb"), str):
         settings["oauth_cb"] = _imported("oauth_cb", settings["oauth_cb"])
     return settings
-
-
-def check_translatable(config: ClientConfig | Mapping[str, Any]) -> None:
-    """Check that the wire layer can honour every setting; opens neither files nor sockets.
-
-    :raises UntranslatableConfig: names the key and what to use instead.
-    :raises ConfigurationError: a value is invalid.
-    """
-    _translate(ClientConfig.of(config))
 
 
 def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:

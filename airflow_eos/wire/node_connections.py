@@ -127,9 +127,9 @@ class NodeConnections(Closeable):
         future.add_callback(lambda _: self._suspects.pop(node, None))
         return future
 
-    async def call_async(self, request: Any, node: Any, *, timeout: float | None = None) -> Any:
+    async def call_async(self, request: Any, node: Any) -> Any:
         """Send a request and return its answer; raises kafka-python's exceptions."""
-        return await self.send(request, node, timeout=timeout)
+        return await self.send(request, node)
 
     def call(self, request: Any, node: Any) -> Any:
         """Send a request and return its answer; blocks, does not retry."""

@@ -5,6 +5,7 @@
     list_offsets(connections, partitions, "earliest")       # log start offset
     list_offsets(connections, partitions, "latest")         # last stable offset (LSO)
     list_offsets(connections, partitions, "latest", isolation="read_uncommitted")   # high watermark
+    log_bounds(connections, partitions)                     # all three
     list_offsets(connections, partitions, 1763683200000)    # first offset with timestamp >= T, or -1
     first_since(connections, partitions, 1763683200000)     # the same with the record's own timestamp
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from airflow_eos.model.kafka import TimedOffset
+from airflow_eos.model.kafka import LogBounds, TimedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.error_codes import LIST_OFFSETS
@@ -32,6 +33,12 @@ OffsetSpec = Literal["earliest", "latest", "earliest_local", "max_timestamp"] | 
 _SPECIAL = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4}
 _MIN_VERSIONS = {_SPECIAL["max_timestamp"]: 7, _SPECIAL["earliest_local"]: 8}
 """Lowest request version per special timestamp; isolation levels need version 2."""
+_BOUNDS: tuple[tuple[OffsetSpec, Isolation], ...] = (
+    ("latest", "read_uncommitted"),
+    ("latest", "read_committed"),
+    ("earliest", "read_committed"),
+)
+"""High watermark, last stable offset and log start."""
 NO_OFFSET = -1
 """Answer for a time after the last record."""
 
@@ -73,6 +80,25 @@ async def list_offsets_async(
     timestamp = _SPECIAL[spec] if isinstance(spec, str) else max(spec, 0)
     timed_offsets = await _ask(connections, partitions, timestamp, isolation, timeout)
     return {tp: timed.offset for tp, timed in timed_offsets.items()}
+
+
+def log_bounds(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float = METADATA_TIMEOUT,
+) -> LogBounds:
+    """Return start, last stable offset and high watermark of each log; the requests are sent together.
+
+    Raises as :func:`list_offsets`.
+    """
+    ends, stable, starts = (
+        connections.spawn(
+            list_offsets_async(connections, partitions, spec, isolation=isolation, timeout=timeout)
+        )
+        for spec, isolation in _BOUNDS
+    )
+    return LogBounds(connections.wait(starts), connections.wait(stable), connections.wait(ends))
 
 
 def first_since(

@@ -19,15 +19,11 @@ class Backoff:
     """Exponential backoff from 20 ms to 1 s, with jitter so that many clients do not retry at the same time.
 
     :param timeout: seconds until :attr:`expired`, from now.
-    :param first: longest first pause in seconds.
-    :param longest: longest pause in seconds.
     """
 
-    def __init__(self, timeout: float, *, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> None:
+    def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
-        self._first = first
-        self._longest = longest
         self._tries = 0
 
     @property
@@ -46,14 +42,14 @@ class Backoff:
 
     def next_pause(self) -> float:
         """Return the next pause in seconds; it ends at the deadline at the latest."""
-        pause = pause_after(self._tries, first=self._first, longest=self._longest)
+        pause = pause_after(self._tries)
         self._tries += 1
         return min(pause, self.left)
 
 
-def pause_after(tries: int, *, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> float:
+def pause_after(tries: int) -> float:
     """Return the pause after ``tries`` failures: starts at 20 ms and doubles, with 50% jitter."""
-    full = min(longest, first * 2.0 ** min(tries, 30))
+    full = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries, 30))
     return float(full * random.uniform(0.5, 1.0))
 
 

@@ -156,12 +156,12 @@ def end_txn(
 
 
 def describe_transactions(
-    connections: BrokerConnections, transactional_ids: Collection[str], *, timeout: float = CONTROL_TIMEOUT
+    connections: BrokerConnections, transactional_ids: Collection[str]
 ) -> dict[str, TransactionStatus | None]:
     """Return the coordinator's view of each id; None for an id that it does not know.
 
     :raises AuthorizationFailed: names the transactional id.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
     """
 
     async def describe_id(name: str) -> TransactionStatus | None:
@@ -185,7 +185,7 @@ def describe_transactions(
                 start_ms=state.transaction_start_time_ms,
             )
 
-        return await at_coordinator(connections, "transaction", name, attempt, subject, timeout)
+        return await at_coordinator(connections, "transaction", name, attempt, subject, CONTROL_TIMEOUT)
 
     async def every() -> dict[str, TransactionStatus | None]:
         return {name: await describe_id(name) for name in sorted(set(transactional_ids))}
@@ -194,11 +194,7 @@ def describe_transactions(
 
 
 def list_transactions(
-    connections: BrokerConnections,
-    nodes: Collection[int],
-    producer_ids: Collection[int],
-    *,
-    timeout: float = CONTROL_TIMEOUT,
+    connections: BrokerConnections, nodes: Collection[int], producer_ids: Collection[int], timeout: float
 ) -> dict[int, str]:
     """Return the transactional id of each producer id that a coordinator knows (ListTransactions, KIP-664).
 
@@ -207,60 +203,46 @@ def list_transactions(
     :param nodes: brokers to ask; ids of other coordinators are missing from the result.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
-
-    async def list_on(node: int) -> dict[int, str]:
-        request = ListTransactionsRequest(
-            state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
-        )
-        answer = await connections.send(request, node)
-        if answer.error_code:
-            raise NotYet(f"listing transactions of broker {node}: error code {answer.error_code}")
-        return {entry.producer_id: entry.transactional_id for entry in answer.transaction_states}
-
-    async def every() -> dict[int, str]:
-        ids: dict[int, str] = {}
-        for node in nodes:
-            subject = f"listing transactions of broker {node}"
-            ids |= await connections.retry_async(partial(list_on, node), subject=subject, timeout=timeout)
-        return ids
-
-    return connections.run(every())
+    request = ListTransactionsRequest(
+        state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
+    )
+    entries = _listed(connections, nodes, request, timeout)
+    return {entry.producer_id: entry.transactional_id for entry in entries}
 
 
 def open_transactional_ids(
-    connections: BrokerConnections, nodes: Collection[int], *, timeout: float = CONTROL_TIMEOUT
+    connections: BrokerConnections, nodes: Collection[int], timeout: float
 ) -> list[str]:
     """Return the transactional ids of all open transactions, sorted (ListTransactions, KIP-664).
 
     Parameters and errors as :func:`list_transactions`.
     """
+    states = ["Ongoing", "PrepareCommit", "PrepareAbort"]
+    request = ListTransactionsRequest(state_filters=states, producer_id_filters=[], max_version=0)
+    return sorted({entry.transactional_id for entry in _listed(connections, nodes, request, timeout)})
 
-    async def list_on(node: int) -> list[str]:
-        request = ListTransactionsRequest(
-            state_filters=["Ongoing", "PrepareCommit", "PrepareAbort"], producer_id_filters=[], max_version=0
-        )
+
+def _listed(
+    connections: BrokerConnections, nodes: Collection[int], request: Any, timeout: float
+) -> list[Any]:
+    async def list_on(node: int) -> Any:
         answer = await connections.send(request, node)
         if answer.error_code:
             raise NotYet(f"listing transactions of broker {node}: error code {answer.error_code}")
-        return [entry.transactional_id for entry in answer.transaction_states]
+        return answer.transaction_states
 
-    async def every() -> list[str]:
-        ids: set[str] = set()
+    async def every() -> list[Any]:
+        entries: list[Any] = []
         for node in nodes:
             subject = f"listing transactions of broker {node}"
-            ids.update(
-                await connections.retry_async(partial(list_on, node), subject=subject, timeout=timeout)
-            )
-        return sorted(ids)
+            entries += await connections.retry_async(partial(list_on, node), subject=subject, timeout=timeout)
+        return entries
 
     return connections.run(every())
 
 
 def describe_producers(
-    connections: BrokerConnections,
-    partitions: Collection[TopicPartition],
-    *,
-    timeout: float = CONTROL_TIMEOUT,
+    connections: BrokerConnections, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, tuple[ProducerStatus, ...]]:
     """Return the producers that each partition's leader knows; sends one request per broker.
 
@@ -268,7 +250,7 @@ def describe_producers(
 
     :raises UnknownTopic: names the topic or partition.
     :raises AuthorizationFailed: Read on the topic is missing.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
     """
     return connections.run(
         ask_leaders(
@@ -277,7 +259,7 @@ def describe_producers(
             _producers_request,
             _read_producers,
             subject="producers",
-            timeout=timeout,
+            timeout=CONTROL_TIMEOUT,
             table=PRODUCERS,
         )
     )
@@ -290,14 +272,13 @@ def write_txn_markers(
     partitions: Collection[TopicPartition],
     *,
     commit: bool,
-    timeout: float = CONTROL_TIMEOUT,
 ) -> None:
     """Make leaders write the markers that a coordinator left out (WriteTxnMarkers, as KIP-664's tool does).
 
     :param epoch: producer epoch of the open transaction; a leader refuses it if a newer one has written
         since.
     :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
     """
     if not partitions:
         return
@@ -328,7 +309,7 @@ def write_txn_markers(
             request,
             _read_markers,
             subject="transaction markers",
-            timeout=timeout,
+            timeout=CONTROL_TIMEOUT,
             table=TXN_MARKERS,
         )
     )

@@ -38,8 +38,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing of this machine is bound to a port of loopback."""
+    """Return whether a server could listen on a port of loopback.
+
+    The address may be reused, as brokers do: the connections of a killed server keep its port for a minute.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError:

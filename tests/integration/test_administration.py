@@ -57,7 +57,7 @@ def test_a_key_is_not_dismissed_under_a_run_at_work(pipeline, work, state):
 
     def dismiss():
         try:
-            answers.append(dismiss_record(spec.kafka, spec.ledger, key, routing=spec.pipeline, prefix="test"))
+            answers.append(dismiss_record(spec.deployment, key, routing=spec.pipeline))
         except EosError as refusal:
             answers.append(refusal)
 
@@ -72,27 +72,25 @@ def test_a_key_is_not_dismissed_under_a_run_at_work(pipeline, work, state):
 
 
 def unsigned_prune(pipeline):
-    prune_ledger(pipeline.spec.kafka, pipeline.spec.ledger, now() - 2 * DAY, prefix="test")
+    prune_ledger(pipeline.spec.deployment, now() - 2 * DAY)
 
 
 def unsigned_dismiss(pipeline):
     key = keys.run_record_key(keys.cursor_run_key(pipeline.spec.pipeline, "r1"))
-    dismiss_record(
-        pipeline.spec.kafka, pipeline.spec.ledger, key, routing=pipeline.spec.pipeline, prefix="test"
-    )
+    dismiss_record(pipeline.spec.deployment, key, routing=pipeline.spec.pipeline)
 
 
 def unsigned_reset(pipeline):
     spec = pipeline.spec
-    reset_cursor(spec.kafka, spec.ledger, spec.prefix, Reset(spec.group_id, to="earliest"))
+    reset_cursor(spec.deployment, Reset(spec.group_id, to="earliest"))
 
 
 def unsigned_index(pipeline):
-    index_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")
+    index_ledger(pipeline.spec.deployment)
 
 
 def unsigned_adoption(pipeline):
-    create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, "test", adopt_new=True)
+    create_ledger(pipeline.spec.deployment, adopt_new=True)
 
 
 def unsigned_run(pipeline):
@@ -111,17 +109,17 @@ def test_whoever_lacks_the_key_changes_nothing(pipeline, hand, begun):
     pipeline.run("r1", ranges=Cursor(max_records=10))
     keyed(pipeline, KEY)
     if begun == "in use before":
-        sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")
+        sign_ledger(pipeline.spec.deployment)
     pipeline.run("r2", ranges=Cursor(max_records=5))
     spec = pipeline.spec
-    before = ledger_records(spec.kafka, spec.ledger)
+    before = ledger_records(spec.deployment)
     keyed(pipeline, "")
     with pytest.raises(ConfigurationError, match=r"is signed.*\[eos\] ledger_key"):
         hand(pipeline)
     keyed(pipeline, KEY)
     if hand is unsigned_prune:
         compact(pipeline)
-    assert ledger_records(spec.kafka, spec.ledger) == before
+    assert ledger_records(spec.deployment) == before
     for run_id in ("r1", "r2"):
         assert pipeline.run(run_id, ranges=Cursor(), clear_number=1, on_committed="skip").found
     assert not pipeline.run("r4", ranges=Cursor()).found
@@ -136,7 +134,7 @@ def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipel
     pipeline.run(**given(pipeline, "r2", 10, 20))
 
     def prune():
-        assert prune_ledger(spec.kafka, spec.ledger, now() + DAY / 24, prefix="test").runs
+        assert prune_ledger(spec.deployment, now() + DAY / 24).runs
 
     again = {**given(pipeline, "r1"), "clear_number": 1, "on_committed": "reprocess"}
     assert not pipeline.run(**again, on_state=at({State.PLANNED: prune})).found
@@ -153,7 +151,7 @@ def test_a_run_whose_clock_is_behind_is_not_pruned(pipeline, monkeypatch):
         for run_id in ("r1", "r2"):
             pipeline.run(**given(pipeline, run_id))
     spec = pipeline.spec
-    done = prune_ledger(spec.kafka, spec.ledger, now() - 2 * DAY, prefix="test")
+    done = prune_ledger(spec.deployment, now() - 2 * DAY)
     assert done.runs == {}
     assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
 
@@ -165,7 +163,7 @@ def test_a_command_whose_clock_is_ahead_prunes_nothing(pipeline, monkeypatch):
     spec = pipeline.spec
     monkeypatch.setattr("airflow_eos.operations.upkeep.utc_now", lambda: now() + 3 * DAY)
     with pytest.raises(ConfigurationError, match="by the clock of the broker"):
-        prune_ledger(spec.kafka, spec.ledger, now() + DAY, prefix="test")
+        prune_ledger(spec.deployment, now() + DAY)
     assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
 
 
@@ -175,7 +173,7 @@ def test_a_run_without_the_key_beside_sign_loses_nothing(pipeline):
     spec = replace(pipeline.spec, ledger=replace(pipeline.spec.ledger, key=KEY))
 
     def sign():
-        assert sign_ledger(spec.kafka, spec.ledger, prefix="test").done
+        assert sign_ledger(spec.deployment).done
 
     pipeline.run("r2", ranges=Cursor(max_records=10), on_state=at({State.PLANNED: sign}))
     keyed(pipeline, KEY)
@@ -199,10 +197,10 @@ def test_nothing_is_signed_while_a_run_has_its_record_in_the_ledger(pipeline, st
 
     def sign():
         with pytest.raises(OutcomeUnknown, match="open transaction"):
-            sign_ledger(spec.kafka, spec.ledger, prefix="test")
+            sign_ledger(spec.deployment)
 
     pipeline.run("r2", ranges=Cursor(max_records=10), on_state=at({state: sign}))
-    sign_ledger(spec.kafka, spec.ledger, prefix="test")
+    sign_ledger(spec.deployment)
     keyed(pipeline, KEY)
     assert pipeline.run("r2", ranges=Cursor(max_records=10), try_number=2).found
     pipeline.run("r3", ranges=Cursor())
@@ -217,6 +215,6 @@ def test_a_secret_that_is_taken_away_is_named(pipeline):
     keyed(pipeline, new)
     with pytest.raises(LedgerTampered, match=r"taken out of it.*put it back behind the new one"):
         pipeline.run("r3", ranges=Cursor())
-    sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")
+    sign_ledger(pipeline.spec.deployment)
     pipeline.run("r3", ranges=Cursor())
     assert pipeline.output() == copies(COUNT)

@@ -82,7 +82,7 @@ def test_any_name_works_in_every_mode_and_command(pipeline: Pipeline, capsys: An
     assert spec.pipeline in command(pipeline, capsys, "status")["pipelines"]
     runs = command(pipeline, capsys, "ledger", "--pipeline", spec.pipeline)["records"]
     assert len(runs) == 5
-    assert ledger_records(spec.kafka, spec.ledger, key=keys.cursor_key(spec.group_id), prefix="test")
+    assert ledger_records(spec.deployment, key=keys.cursor_key(spec.group_id))
     assert command(pipeline, capsys, "verify", "--pipeline", spec.pipeline)
     checks = command(pipeline, capsys, "doctor", "--group", spec.group_id)["checks"]
     assert {c["name"]: c["status"] for c in checks}[f"group {spec.group_id}"] == "ok"

@@ -140,7 +140,7 @@ def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, u
     """With all of them, and no other, a run commits; without one it says so and neither reads nor writes."""
     pipeline = Pipeline(kafka, partitions=1)
     pipeline.publish(["a"])
-    create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
+    create_ledger(pipeline.spec.deployment)
     given = Explicit((OffsetRange(pipeline.source, 0, 0, 1),))
     changes = {} if ranges == "cursor" else {"ranges": given}
     spec = pipeline.changed("r1", kafka=user.config, **changes)
@@ -173,7 +173,7 @@ def test_the_doctor_finds_each_grant_that_is_missing(kafka, user, taken):
     ledger, sink = unique("ledger"), unique("sink")
     for topic in (ledger, sink):
         kafka.create_topic(topic, config={"cleanup.policy": "compact"} if topic == ledger else None)
-    create_ledger(kafka.client_config(), LedgerSettings(topic=ledger, partitions=1), prefix)
+    create_ledger(Deployment(kafka.client_config(), LedgerSettings(topic=ledger, partitions=1), prefix))
     names = {"source": "source", "sink": sink, "ledger": ledger, "group": group}
     for grant, (kind, name, operation) in GRANTS.items():
         if grant == taken:
@@ -403,7 +403,7 @@ def test_doctor_takes_the_literal_id_of_a_cursor_for_enough(kafka, user):
     granted_everything(user, group, name)
     user.grant("WRITE", topic="source")
     settings = LedgerSettings(topic=unique("made"), partitions=1)
-    create_ledger(kafka.client_config(), settings, prefix)
+    create_ledger(Deployment(kafka.client_config(), settings, prefix))
     user.grant("READ", "WRITE", "DESCRIBE", topic=settings.topic)
     options = DoctorOptions(Deployment(user.config, settings, prefix), group=group)
     owner = Producer({**user.config, "transactional.id": name})

@@ -14,7 +14,13 @@ from confluent_kafka import TopicPartition as Position
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, UnknownTopic
-from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TimedOffset, TopicDescription
+from airflow_eos.model.kafka import (
+    CommittedOffset,
+    LogBounds,
+    ProducerIdentity,
+    TimedOffset,
+    TopicDescription,
+)
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import fetch_committed_offsets
@@ -109,6 +115,7 @@ def test_the_last_stable_offset_stops_at_an_open_transaction(config, cluster, ka
     with foreign_transaction(config, topic, ("k", "open")) as producer:
         write(plain_producer(config), topic, ("k", "above"))
         assert cluster.last_stable_offsets([where])[where] == 1
+        assert cluster.log_bounds([where]) == LogBounds({where: 0}, {where: 1}, {where: 3})
         producer.commit_transaction(30)
     wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4)
 

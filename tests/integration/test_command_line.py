@@ -358,7 +358,7 @@ def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
 
 def ledger_keys(pipeline: Pipeline) -> list[str]:
     spec = pipeline.spec
-    return [record.key for record in ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)]
+    return [record.key for record in ledger_records(spec.deployment)]
 
 
 # -- status and ledger --------------------------------------------------------------------------------------
@@ -863,6 +863,23 @@ def test_reset_makes_the_cursor_of_a_new_group(cli: Cli, pipeline: Pipeline) -> 
         cli("reset-offsets", "--group", group, *owner, "--offset", f"{pipeline.source}:0=1", "--yes")[0] == 0
     )
     assert pipeline.run("r1").records_read == 2
+
+
+def test_status_of_a_mapped_cursor_has_no_empty_ends(
+    cli: Cli, pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its partitions have records of their own: the group's record has no ends, and the table no column."""
+    group = pipeline.spec.group_id
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1", source_partition=0)
+    code, document = cli("status", "--group", group)
+    assert (code, document["cursors"][group]["layout"]) == (0, "mapped")
+    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    assert main(["status", *where, "--prefix", "test", "--group", group]) == 0
+    table = capsys.readouterr().out
+    assert "mapped" in table
+    assert "ends" not in table
+    assert "{}" not in table
 
 
 def test_reset_of_a_mapped_cursor_moves_each_partition(cli: Cli, pipeline: Pipeline) -> None:

@@ -14,6 +14,8 @@ from tests.integration.test_table_runs import (
     Died,
     die_at,
     # Runs here too, with the pipeline of this module.
+    test_a_reprocessing_without_rows_takes_out_what_the_run_wrote,  # noqa: F401
+    test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
 )
 from tests.support.lakes import DeltaLake

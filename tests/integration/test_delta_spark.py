@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.engine import read_process_write
-from tests.integration.test_table_spark import COLUMNS, arrow_columns, frame_process, records, spec_of
+from tests.integration.test_table_spark import COLUMNS
 from tests.support.lakes import DeltaLake
+from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
 
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])

@@ -124,15 +124,15 @@ def test_a_forged_record_is_no_commit(pipeline, caplog):
     with pytest.raises(LedgerTampered, match=rf"record of '{key}' at offset \d+ that no run wrote"):
         pipeline.run(**given(pipeline, "r2", 10, 20))
     assert pipeline.output() == copies(10)
-    ledger = {"settings": pipeline.spec.ledger, "key": key, "routing": pipeline.spec.pipeline}
-    assert dismiss_record(pipeline.spec.kafka, **ledger, execute=False).done is False
+    record = {"key": key, "routing": pipeline.spec.pipeline}
+    assert dismiss_record(pipeline.spec.deployment, **record, execute=False).done is False
     with pytest.raises(LedgerTampered):
         pipeline.run(**given(pipeline, "r2", 10, 20))
-    assert dismiss_record(pipeline.spec.kafka, **ledger).done is True
+    assert dismiss_record(pipeline.spec.deployment, **record).done is True
     assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
     assert pipeline.output() == copies(20)
     with pytest.raises(ConfigurationError, match="there is none of others"):
-        dismiss_record(pipeline.spec.kafka, **ledger)
+        dismiss_record(pipeline.spec.deployment, **record)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"\xff\xfe", b"[" * 100_000])
@@ -143,7 +143,7 @@ def test_a_commit_is_not_unmade(pipeline, value):
     assert pipeline.run(**given(pipeline, "r1")).found
     assert pipeline.run(**given(pipeline, "r1"), clear_number=1, on_committed="skip").found
     assert pipeline.output() == copies(10)
-    listed = ledger_records(pipeline.spec.kafka, pipeline.spec.ledger, key=record_of(pipeline, "r1"))
+    listed = ledger_records(pipeline.spec.deployment, key=record_of(pipeline, "r1"))
     assert [record.value["run_id"] for record in listed] == ["r1"]
 
 
@@ -185,7 +185,7 @@ def test_a_record_in_the_transaction_of_another_producer_is_no_commit(pipeline):
 
 def test_a_forged_identity_stops_nobody(pipeline):
     """The ledger's identity is what its first user pinned in a transaction."""
-    create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
+    create_ledger(pipeline.spec.deployment)
     forged = json.dumps({"v": 1, "topic_id": "somebody's", "partitions": 1, "prefix": "theirs"})
     forge(pipeline, keys.LEDGER_IDENTITY_KEY, forged)
     assert not pipeline.run(**given(pipeline, "r1")).found
@@ -198,10 +198,9 @@ def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on
     compact(pipeline)
     with pytest.raises((LedgerTampered, LedgerReplaced)):
         pipeline.run(**given(pipeline, "r1"))
-    ledger = {"settings": pipeline.spec.ledger, "prefix": pipeline.spec.prefix}
     identity = {"key": keys.LEDGER_IDENTITY_KEY, "routing": keys.LEDGER_IDENTITY_ROUTING}
-    assert dismiss_record(pipeline.spec.kafka, **ledger, **identity).done
-    create_ledger(pipeline.spec.kafka, **ledger, adopt_new=True)
+    assert dismiss_record(pipeline.spec.deployment, **identity).done
+    create_ledger(pipeline.spec.deployment, adopt_new=True)
     assert pipeline.run(**given(pipeline, "r1")).found
     assert pipeline.output() == copies(10)
 
@@ -239,18 +238,18 @@ def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipe
         named = rf"run record '{key}' \(partition \d, offset \d+\) .*{reason}"
         with pytest.raises(LedgerUnreadable, match=named):
             pipeline.run(**given(pipeline, "r2", 10, 20))
-        ledger = {"settings": spec.ledger, "key": key, "routing": spec.pipeline}
+        record = {"key": key, "routing": spec.pipeline}
         if value == newer:
             with pytest.raises(ConfigurationError, match="there is none of others"):
-                dismiss_record(spec.kafka, **ledger)
+                dismiss_record(spec.deployment, **record)
         else:
-            assert not dismiss_record(spec.kafka, **ledger, execute=False).done
-    records, unreadable = run_records(spec.kafka, spec.ledger, pipeline=spec.pipeline)
+            assert not dismiss_record(spec.deployment, **record, execute=False).done
+    records, unreadable = run_records(spec.deployment, spec.pipeline)
     assert [record.run_id for record in records] == ["r1"]
     assert len(unreadable) == 1
     assert "version 99" in unreadable[0]
     forge(pipeline, key, b"garbage", spec.pipeline, "somebody")
-    assert dismiss_record(spec.kafka, **ledger).done
+    assert dismiss_record(spec.deployment, **record).done
     assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
     assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found
 
@@ -316,9 +315,8 @@ def test_what_is_not_signed_is_no_commit(signed):
     forge_commit(signed, "r2", template)
     with pytest.raises(LedgerTampered, match="lacks only a signature"):
         signed.run(**given(signed, "r2", 10, 20))
-    ledger = {"settings": signed.spec.ledger, "routing": signed.spec.pipeline}
     key = keys.run_record_key(keys.run_key(replace(signed.spec, **given(signed, "r2", 10, 20))))
-    assert dismiss_record(signed.spec.kafka, **ledger, key=key).done
+    assert dismiss_record(signed.spec.deployment, key, routing=signed.spec.pipeline).done
     assert not signed.run(**given(signed, "r2", 10, 20)).found
     assert signed.output() == copies(20)
 
@@ -371,14 +369,14 @@ def test_a_ledger_in_use_gets_a_key(pipeline):
     """What it held counts unsigned once an administrator said so; nothing that comes later does."""
     template = pipeline.run(**given(pipeline, "r1"))
     with pytest.raises(ConfigurationError, match="no key to sign with"):
-        sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")
+        sign_ledger(pipeline.spec.deployment)
     keyed(pipeline, KEY)
     with pytest.raises(LedgerTampered, match="run `airflow eos sign`"):
         pipeline.run(**given(pipeline, "r1"))
-    assert not sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test", execute=False).done
+    assert not sign_ledger(pipeline.spec.deployment, execute=False).done
     with pytest.raises(LedgerTampered):
         pipeline.run(**given(pipeline, "r1"))
-    assert sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test").done
+    assert sign_ledger(pipeline.spec.deployment).done
     assert pipeline.run(**given(pipeline, "r1")).found
     forge_commit(pipeline, "r2", template)
     forge_as_somebody(pipeline, keys.SIGNED_KEY, b'{"v":1,"from":{"0":999,"1":999}}', "")
@@ -443,16 +441,15 @@ def test_signatures_of_version_1_count_once_an_administrator_said_so(
     if not keyed_from_the_start:
         pipeline.run(**given(pipeline, "r0", 30, 35))
     keyed(pipeline, KEY)
-    ledger = {"settings": pipeline.spec.ledger, "prefix": "test"}
     with monkeypatch.context() as patch:
         as_version_1(patch)
         if not keyed_from_the_start:
-            assert sign_ledger(pipeline.spec.kafka, **ledger).done
+            assert sign_ledger(pipeline.spec.deployment).done
         template = pipeline.run(**given(pipeline, "r1"))
     forge_commit(pipeline, "r2", template)
     with pytest.raises(LedgerTampered, match="run `airflow eos sign`"):
         pipeline.run(**given(pipeline, "r1"))
-    signed_from = sign_ledger(pipeline.spec.kafka, **ledger).signed
+    signed_from = sign_ledger(pipeline.spec.deployment).signed
     assert bool(signed_from.unsigned_below) is not keyed_from_the_start
     assert signed_from.version_1_below
     assert pipeline.run(**given(pipeline, "r1")).found

@@ -285,13 +285,13 @@ def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
     run.back()
     spec = run.pipeline.spec
     assert health(run) == ("fail", f"{run.at_risk} from 0")
-    (found,) = repair(spec.kafka, spec.ledger, spec.prefix)
+    (found,) = repair(spec.deployment)
     assert (found.partition, found.start_offset, found.decision) == (str(run.at_risk), 0, "commit")
     assert not found.done
     assert run.open_there()
-    assert [one.done for one in repair(spec.kafka, spec.ledger, spec.prefix, execute=True)] == [True]
+    assert [one.done for one in repair(spec.deployment, execute=True)] == [True]
     run.assert_exact()
-    assert repair(spec.kafka, spec.ledger, spec.prefix) == []
+    assert repair(spec.deployment) == []
     assert health(run)[0] == "ok"
 
 
@@ -333,7 +333,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
     if not looks:
         monkeypatch.setattr("airflow_eos.ledger.writer.open_of", lambda *_: {})
         monkeypatch.setattr("airflow_eos.operations.upkeep._nothing_else", lambda *_: None)
-    assert sign_ledger(config, settings, prefix="test").done
+    assert sign_ledger(Deployment(config, settings, "test")).done
     kafka.wait_in_sync()
     seen = [one.key for one in read_topic(config, topic, "read_committed")]
     assert seen == ([b"ledger:signed"] if looks else [b"run:of-somebody", b"ledger:signed"])

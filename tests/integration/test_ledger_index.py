@@ -94,7 +94,7 @@ def test_runs_index_the_ledger_and_are_found_by_it(spec, always, key):
 def test_an_index_is_not_listed(spec, always):
     """The ledger's records are those of runs."""
     run(spec)
-    listed = ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)
+    listed = ledger_records(spec.deployment)
     assert sorted(record.key.partition(":")[0] for record in listed) == ["cursor", "ledger", "run"]
 
 

@@ -21,6 +21,7 @@ from airflow_eos.engine.committed import find_committed_by_key
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger
 from airflow_eos.recordbatch.partitioner import partitions_for
@@ -135,11 +136,11 @@ def test_a_ledger_made_again_by_hand_is_not_adopted(committed, offsets):
 def test_init_makes_a_lost_ledger_again_only_when_told(committed):
     """Even then pipelines whose offsets name the old ledger are refused: they start over in another group."""
     committed.kafka.delete_topic(committed.ledger)
-    wanted = (committed.spec.kafka, committed.spec.ledger, committed.spec.prefix)
+    deployment = committed.spec.deployment
     with imoptions_for(), pytest.raises(LedgerMissing, match="adopt-new"):
-        create_ledger(*wanted)
+        create_ledger(deployment)
     assert not committed.has_ledger()
-    create_ledger(*wanted, adopt_new=True)
+    create_ledger(deployment, adopt_new=True)
     refuses_all(committed, LedgerReplaced, "group_id")
     committed.interval(2, group_id=f"{committed.spec.group_id}-2")
     assert len(committed.output()) == 3 * RECORDS
@@ -148,7 +149,7 @@ def test_init_makes_a_lost_ledger_again_only_when_told(committed):
 def test_a_ledger_that_another_environment_made_again_is_refused(committed):
     """It has an identity and agrees with itself; the offsets of the first one's group name the old topic."""
     committed.kafka.delete_topic(committed.ledger)
-    create_ledger(committed.spec.kafka, committed.spec.ledger, "another")
+    create_ledger(Deployment(committed.spec.kafka, committed.spec.ledger, "another"))
     refuses_all(committed, LedgerReplaced, "group_id")
 
 
@@ -291,7 +292,7 @@ def test_no_command_tells_to_make_a_lost_ledger_anew(committed, how, tmp_path, c
             assert "it was deleted or re-created. Restore it" in told["message"], command
         assert error("status", "another")["type"] == "LedgerMissing"
         with pytest.raises(LedgerReplaced, match="Restore"):
-            find_committed_by_key(spec.kafka, spec.ledger, spec.prefix, pipeline=spec.pipeline, run_key="k")
+            find_committed_by_key(spec.deployment, pipeline=spec.pipeline, run_key="k")
     if how == "deleted":
         assert not committed.has_ledger()
     else:
@@ -409,5 +410,5 @@ def test_a_cleared_run_makes_no_ledger_where_nobody_began_one(timed):
     timed.make_ledger_by_hand()
     with pytest.raises(LedgerMissing, match="init"):
         timed.interval(0, clear_number=1)
-    create_ledger(timed.spec.kafka, timed.spec.ledger, timed.spec.prefix)
+    create_ledger(timed.spec.deployment)
     assert timed.interval(0, clear_number=1).records_read == RECORDS

@@ -12,6 +12,7 @@ from airflow_eos import arrow_process
 from airflow_eos.engine import read_process_write
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from tests.support.postgres_tables import Database
+from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
 
 
 @pytest.fixture
@@ -23,31 +24,12 @@ def database(postgres_server):
     return made
 
 
-def frame_process(df):
-    return df.selectExpr("cast(value as string) value", "partition", "timestamp at")
-
-
-@arrow_process
-def arrow_columns(batch):
-    return pa.table(
-        {
-            "at": batch["timestamp"],
-            "partition": batch["partition"],
-            "value": pc.cast(batch["value"], pa.string()),
-        }
-    )
-
-
-def spec_of(broker, source, sink):
-    return replace(broker.spec(source, None), sink=sink, pipeline=f"of-{source}", group_id=f"group-{source}")
-
-
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
 def test_tasks_stage_what_the_process_returns(broker, spark, database, process):
     """Each record once, with the table's default for what is left out; the next run updates by key."""
     source = broker.topic("src", 2)
-    broker.produce(source, [{"key": None, "value": b"v%d" % i, "partition": i % 2} for i in range(500)])
-    spec = spec_of(broker, source, database.sink())
+    broker.produce(source, records(500))
+    spec = spec_of(broker, database.sink(), source)
     record = read_process_write(spark, spec, process)
 
     assert database.counts("value") == dict.fromkeys(sorted(f"v{i}" for i in range(500)), 1)
@@ -80,7 +62,7 @@ def test_the_last_record_of_a_key_wins_over_many_tasks(broker, spark, database):
     source = broker.topic("src", 1)
     count = 45_000
     broker.produce(source, [{"key": b"k%d" % (i % 7), "value": b"", "partition": 0} for i in range(count)])
-    spec = spec_of(broker, source, database.sink(mode="upsert", key=["value"]))
+    spec = spec_of(broker, database.sink(mode="upsert", key=["value"]), source)
     record = read_process_write(spark, spec, last_offset_of_each_key)
 
     rows = database.sql(f"SELECT value, partition FROM {database.table} ORDER BY value")
@@ -103,7 +85,7 @@ def test_what_does_not_fit_is_named_with_its_record(broker, spark, database):
     """A type before anything is read; a value by us, or by the COPY of the task, with topic and offset."""
     source = broker.topic("src", 1)
     broker.produce(source, [{"key": None, "value": b"v%d" % i, "partition": 0} for i in range(6)])
-    spec = spec_of(broker, source, database.sink())
+    spec = spec_of(broker, database.sink(), source)
     with pytest.raises(ProcessFailed, match=r"'partition' as string; postgres:c/.*\.t has int32"):
         read_process_write(
             spark, spec, lambda df: df.selectExpr("cast(value as string) value", "'a' partition")

@@ -163,9 +163,7 @@ def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
 
     def record(run_id: str) -> Any:
         key = cursor_run_key(spec.pipeline, run_id)
-        return find_committed_by_key(
-            spec.kafka, spec.ledger, spec.prefix, pipeline=spec.pipeline, run_key=key
-        )
+        return find_committed_by_key(spec.deployment, pipeline=spec.pipeline, run_key=key)
 
     with impatient(), pytest.raises(LedgerMissing):
         record("r1")

@@ -54,13 +54,12 @@ def run(spec, run_id="r0", **changes):
 
 def prune(spec, *, execute=True, **changes):
     before = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
-    return ledger_upkeep.prune_ledger(
-        spec.kafka, spec.ledger, before, prefix=spec.prefix, execute=execute, **changes
-    ).to_dict()["pipelines"]
+    pruned = ledger_upkeep.prune_ledger(spec.deployment, before, execute=execute, **changes)
+    return pruned.to_dict()["pipelines"]
 
 
 def records(spec, kind):
-    listed = ledger_records(spec.kafka, spec.ledger)
+    listed = ledger_records(spec.deployment)
     return [record.to_dict() for record in listed if record.key.startswith(kind)]
 
 
@@ -81,11 +80,7 @@ def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
         find_committed(replace(spec, run_id="r2"))
     with pytest.raises(LedgerPruned):
         find_committed_by_key(
-            spec.kafka,
-            spec.ledger,
-            spec.prefix,
-            pipeline=spec.pipeline,
-            run_key=keys.cursor_run_key(spec.pipeline, "r0"),
+            spec.deployment, pipeline=spec.pipeline, run_key=keys.cursor_run_key(spec.pipeline, "r0")
         )
     assert find_committed(replace(spec, run_id="r3")) is not None
     assert find_committed(replace(spec, run_id="never")) is None
@@ -96,7 +91,7 @@ def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
     assert prune(spec) == {}
     with pytest.raises(LedgerPruned):
         run(spec, "r3")
-    asked = ledger_status(spec.kafka, spec.ledger, runs=[(spec.pipeline, "r0"), (spec.pipeline, "x")])
+    asked = ledger_status(spec.deployment, runs=[(spec.pipeline, "r0"), (spec.pipeline, "x")])
     assert asked.to_dict()["runs"] == {
         f"{spec.pipeline}/r0": {"state": "PRUNED", "run_id": "r0"},
         f"{spec.pipeline}/x": None,
@@ -123,13 +118,13 @@ def test_pruned_intervals_and_offsets_are_no_gaps(spec, young):
 
     for number in (1, 2, 0, 4):  # 3 is missing; the oldest is not the first to be committed
         run(spec, f"d{number}", ranges=day(number))
-    before = ledger_names(spec.kafka, spec.ledger).gaps
+    before = ledger_names(spec.deployment).gaps
     assert [(one.start[:10], one.end[:10]) for one in before] == [("2026-01-04", "2026-01-05")]
     with RunHistory(spec.deployment) as history:
         history.refresh()
         seen = history.coverage(history.pipelines[spec.pipeline])
         assert prune(spec) == {spec.pipeline: {"runs": 3, "records": 3}}
-        assert ledger_names(spec.kafka, spec.ledger).gaps == before
+        assert ledger_names(spec.deployment).gaps == before
         history.refresh()
         after = history.coverage(history.pipelines[spec.pipeline])
     with RunHistory(spec.deployment) as fresh:
@@ -150,7 +145,7 @@ def test_records_that_may_be_needed_are_not_pruned(spec):
     with pytest.raises(ConfigurationError, match="less than a day ago"):
         prune(spec)
     old = dt.datetime.now(dt.timezone.utc) - 2 * DAY
-    found = ledger_upkeep.prune_ledger(spec.kafka, spec.ledger, old, prefix=spec.prefix)
+    found = ledger_upkeep.prune_ledger(spec.deployment, old)
     assert found.runs == {}
 
 

@@ -19,6 +19,7 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.model.ranges import Cursor
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.queries import create_ledger
 from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until
@@ -233,7 +234,7 @@ def test_a_ledger_made_again_is_refused(pipeline):
     pipeline.kafka.delete_topic(pipeline.ledger)
     with pytest.raises(LedgerMissing, match="init"):
         pipeline.run("r1", try_number=2)
-    create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, "another")
+    create_ledger(Deployment(pipeline.spec.kafka, pipeline.spec.ledger, "another"))
     with pytest.raises(LedgerReplaced, match="start over with a new group_id"):
         pipeline.run("r2")
     assert pipeline.output() == ["a"]

@@ -117,7 +117,7 @@ def test_a_kill_ends_a_run_with_nothing_to_read(pipeline, state):
 
 def test_a_kill_before_it_begins_ends_the_run(full):
     """A signal may come before anything was asked."""
-    create_ledger(full.spec.kafka, full.spec.ledger, full.spec.prefix)
+    create_ledger(full.spec.deployment)
     run = made(full.spec)
     run.kill()
     ends_without_a_commit(full, run)

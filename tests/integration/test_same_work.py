@@ -166,7 +166,7 @@ def test_a_reset_leaves_the_cursor_to_its_airflow(pipeline):
     pipeline.run("r1", origin="a")
     spec = pipeline.spec
     reset = Reset(group=spec.group_id, to="earliest")
-    reset_cursor(spec.kafka, spec.ledger, spec.prefix, reset)
+    reset_cursor(spec.deployment, reset)
     with pytest.raises(GroupOwned, match="origin 'a'"):
         pipeline.run("r2", origin="b")
     assert pipeline.run("r2", origin="a").records_read == 3
@@ -315,7 +315,7 @@ def test_a_run_that_read_other_topics_is_not_the_one_waited_for(pipeline, other)
         spec = pipeline.spec
         key = cursor_run_key(spec.pipeline, "r1")
         return find_committed_by_key(
-            spec.kafka, spec.ledger, "test", pipeline=spec.pipeline, run_key=key, work={"topics": [topic]}
+            spec.deployment, pipeline=spec.pipeline, run_key=key, work={"topics": [topic]}
         )
 
     assert waited_for(pipeline.source).records_read == 3

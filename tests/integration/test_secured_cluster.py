@@ -24,7 +24,7 @@ def test_the_least_permissions_are_enough_for_a_submitted_run(tmp_path):
     ):
         pipeline = Pipeline(kafka, partitions=2)
         pipeline.publish([f"r{n}" for n in range(50)])
-        create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
+        create_ledger(pipeline.spec.deployment)
         principal = f"user-{pipeline.ledger}"
         spec = pipeline.changed("r1", kafka=kafka.user(principal))
         kafka.grant(principal, "READ", topic=pipeline.source)

@@ -39,7 +39,7 @@ def test_the_least_permissions_are_enough_for_a_run_through_spark(kafka, spark, 
     pipeline = Pipeline(kafka, partitions=1)
     pipeline.publish([f"r{n}" for n in range(50)], timestamp=int(DAY.timestamp() * 1000) + 60_000)
     pipeline.publish(["later"], timestamp=int(DAY.timestamp() * 1000) + 7_200_000)
-    create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
+    create_ledger(pipeline.spec.deployment)
     principal = f"user-{pipeline.ledger}"
     spec = pipeline.changed("r1", kafka=kafka.user(principal), ranges=ranges)
     expected = [f"r{n}" for n in range(50)] + (["later"] if isinstance(ranges, Cursor) else [])

@@ -117,7 +117,9 @@ def test_no_socket_and_no_file_of_a_task_is_for_others():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["of a host", "of the test equipment"])
+@pytest.mark.parametrize(
+    "kind", ["of a host", pytest.param("of the test equipment", marks=pytest.mark.chaos)]
+)
 def test_no_socket_of_a_connect_server_is_for_others(kind, tmp_path):
     """After a job that left a broadcast and Python workers; Spark Connect itself says no more than HTTP/2."""
     ours = HostSparkServer(tmp_path / "server", "--master", "local[2]") if kind == "of a host" else None

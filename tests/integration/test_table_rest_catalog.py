@@ -9,7 +9,7 @@ from pyiceberg.catalog import load_catalog
 from airflow_eos.exceptions import OutcomeUnknown
 from airflow_eos.ledger import keys
 from airflow_eos.model.iceberg_table import IcebergTable
-from airflow_eos.model.table import PublishedRun, TableReceipt
+from airflow_eos.model.table import PublishedRun, TableCommit, TableReceipt
 from airflow_eos.run import publishing
 from airflow_eos.run.states import State
 from airflow_eos.sinks.iceberg import IcebergSink
@@ -138,7 +138,7 @@ def test_what_a_run_says_of_one_branch_is_not_written_over_from_another(catalog,
     for branch, version in looked_at.items():
         run = PublishedRun(f"run/p/{branch}", 10, TableReceipt(0, 0, 0), lasting=True)
         published = version.published.with_run(str(branch), run)
-        sinks[branch].commit(version, (), published, {}, str(branch))
+        sinks[branch].commit(version, TableCommit(str(branch), published))
 
     assert ("None" in sinks[None].load().published.runs) is apart
     assert "audit" in sinks["audit"].load().published.runs

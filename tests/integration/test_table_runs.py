@@ -356,12 +356,10 @@ def test_a_table_made_again_between_two_tries_is_refused(pipeline):
 
 def dismiss(pipeline, *, routing=None, asked=True, execute=True):
     return dismiss_intent(
-        pipeline.spec.kafka,
-        pipeline.spec.ledger,
+        pipeline.spec.deployment,
         keys.intent_key(keys.transactional_id(pipeline.spec)),
         (lambda text: open_table(pipeline.spec.sink, "")) if asked else None,
         routing=routing or pipeline.spec.group_id,
-        prefix=pipeline.spec.prefix,
         execute=execute,
     )
 
@@ -432,11 +430,10 @@ def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):
     reset = Reset(
         pipeline.spec.group_id, to="earliest", topics=(pipeline.source,), pipeline=pipeline.spec.pipeline
     )
-    arguments = (pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix, reset)
     with pytest.raises(DifferentWork, match="run the pipeline once"):
-        reset_cursor(*arguments)
+        reset_cursor(pipeline.spec.deployment, reset)
     pipeline.run("r1", try_number=2)
-    reset_cursor(*arguments)
+    reset_cursor(pipeline.spec.deployment, reset)
     pipeline.run("r2")
     assert pipeline.values() == ["a", "a"]
 
@@ -463,7 +460,7 @@ def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
         pipeline.run("r2", on_state=die_at(State.INTENT))
 
     spec = pipeline.spec
-    names = ledger_names(spec.kafka, spec.ledger)
+    names = ledger_names(spec.deployment)
     assert names.in_tables[spec.pipeline].details["table"] == record.details["table"]
     (intent,) = (one for one in names.intents if one.pipeline == spec.pipeline)
     assert (intent.table, intent.transactional_id) == ("iceberg:c/db.t", keys.transactional_id(spec))
@@ -476,7 +473,7 @@ def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
     assert f"of {intent.run_key}: 00000-0-" in left.found
 
     pipeline.run("r2", try_number=2)
-    assert not [one for one in ledger_names(spec.kafka, spec.ledger).intents if one.pipeline == spec.pipeline]
+    assert not [one for one in ledger_names(spec.deployment).intents if one.pipeline == spec.pipeline]
 
 
 def test_the_ledger_keeps_no_intent_of_a_run_that_is_over(pipeline):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,8 @@ from airflow_eos import arrow_process
 from airflow_eos.engine import read_process_write
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos_testing import read_topic
+from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
 from tests.support.tables import new_catalog, values_of
 
 COLUMNS = pa.schema(
@@ -30,29 +33,6 @@ def table(tmp_path):
     catalog = load_catalog("c", **properties)
     catalog.create_table("db.t", schema=COLUMNS)
     return catalog, IcebergTable("db.t", catalog="c", properties=properties)
-
-
-def frame_process(df):
-    return df.selectExpr("cast(value as string) value", "partition", "timestamp at")
-
-
-@arrow_process
-def arrow_columns(batch):
-    return pa.table(
-        {
-            "at": batch["timestamp"],
-            "partition": batch["partition"],
-            "value": pc.cast(batch["value"], pa.string()),
-        }
-    )
-
-
-def spec_of(broker, sink, source):
-    return replace(broker.spec(source, None), sink=sink, pipeline=f"of-{source}", group_id=f"group-{source}")
-
-
-def records(count):
-    return [{"key": None, "value": b"v%d" % i, "partition": i % 2} for i in range(count)]
 
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
@@ -132,3 +112,39 @@ def test_a_missing_required_value_is_named_with_its_record(broker, spark, table,
     with pytest.raises(RecordRefused, match=rf"'value', which .* requires.*{source}-0, offset 3"):
         read_process_write(spark, spec_of(broker, sink, source), process)
     assert values_of(catalog.load_table("db.t")) == []
+
+
+@arrow_process
+def numbers(batch):
+    """Raise on text that is not a number."""
+    number = pc.cast(pc.cast(batch["value"], pa.string()), pa.int64())
+    return pa.table({"value": pc.cast(number, pa.string())})
+
+
+def frame_numbers(df):
+    def numbers_of(batches):
+        for batch in batches:
+            text = pc.cast(batch["value"], pa.string())
+            yield pa.RecordBatch.from_pydict({"value": pc.cast(pc.cast(text, pa.int64()), pa.string())})
+
+    return df.select("value").mapInArrow(numbers_of, "value string")
+
+
+@pytest.mark.parametrize("process", [numbers, frame_numbers], ids=["arrow", "frame"])
+def test_records_on_which_the_process_raises_are_dead_letters_beside_the_table(broker, spark, table, process):
+    """All others are rows."""
+    catalog, sink = table
+    source, dead = broker.topic("src", 2), broker.topic("dead", 2)
+    values = [b"x" if i == 3 else b"%d" % i for i in range(6)]
+    broker.produce(source, [{"key": b"k", "value": v, "partition": i % 2} for i, v in enumerate(values)])
+    spec = replace(spec_of(broker, sink, source), dead_letter_topic=dead)
+
+    record = read_process_write(spark, spec, process)
+
+    assert values_of(catalog.load_table("db.t")) == sorted(v.decode() for v in values if v != b"x")
+    # The search for the record left none; the seal that failed had written at most the other task's.
+    written = list(Path(sink.properties["warehouse"].removeprefix("file://")).rglob("*.parquet"))
+    assert len(written) <= record.details["table"]["files"] + 1
+    (letter,) = read_topic(broker.bootstrap, dead)
+    assert (letter.key, letter.value, dict(letter.headers)["source.offset"]) == (b"k", b"x", b"1")
+    assert (record.records_read, record.dead_letters, record.details["table"]["rows"]) == (6, 1, 5)

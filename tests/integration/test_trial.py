@@ -14,7 +14,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed
 from airflow_eos.ledger import keys
 from airflow_eos.operations.queries import ledger_records
-from airflow_eos.trial import SourceRecord, try_process, try_range
+from airflow_eos_testing.trial import SourceRecord, try_process, try_range
 from spark_apps.flights import process as classify
 from tests.support.local_runs import Pipeline
 
@@ -66,7 +66,7 @@ def test_dry_run_reads_the_first_records_and_changes_nothing(spark, embedded_kaf
     def state():
         with ControlPlane(spec) as control:
             owner = control.cluster.describe_transaction(name)
-        return pipeline.output(), ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix), owner
+        return pipeline.output(), ledger_records(spec.deployment), owner
 
     before = state()
 

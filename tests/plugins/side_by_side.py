@@ -2,22 +2,29 @@
 
 A fixture of the session is made once per process. Two Airflows, or two clusters of three brokers, would cost
 more than the second process gains. Tests of the protocol's model share nothing and take long: each may run
-anywhere.
+anywhere. They need a processor all the time, where tests with brokers often wait: they are dealt out between
+those.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 COSTLY = ("airflow", "replicated", "embedded_kafka_cluster")
 """Fixtures that are to be made once; what needs them begins first, for it takes longest."""
 ALONE = "tests/protocol/"
 """Folder whose tests are dealt out one by one."""
+WITH_BROKERS = ("tests/guarantees/", "tests/integration/", "tests/system/", *COSTLY)
+"""Beginnings of the groups whose tests wait most of the time."""
 
 
 class SideBySide:
@@ -25,8 +32,12 @@ class SideBySide:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Begin with the costly ones; the rest keeps its order."""
-        items.sort(key=lambda item: _rank(group_of(config.rootpath, item.nodeid)))
+        """Begin with the costly ones; the rest keeps its order, but for the searches."""
+        root = config.rootpath
+        items.sort(key=lambda item: _rank(group_of(root, item.nodeid)))
+        searches = [item for item in items if is_search(item)]
+        others = [item for item in items if not is_search(item)]
+        items[:] = dealt_out(searches, others, lambda item: group_of(root, item.nodeid), WITH_BROKERS)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -39,6 +50,32 @@ class SideBySide:
 
         config.option.loadscopereorder = False
         return Scheduling(config, log)
+
+
+def is_search(item: pytest.Item) -> bool:
+    """Return whether a test steps through thousands of cases of the protocol's model."""
+    return item.nodeid.startswith(ALONE) and item.get_closest_marker("search") is not None
+
+
+def dealt_out(
+    searches: Sequence[T], others: Sequence[T], group: Callable[[T], str], between: tuple[str, ...]
+) -> list[T]:
+    """Return the others in their order, and evenly between their groups the searches.
+
+    :param group: returns the group of one of the others.
+    :param between: beginnings of the names of groups after which there may be a search.
+    """
+    groups = [(name, [*members]) for name, members in groupby(others, group)]
+    places = sum(name.startswith(between) for name, _ in groups)
+    order: list[T] = []
+    passed = dealt = 0
+    for name, members in groups:
+        order += members
+        passed += name.startswith(between)
+        due = len(searches) * passed // places if places else 0
+        order += searches[dealt:due]
+        dealt = due
+    return [*order, *searches[dealt:]]
 
 
 def group_of(root: Path, nodeid: str) -> str:

@@ -190,9 +190,10 @@ def test_a_record_that_does_not_name_topic_ids_is_reprocessed() -> None:
     """Records of earlier versions are read as before."""
     scene = a_cluster()
     before(scene, spec())
-    for entry in scene.broker.logs[TopicPartition(LEDGER, 0)]:
+    log = scene.broker.logs[TopicPartition(LEDGER, 0)]
+    for offset, entry in enumerate(log):
         if keys.is_run_record(entry.key):
             value = json.loads(entry.value)
             del value["details"]["topic_ids"]
-            entry.value = json.dumps(value)
+            log[offset] = replace(entry, value=json.dumps(value))
     assert before(scene, spec(clear_number=1, on_committed="reprocess")).mode == "reprocess"

@@ -58,7 +58,8 @@ def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
     transactions: Any = ModelTransactions(inline, scene.broker, scene, "next")
     ledger = Ledger(inline, scene.broker)
     ends = UnfinishedEnds(spec(), cluster, transactions, ledger, Authority(ledger))
-    return ends.end_in_topics(scene.broker.init_producer(name), ["out"])
+    topics = cluster.describe_topics(["out"]).values()
+    return ends.end_in_topics(scene.broker.init_producer(name), topics)
 
 
 def test_a_record_that_is_not_signed_may_be_the_commit() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -82,6 +83,30 @@ def test_without_the_intent_a_retry_writes_again(monkeypatch: pytest.MonkeyPatch
     assert "duplicated" in violation(partial(table_scenes.twins))
 
 
+def test_without_the_letters_in_the_intent_they_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt that processed the record died behind its commit to the table."""
+    intent = TableCommits.intent
+
+    def without_letters(self: TableCommits, *arguments: Any) -> Any:
+        return replace(intent(self, *arguments), letters=None)
+
+    monkeypatch.setattr(TableCommits, "intent", without_letters)
+    assert "lost" in violation(table_scenes.with_letters)
+
+
+def test_without_the_rule_of_bars_a_reprocessing_removes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever settles the INTENT of a dead reprocessing takes the rows out: none are left to replace."""
+    monkeypatch.setattr(publishing, "rows_taken_out", lambda claim, _: claim.replaces)
+    assert "TableRewritten" in violation(table_scenes.replaced)
+
+
+def test_without_the_replacement_in_the_commit_both_rows_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reprocessing appends alone."""
+    monkeypatch.setattr(publishing, "rows_taken_out", lambda *_: ())
+    assert "duplicated" in violation(table_scenes.replaced, faults=False)
+
+
+@pytest.mark.search
 def test_an_intent_that_is_taken_back_without_a_bar_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its attempt sleeps in front of the table, wakes when the next one has read the same records."""
 

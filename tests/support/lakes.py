@@ -58,6 +58,10 @@ class IcebergLake:
         scan = self.table.scan() if branch is None else self.table.scan().use_ref(branch)
         return sorted(scan.to_arrow().column(column).to_pylist())
 
+    def commits(self) -> int:
+        """Return how many commits the table has had."""
+        return len(self.table.snapshots())
+
 
 class DeltaLake:
     """An empty table in a folder."""
@@ -103,6 +107,10 @@ class DeltaLake:
             return []
         query = f'select "{column}" from read_parquet(?) order by 1'
         return [value for (value,) in duckdb.connect().execute(query, [files]).fetchall()]
+
+    def commits(self) -> int:
+        """Return how many commits the table has had."""
+        return int(self.table.version()) + 1
 
     def scan(self) -> pa.Table:
         """Return the rows as deltalake reads them: also of a log that was cleaned up."""

@@ -16,6 +16,7 @@ from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger.keys import loops
 from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.output import SealedManifest, SealedTarget
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, RunSpec
@@ -24,6 +25,7 @@ from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
+from airflow_eos.spark.letter_batches import LetterBatches, seal_letters
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
@@ -109,7 +111,10 @@ class LocalDataPlane:
         )
         return LocalSealed(SealedManifest(targets, counts), batches)
 
-    def send(self, sealed: LocalSealed, identity: Any, timeout: float) -> Sequence[Any]:
+    def seal_letters(self, due: DueLetters) -> LetterBatches:
+        return seal_letters(self._config, self._spec.compression, due)
+
+    def send(self, sealed: LocalSealed | LetterBatches, identity: Any, timeout: float) -> Sequence[Any]:
         with BrokerConnections(self._config) as connections:
             return send_partitions(
                 connections,

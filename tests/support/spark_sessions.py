@@ -18,6 +18,8 @@ from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark.encryption import local_defaults
+from airflow_eos.spark.local_python import is_local
+from airflow_eos.spark_host import worker_daemon
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
@@ -30,7 +32,8 @@ BOOTSTRAP = "AIRFLOW_EOS_TEST_BOOTSTRAP"
 def new_session(kind, master="local[2]", **settings):
     """A process holds one kind of session only: classic or Connect; the first one made gives all its jars.
 
-    Spark's own Kafka connector is among them: some tests show what it does instead.
+    Spark's own Kafka connector is among them: some tests show what it does instead. Python workers of a local
+    session come from the daemon that tasks have; each worker of PySpark's own imports Arrow and pandas anew.
     """
     from pyspark.sql import SparkSession
 
@@ -41,7 +44,9 @@ def new_session(kind, master="local[2]", **settings):
     if kind == "connect":
         return builder.remote(master).getOrCreate()
     builder = builder.master(master).appName("airflow-eos tests")
+    daemon = {"spark.python.daemon.module": worker_daemon.__name__} if is_local(master) else {}
     for key, value in {
+        **daemon,
         "spark.ui.enabled": "false",
         # A local session that this process had before leaves its settings in the JVM.
         **dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "false"),

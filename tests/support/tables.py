@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.ranges import TopicPartition
@@ -49,19 +50,29 @@ class LocalTablePlane(LocalDataPlane):
     def seal(self, plan: Any, writer: Any = None) -> LocalFiles:
         assert writer is not None
         values, offsets = [], []
+        failing: list[FailingRecord] = []
         counts: dict[TopicPartition, int] = {}
         with BrokerConnections(ClientConfig.of(self._spec.kafka)) as connections:
             for r in plan.ranges:
                 counts[r.topic_partition] = 0
                 for batch in fetch_range(connections, r.topic, r.partition, r.start, r.end):
-                    values += self.rows([value.decode() for value in batch.value.to_pylist()])
-                    offsets += [int(offset) for offset in batch.offset]
+                    for offset, value in zip(batch.offset, batch.value.to_pylist(), strict=True):
+                        try:
+                            values += self.rows([value.decode()])
+                        except ValueError as error:
+                            failing.append(FailingRecord(r.topic, r.partition, int(offset), str(error)))
+                        else:
+                            offsets.append(int(offset))
                     counts[r.topic_partition] += len(batch)
         table = writer.columns(pa.table({"value": values, "offset": pa.array(offsets, pa.int64())}))
-        return LocalFiles(SealedManifest((), counts), [] if table is None else writer.write(table))
+        manifest = SealedManifest((), counts, dead_letters=len(failing), letters_due=tuple(failing))
+        return LocalFiles(manifest, [] if table is None else writer.write(table))
 
     def rows(self, values: list[str]) -> list[str]:
-        """Return the column of some records: a test's own function of them."""
+        """Return the column of some records: a test's own function of them.
+
+        :raises ValueError: they are dead letters.
+        """
         return values
 
     def release(self, sealed: LocalFiles) -> None:

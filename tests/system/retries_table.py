@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from airflow_eos.exceptions import LedgerMissing
 from airflow_eos.ledger.records.run import RunRecord
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.operations.queries import run_records
 from airflow_eos_testing import EmbeddedKafka, count_records, read_topic
 from tests.system import flights_support  # noqa: F401 - makes spark_apps importable
@@ -86,7 +86,7 @@ class Pipeline:
 
     def _runs(self) -> list[RunRecord]:
         try:
-            return run_records(self._kafka, LedgerSettings(), pipeline=self._ledger_name)[0]
+            return run_records(Deployment(self._kafka, LedgerSettings()), self._ledger_name)[0]
         except LedgerMissing:  # made by the first run of all
             return []
 

@@ -83,34 +83,44 @@ def test_whole_topic_is_classified(env: AirflowEnv, kafka: EmbeddedKafka, dag_id
     assert output(kafka, dag_id.replace("_", "-")) == expected_output(FLIGHTS)[0]
 
 
-def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
-    """orders_daily, whose function stands in the Dag file: the large orders of the day, each once."""
-    midnight = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
-    orders = [
+MIDNIGHT = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def orders(kafka: EmbeddedKafka) -> list[Message]:
+    """Orders of the day before midnight, of the day before that, and of the first minutes after it."""
+    messages = [
         Message(
             b"%d" % n,
             json.dumps({"item": f"item-{n}", "price": n % 200}).encode(),
-            int((midnight + dt.timedelta(minutes=n - 1900)).timestamp() * 1000),
+            int((MIDNIGHT + dt.timedelta(minutes=n - 1900)).timestamp() * 1000),
         )
         for n in range(2000)
     ]
-    publish(kafka.client_config(), "orders", orders)
+    publish(kafka.client_config(), "orders", messages)
+    return messages
+
+
+def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]) -> None:
+    """orders_daily, whose function stands in the Dag file: the large orders of the day, each once."""
     run(env, "orders_daily", "2026-01-02T00:00:00Z")
-    day = range(int(midnight.timestamp() * 1000) - 86_400_000, int(midnight.timestamp() * 1000))
+    day = range(int(MIDNIGHT.timestamp() * 1000) - 86_400_000, int(MIDNIGHT.timestamp() * 1000))
     wanted = [one.value for one in orders if one.timestamp in day and json.loads(one.value)["price"] >= 100]
     assert wanted
     found = read_topic(kafka.client_config(), "orders-large")
     assert Counter(one.value for one in found) == Counter(wanted)
 
 
-def test_orders_are_read_by_a_task_for_each_partition(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
+@pytest.mark.chaos
+def test_orders_are_read_by_a_task_for_each_partition(
+    env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]
+) -> None:
     """orders_by_partition, a decorated task mapped over partitions that its function does not take."""
     before = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large"))
     run(env, "orders_by_partition", "2026-01-02T00:00:00Z")
-    found = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large")) - before
-    orders = read_topic(kafka.client_config(), "orders")
-    assert {one.partition for one in orders} == {0, 1}
-    assert found == Counter(one.value for one in orders if json.loads(one.value or b"")["price"] >= 150)
+    written = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large")) - before
+    assert {one.partition for one in read_topic(kafka.client_config(), "orders")} == {0, 1}
+    assert written == Counter(one.value for one in orders if json.loads(one.value)["price"] >= 150)
 
 
 def test_customers_lose_their_addresses(env: AirflowEnv, kafka: EmbeddedKafka) -> None:

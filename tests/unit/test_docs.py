@@ -32,6 +32,12 @@ def test_relative_links_lead_to_files(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_page_has_conflict_markers(page):
+    """Sphinx renders them as text, and other checks pass over them."""
+    assert re.findall(r"^(?:<{7} |>{7} ).*$", page.read_text(), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_code_that_names_its_file_is_an_excerpt_of_it(page):
     """Examples are quoted, never copied: code that a test runs is what the reader sees."""
     stale = []
@@ -162,6 +168,14 @@ def test_every_guarantee_has_a_row_and_a_page():
     sections = set(re.findall(r"^## ([A-Z]\d):", text, re.MULTILINE))
     assert wanted - rows == {"C6"}  # its row points to a table
     assert sections == wanted
+
+
+def test_no_belief_has_two_rows():
+    """A merge that keeps both sides keeps a row beside its rewritten form."""
+    text = (ROOT / "docs" / "guarantees" / "beliefs.md").read_text()
+    beliefs = re.findall(r"^\| ([^|*]+) \| [^|\s]", text, re.MULTILINE)
+    assert len(beliefs) > 100
+    assert sorted(beliefs) == sorted(set(beliefs))
 
 
 def code_in(page):

@@ -14,13 +14,13 @@ CEILINGS = {
     # Code moves between these, so they share a ceiling.
     "ledger coverage model": 1,
     "engine operations": 2,
-    "spark spark_host": 48,
-    "ui": 51,
-    "run": 72,
+    "spark spark_host": 0,
+    "ui": 0,
+    "run": 1,
     "cli": 0,
     "broker": 0,
-    "operators triggers sensors hooks links decorators": 26,
-    "modules beside the packages": 17,
+    "operators triggers sensors hooks links decorators": 0,
+    "modules beside the packages": 4,
 }
 """How many values of the packages have a vague name: lower a number when you have made it smaller."""
 

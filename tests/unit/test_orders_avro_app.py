@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from airflow_eos import arrow_process
-from airflow_eos.trial import SourceRecord, try_process
+from airflow_eos_testing.trial import SourceRecord, try_process
 from spark_apps.orders_avro import LARGE_ORDER, ORDER, large_orders
 
 NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "note", "type": ["null", "string"], "default": None}]}

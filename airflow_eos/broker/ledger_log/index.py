@@ -13,7 +13,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from airflow_eos.broker.ledger_log.records import Record
-from airflow_eos.broker.ledger_log.scan import Findings, NoEvidence, Wanted, decided_records, records_at
+from airflow_eos.broker.ledger_log.scan import (
+    Evidence,
+    Findings,
+    ScanResult,
+    Wanted,
+    decided_records,
+    records_at,
+)
 from airflow_eos.exceptions import LedgerUnreadable, OffsetsOutOfRange
 from airflow_eos.ledger.records.index import (
     LEAF_CHARACTERS,
@@ -25,7 +32,6 @@ from airflow_eos.ledger.records.index import (
     Place,
     read_leaf,
 )
-from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import BrokerConnections
 
@@ -59,20 +65,19 @@ class PartitionIndex:
         self.tail_bytes = 0
 
     def committed(
-        self, connections: BrokerConnections, start: int, end: int, wanted: Wanted, no_evidence: NoEvidence
-    ) -> Mapping[str, LedgerText]:
-        """Return the latest committed values in ``[start, end)``; deleted keys are absent.
+        self, connections: BrokerConnections, start: int, end: int, wanted: Wanted, evidence: Evidence
+    ) -> ScanResult:
+        """Return the latest committed values in ``[start, end)``.
 
         :param end: the last stable offset.
-        :param no_evidence: receives the keys whose last record is not evidence.
         """
         for _ in range(_LOOKS):
-            findings = Findings(no_evidence)
+            findings = Findings(evidence)
             root = self._scan_tail(connections, start, end, wanted, findings)
             if root is None:
                 break
             try:
-                self._add_indexed(connections, root, start, wanted, findings, no_evidence)
+                self._add_indexed(connections, root, start, wanted, findings, evidence)
                 break
             except (IndexUnusable, LedgerUnreadable, OffsetsOutOfRange) as reason:
                 log.info("Cannot use the index of %s: %s", self._tp, reason)
@@ -80,24 +85,23 @@ class PartitionIndex:
                     self._damaged = self._root[0]
                 self._root = -1, None  # a newer root may have replaced it, and compaction removed the old one
         else:
-            findings = Findings(no_evidence)
+            findings = Findings(evidence)
             findings.scan(connections, self._tp, start, end, wanted)
-        committed = dict(findings.committed(self._tp.partition))
-        for records in (committed, no_evidence, no_evidence.unsigned):
-            records.pop(self._keys.root, None)
-        return committed
+        result = findings.result(self._tp.partition)
+        return ScanResult(
+            {key: value for key, value in result.committed.items() if key != self._keys.root},
+            tuple(record for record in result.rejected if record.key != self._keys.root),
+        )
 
     def root(
-        self, connections: BrokerConnections, start: int, end: int, no_evidence: NoEvidence
+        self, connections: BrokerConnections, start: int, end: int, evidence: Evidence
     ) -> tuple[int, IndexRoot] | None:
         """Return the newest root below ``end`` and its offset."""
         self._root = -1, None
-        root = self._scan_tail(connections, start, end, Wanted(frozenset()), Findings(no_evidence))
+        root = self._scan_tail(connections, start, end, Wanted(frozenset()), Findings(evidence))
         return None if root is None else (self._root[0], root)
 
-    def leaf(
-        self, connections: BrokerConnections, at: LeafAt, no_evidence: NoEvidence
-    ) -> Mapping[str, Place]:
+    def leaf(self, connections: BrokerConnections, at: LeafAt, evidence: Evidence) -> Mapping[str, Place]:
         """Return the places that a leaf holds.
 
         :raises IndexDamaged: the log does not have the leaf.
@@ -105,7 +109,7 @@ class PartitionIndex:
         known = self._leaves.get(at)
         if known is None:
             key = self._keys.leaf(at.digest)
-            record = records_at(connections, self._tp, {at.offset: key}, no_evidence.like()).get(at.offset)
+            record = records_at(connections, self._tp, {at.offset: key}, evidence).get(at.offset)
             if record is None or record.value is None:
                 raise IndexDamaged(f"there is no leaf at offset {at.offset}")
             known = self._leaves[at] = read_leaf(record.value, at)
@@ -150,7 +154,7 @@ class PartitionIndex:
         start: int,
         wanted: Wanted,
         findings: Findings,
-        no_evidence: NoEvidence,
+        evidence: Evidence,
     ) -> None:
         """Add the records at the indexed offsets; a record in the tail takes precedence over the index.
 
@@ -159,7 +163,7 @@ class PartitionIndex:
         places = root.places(
             [key for key in wanted.keys if key not in findings.latest],
             wanted.prefixes,
-            lambda at: self.leaf(connections, at, no_evidence),
+            lambda at: self.leaf(connections, at, evidence),
             findings.latest,
         )
         if others := sorted(key for key, place in places.items() if place.kind == "other"):
@@ -168,7 +172,7 @@ class PartitionIndex:
         at = {offset: key for offset, key in at.items() if offset >= start}
         if len(at) > _MOST_PLACES:
             raise IndexUnusable(f"{len(at)} records are asked for")
-        records = records_at(connections, self._tp, at, no_evidence.like())
+        records = records_at(connections, self._tp, at, evidence)
         if missing := sorted(at.keys() - records.keys()):
             raise IndexDamaged(f"there is no record of {at[missing[0]]!r} at offset {missing[0]}")
         findings.take(records.values())
@@ -180,7 +184,7 @@ def decided(
     start: int,
     end: int,
     keys: IndexKeys,
-    no_evidence: NoEvidence,
+    evidence: Evidence,
     seconds: float,
 ) -> tuple[int, Mapping[str, Place]]:
     """Return the next offset to index, and the places of the last committed records in ``[start, end)``.
@@ -191,7 +195,7 @@ def decided(
     """
     deadline = time.monotonic() + seconds
     places: dict[str, Place] = {}
-    for behind, records in decided_records(connections, tp, start, end, no_evidence):
+    for behind, records in decided_records(connections, tp, start, end, evidence):
         for record, is_ours in records:
             if record.key in keys:
                 continue

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from airflow_eos.broker.ledger_log.scan import NoEvidence, Wanted
+from airflow_eos.broker.ledger_log.scan import Evidence, Rejected, Wanted
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import LedgerReplaced
@@ -15,7 +15,7 @@ from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.offsets import log_bounds
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +97,8 @@ class LedgerReader:
         self._topic_id = description.topic_id
         tps = [TopicPartition(self._ledger.topic, number) for number in range(description.partitions)]
         with self._link.connections() as connections:
-            high = list_offsets(connections, tps, "latest", isolation="read_uncommitted")
-            stable = list_offsets(connections, tps, "latest", isolation="read_committed")
-            starts = list_offsets(connections, tps, "earliest")
+            bounds = log_bounds(connections, tps)
+        starts, stable, high = bounds.starts, bounds.stable, bounds.ends
         lost = any(stable[tp] < self._positions.get(tp.partition, 0) for tp in tps)
         if lost:
             log.warning("ledger %s has lost the end of a partition; it is read again", self._ledger.topic)
@@ -133,16 +132,18 @@ class LedgerReader:
         self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
 
     def _read(self, partition: int, position: int, end: int) -> Iterator[LedgerChange]:
-        judge = NoEvidence(
-            self._ledger.key, self._topic_id, (self._signed_from or SignedFrom()).bounds(partition)
-        )
+        bounds = (self._signed_from or SignedFrom()).bounds(partition)
+        evidence = Evidence(self._ledger.key, self._topic_id, bounds)
+        rejected: list[Rejected] = []
         with self._link.connections() as connections:
             answers = fetch_answers(
                 connections, self._ledger.topic, partition, position, end, stall_timeout=STALL_TIMEOUT
             )
             for answer in answers:
                 for batch in data_batches(answer.batches, answer.aborted):
-                    for record in judge.evident(batch, end, self._wanted):
+                    records, others = evidence.judge(batch, end, self._wanted)
+                    rejected += others
+                    for record in records:
                         if record.offset < position:
                             continue
                         value = record.value
@@ -154,7 +155,7 @@ class LedgerReader:
                         )
                 self._positions[partition] = max(self._positions[partition], min(answer.next_position, end))
         ignored = dict(self.ignored)  # others may look at it meanwhile
-        for key, offset in judge.items():
-            if len(ignored) < _IGNORED_KEPT or key in ignored:
-                ignored[key] = (partition, offset)
+        for other in rejected:
+            if len(ignored) < _IGNORED_KEPT or other.key in ignored:
+                ignored[other.key] = (partition, other.offset)
         self.ignored = ignored

@@ -19,9 +19,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from airflow_eos.broker.ledger_log.records import Record, markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.ledger.records.index import Around
 from airflow_eos.ledger.records.run import named_writer
 from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry, LedgerText
@@ -46,55 +48,66 @@ class Wanted:
     """
 
     keys: frozenset[str]
-    prefixes: tuple[str, ...] = ()
+    prefixes: tuple[str | Around, ...] = ()
 
     def __contains__(self, key: str) -> bool:
-        return key in self.keys or key.startswith(self.prefixes)
+        return key in self.keys or key.startswith(self.starts)
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The prefixes alone."""
+        return tuple(prefix.prefix if isinstance(prefix, Around) else prefix for prefix in self.prefixes)
 
     @property
     def few(self) -> bool:
         """Whether only few keys can match: no prefix covers a whole kind of records."""
-        return not any(prefix.endswith(":") for prefix in self.prefixes)
+        return not any(isinstance(prefix, str) and prefix.endswith(":") for prefix in self.prefixes)
 
     @property
     def needles(self) -> list[bytes]:
         """Byte strings of which a batch with a wanted key contains at least one."""
         exact = [key_bytes for key in self.keys for key_bytes in needles(key)]
-        return exact + [prefix.encode() for prefix in self.prefixes]
+        return exact + [prefix.encode() for prefix in self.starts]
 
 
-class NoEvidence(dict[str, int]):
-    """Offset of the last record per wanted key that is not evidence.
+class Rejected(NamedTuple):
+    """A wanted record that is not evidence.
 
-    :param key: the ledger's key.
-    :param topic_id: id of the ledger topic; only signatures need it.
-    :param bounds: records of the partition that need no signature.
-    :ivar unsigned: last offset per key of records that only lack a signature.
+    :param is_unsigned: it only lacks a signature.
     """
 
-    def __init__(
-        self,
-        key: LedgerKey | None = None,
-        topic_id: str = "",
-        bounds: SignatureBounds = SignatureBounds(),  # noqa: B008 - frozen
-    ) -> None:
-        super().__init__()
-        self.unsigned: dict[str, int] = {}
-        self._key = key or LedgerKey()
-        self._topic_id = topic_id
-        self._bounds = bounds
+    key: str
+    offset: int
+    is_unsigned: bool
 
-    @property
-    def wants_signatures(self) -> bool:
-        """Whether signatures must be read."""
-        return bool(self._key)
 
-    def like(self) -> NoEvidence:
-        """Return an empty object with the same key, topic id and bounds."""
-        return NoEvidence(self._key, self._topic_id, self._bounds)
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """The result of a look-up below the last stable offset.
 
-    def evident(self, batch: RawBatch, end: int, wanted: Wanted) -> Iterator[Record]:
-        """Yield the wanted records of a batch that are evidence; add the other wanted ones to this object."""
+    :param committed: the latest value of each wanted key; deleted keys are absent.
+    :param rejected: records that are not evidence, without those before a later record that is.
+    """
+
+    committed: Mapping[str, LedgerText]
+    rejected: tuple[Rejected, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Decides which records of a partition are evidence.
+
+    :param key: the ledger's key; without a secret no record needs a signature.
+    :param topic_id: id of the ledger topic; only signatures need it.
+    :param bounds: records of the partition that need no signature.
+    """
+
+    key: LedgerKey = LedgerKey()  # noqa: RUF009 - frozen
+    topic_id: str = ""
+    bounds: SignatureBounds = SignatureBounds()  # noqa: RUF009 - frozen
+
+    def judge(self, batch: RawBatch, end: int, wanted: Wanted) -> tuple[list[Record], list[Rejected]]:
+        """Return the wanted records of a batch that are evidence, and the other wanted ones."""
         header = batch.header
         try:
             records = records_of(batch, end, signatures=True)
@@ -103,54 +116,52 @@ class NoEvidence(dict[str, int]):
                 raise
             log.warning("ignored, for it was written in no transaction: %s", error)
             # Compaction may still read such a batch. The keys of a compressed one are unknown.
-            for key in wanted.keys:
-                if not header.codec and _may_hold(batch, needles(key)):
-                    self[key] = max(header.last_offset, self.get(key, -1))
-            return
+            held = [key for key in wanted.keys if not header.codec and _may_hold(batch, needles(key))]
+            return [], [Rejected(key, header.last_offset, is_unsigned=False) for key in held]
+        evident: list[Record] = []
+        rejected: list[Rejected] = []
         for record in records:
             if record.key not in wanted:
                 continue
-            if self.is_ours(batch, record):
-                yield record
-                continue
-            if not self._is_signed(batch, record) and is_evidence(header, record.value):
-                self.unsigned[record.key] = max(record.offset, self.unsigned.get(record.key, -1))
-            self[record.key] = max(record.offset, self.get(record.key, -1))
+            is_signed, in_transaction = self._is_signed(batch, record), is_evidence(header, record.value)
+            if is_signed and in_transaction:
+                evident.append(record)
+            else:
+                rejected.append(Rejected(record.key, record.offset, in_transaction and not is_signed))
+        return evident, rejected
 
-    def is_ours(self, batch: RawBatch, record: Record) -> bool:
+    def holds(self, batch: RawBatch, record: Record) -> bool:
         """Return whether a record is evidence."""
         return self._is_signed(batch, record) and is_evidence(batch.header, record.value)
 
     def _is_signed(self, batch: RawBatch, record: Record) -> bool:
         """Return whether the record is signed, or need not be."""
-        if not self._key or record.offset < self._bounds.unsigned_below:
+        if not self.key or record.offset < self.bounds.unsigned_below:
             return True
         header = batch.header
         producer = header.producer_id, header.producer_epoch
-        return self._key.made(
+        return self.key.made(
             record.signature,
             batch.topic,
-            self._topic_id,
+            self.topic_id,
             batch.partition,
             producer,
             record.key,
             record.value,
-            version_1=record.offset < self._bounds.version_1_below,
+            version_1=record.offset < self.bounds.version_1_below,
         )
 
 
 class Findings:
     """The last committed record of each wanted key, collected range by range.
 
-    :param no_evidence: decides which records are evidence; :meth:`committed` adds the keys whose last record
-        is not.
-    :ivar latest: the last record per key, including tombstones.
+    :ivar latest: the last record per key that is evidence, including tombstones.
     """
 
-    def __init__(self, no_evidence: NoEvidence) -> None:
+    def __init__(self, evidence: Evidence) -> None:
         self.latest: dict[str, Record] = {}
-        self._no_evidence = no_evidence
-        self._others = no_evidence.like()
+        self._evidence = evidence
+        self._rejected: list[Rejected] = []
 
     def scan(
         self,
@@ -168,11 +179,12 @@ class Findings:
         """
         size = 0
         for answer in fetch_answers(connections, tp.topic, tp.partition, start, end, max_bytes=max_bytes):
-            page = _Page(answer, end, self._others)
+            page = _Page(answer, end, self._evidence)
             records = [record for key in wanted.keys if (record := page.latest(key)) is not None]
-            for prefix in wanted.prefixes:
+            for prefix in wanted.starts:
                 records.extend(page.beginning_with(prefix).values())
             self.take(records)
+            self._rejected += page.rejected
             size += sum(batch.header.size for batch in answer.batches if batch.header.base_offset < end)
         return size
 
@@ -183,23 +195,21 @@ class Findings:
             if before is None or before.offset < record.offset:
                 self.latest[record.key] = record
 
-    def committed(self, partition: int) -> Mapping[str, LedgerText]:
-        """Return the values; deleted keys are absent."""
-        last = {key: record.offset for key, record in self.latest.items()}
-        for noted, others in (
-            (self._no_evidence, self._others),
-            (self._no_evidence.unsigned, self._others.unsigned),
-        ):
-            noted.update((key, offset) for key, offset in others.items() if last.get(key, -1) < offset)
-        return {
+    def result(self, partition: int) -> ScanResult:
+        """Return the values, and the records that are not evidence."""
+        committed = {
             key: LedgerText.at(partition, record.offset, record.value, is_signed=record.signature is not None)
             for key, record in self.latest.items()
             if record.value is not None
         }
+        last = {key: record.offset for key, record in self.latest.items()}
+        return ScanResult(
+            committed, tuple(record for record in self._rejected if record.offset > last.get(record.key, -1))
+        )
 
 
 def records_at(
-    connections: BrokerConnections, tp: TopicPartition, wanted: Mapping[int, str], no_evidence: NoEvidence
+    connections: BrokerConnections, tp: TopicPartition, wanted: Mapping[int, str], evidence: Evidence
 ) -> dict[int, Record]:
     """Return committed records that are evidence, by offset; omits offsets without such a record.
 
@@ -214,7 +224,7 @@ def records_at(
         )
         behind = at + 1 if answer is None else max(answer.next_position, at + 1)
         if answer is not None:
-            page = _Page(answer, behind, no_evidence)
+            page = _Page(answer, behind, evidence)
             for offset in left[: bisect_left(left, behind)]:
                 record = page.at(offset, wanted[offset])
                 if record is not None:
@@ -224,7 +234,7 @@ def records_at(
 
 
 def decided_records(
-    connections: BrokerConnections, tp: TopicPartition, start: int, end: int, no_evidence: NoEvidence
+    connections: BrokerConnections, tp: TopicPartition, start: int, end: int, evidence: Evidence
 ) -> Iterator[tuple[int, list[tuple[Record, bool]]]]:
     """Yield committed records of ``[start, end)``, each with whether it is evidence, and the next offset.
 
@@ -233,7 +243,7 @@ def decided_records(
     :param end: at or below the last stable offset.
     """
     for answer in fetch_answers(connections, tp.topic, tp.partition, start, end):
-        page = _Page(answer, end, no_evidence)
+        page = _Page(answer, end, evidence)
         judged: list[tuple[Record, bool]] = []
         for batch in answer.batches:
             records = page.committed_in(batch)
@@ -241,7 +251,7 @@ def decided_records(
                 yield batch.header.base_offset, judged
                 return
             judged += [
-                (record, no_evidence.is_ours(batch, record)) for record in records if record.offset >= start
+                (record, evidence.holds(batch, record)) for record in records if record.offset >= start
             ]
         yield min(answer.next_position, end), judged
 
@@ -252,16 +262,29 @@ def committed_values(
     start: int,
     end: int,
     wanted: Wanted,
-    no_evidence: NoEvidence,
-) -> Mapping[str, LedgerText]:
-    """Return the latest read_committed value of each key in ``[start, end)``; deleted keys are absent.
+    evidence: Evidence,
+) -> ScanResult:
+    """Return the latest read_committed value of each key in ``[start, end)``.
 
     :param end: at or below the last stable offset, so that the broker knows the aborted transactions.
-    :param no_evidence: receives the keys whose last record is not evidence.
     """
-    findings = Findings(no_evidence)
+    findings = Findings(evidence)
     findings.scan(connections, tp, start, end, wanted)
-    return findings.committed(tp.partition)
+    return findings.result(tp.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class RawTail:
+    """Entries that are not decided yet.
+
+    :param entries: control markers, and wanted records that are evidence if they are committed.
+    :param rejected: wanted records that are not evidence in any case.
+    :param size: size of all batches, in bytes.
+    """
+
+    entries: tuple[LedgerEntry, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    size: int = 0
 
 
 def raw_entries(
@@ -270,16 +293,12 @@ def raw_entries(
     start: int,
     end: int,
     wanted: Wanted,
-    no_evidence: NoEvidence,
-) -> tuple[Sequence[LedgerEntry], int]:
-    """Return all control markers and the records of the keys in ``[start, end)``, committed or not.
-
-    The second value is the size of all batches there, in bytes.
-
-    :param no_evidence: receives the records that are not evidence.
-    """
+    evidence: Evidence,
+) -> RawTail:
+    """Return all control markers and the records of the keys in ``[start, end)``, committed or not."""
     sought = wanted.needles
     entries: list[LedgerEntry] = []
+    rejected: list[Rejected] = []
     size = 0
     answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
     for answer in answers:
@@ -288,6 +307,8 @@ def raw_entries(
             if batch.header.is_control:
                 entries.extend(markers_of(batch))
             elif _may_hold(batch, sought):
+                records, others = evidence.judge(batch, end, wanted)
+                rejected += others
                 entries.extend(
                     LedgerEntry(
                         record.offset,
@@ -298,9 +319,9 @@ def raw_entries(
                         if record.value is None
                         else LedgerText.at(tp.partition, record.offset, record.value),
                     )
-                    for record in no_evidence.evident(batch, end, wanted)
+                    for record in records
                 )
-    return tuple(entry for entry in entries if start <= entry.offset < end), size
+    return RawTail(tuple(entry for entry in entries if start <= entry.offset < end), tuple(rejected), size)
 
 
 def needle(key: str) -> bytes:
@@ -323,12 +344,13 @@ def needles(key: str) -> tuple[bytes, bytes]:
 
 
 class _Page:
-    """One read_committed Fetch answer, searched from its end."""
+    """One read_committed Fetch answer, searched from its end; collects rejected records."""
 
-    def __init__(self, answer: FetchedAnswer, end: int, no_evidence: NoEvidence) -> None:
+    def __init__(self, answer: FetchedAnswer, end: int, evidence: Evidence) -> None:
         self._answer = answer
         self._end = end
-        self._no_evidence = no_evidence
+        self._evidence = evidence
+        self.rejected: list[Rejected] = []
         self._batches = answer.batches
         sizes = accumulate((batch.header.size for batch in self._batches), initial=0)
         self._begins = list(sizes)
@@ -341,7 +363,7 @@ class _Page:
         for batch in self._candidates(needles(key)):
             if self._is_aborted(batch):
                 continue
-            records = list(self._no_evidence.evident(batch, self._end, wanted))
+            records = self._evident(batch, self._end, wanted)
             if records:
                 return records[-1]
         return None
@@ -352,8 +374,8 @@ class _Page:
         latest: dict[str, Record] = {}
         for batch in reversed(list(self._candidates((prefix.encode(),)))):
             if not self._is_aborted(batch):
-                records = self._no_evidence.evident(batch, self._end, wanted)
-                latest.update((record[1], record) for record in records)
+                records = self._evident(batch, self._end, wanted)
+                latest.update((record.key, record) for record in records)
         return latest
 
     def at(self, offset: int, key: str) -> Record | None:
@@ -362,7 +384,7 @@ class _Page:
             if batch.header.base_offset <= offset <= batch.header.last_offset:
                 if batch.header.is_control or self._is_aborted(batch):
                     return None
-                records = self._no_evidence.evident(batch, offset + 1, Wanted(frozenset({key})))
+                records = self._evident(batch, offset + 1, Wanted(frozenset({key})))
                 return next((record for record in records if record.offset == offset), None)
         return None
 
@@ -371,8 +393,13 @@ class _Page:
         if batch.header.is_control or self._is_aborted(batch):
             return []
         with contextlib.suppress(CorruptBatch):
-            return records_of(batch, self._end, signatures=self._no_evidence.wants_signatures)
+            return records_of(batch, self._end, signatures=bool(self._evidence.key))
         return None
+
+    def _evident(self, batch: RawBatch, end: int, wanted: Wanted) -> list[Record]:
+        records, rejected = self._evidence.judge(batch, end, wanted)
+        self.rejected += rejected
+        return records
 
     def _candidates(self, sought: Sequence[bytes]) -> Iterator[RawBatch]:
         """Yield data batches that contain one of the byte strings, last batch first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -12,20 +12,29 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
-from airflow_eos.broker.ledger_log.scan import Findings, NoEvidence, Wanted, committed_values, raw_entries
+from airflow_eos.broker.ledger_log.scan import (
+    Evidence,
+    Findings,
+    RawTail,
+    Rejected,
+    ScanResult,
+    Wanted,
+    committed_values,
+    raw_entries,
+)
 from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
-from airflow_eos.ledger.records.index import IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
+from airflow_eos.ledger.records.index import Around, IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
 from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
 from airflow_eos.model.kafka import TopicDescription
-from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.offsets import log_bounds
 from airflow_eos.wire.retry import Backoff
 
 log = logging.getLogger(__name__)
@@ -125,13 +134,15 @@ class KafkaLedger(LinkUser):
         key = pa.array([routing.encode()], pa.binary())
         return int(partitions_for(1, self._partitions, topic=self.topic, key=key)[0])
 
-    def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> LedgerView:
+    def view(
+        self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
+    ) -> LedgerView:
         """Read the partition up to the high watermark at the start of the call.
 
         Below the last stable offset (LSO) the broker decides which records are committed. Entries above it
-        are returned raw; the authority decides about them by the control markers. The high watermark is
-        requested before the LSO: every transaction that ended before the call is then below it, and a later
-        LSO only moves entries from the tail to the decided records.
+        are returned raw; the authority decides about them by the control markers. Every transaction that
+        ended before the call is below a high watermark that is requested after it. Which of both bounds is
+        requested first does not matter: it only moves entries between the tail and the decided records.
 
         :param partition: a partition of the ledger.
         :param keys: keys to read; a tombstone removes its key from ``committed`` and has the value None in
@@ -158,21 +169,19 @@ class KafkaLedger(LinkUser):
         """
         tp = TopicPartition(self.topic, partition)
         wanted = Wanted(frozenset(), tuple(prefixes))
-        no_evidence = self._no_evidence(partition, wanted)
+        evidence = self._evidence(partition, wanted)
         with self._link.connections() as connections:
-            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
-            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
-            start = list_offsets(connections, [tp], "earliest")[tp]
-            tail: Sequence[LedgerEntry] = ()
+            bounds = log_bounds(connections, [tp])
+            start, stable, high = bounds.starts[tp], bounds.stable[tp], bounds.ends[tp]
+            tail = RawTail()
             if stable < high:
-                tail, _ = raw_entries(connections, tp, stable, high, wanted, no_evidence)
+                tail = raw_entries(connections, tp, stable, high, wanted, evidence)
             first = start if within is None else max(start, stable - within)
-            findings, end, size = Findings(no_evidence), stable, _OFFSETS_PER_RUN * count
+            findings, end, size = Findings(evidence), stable, _OFFSETS_PER_RUN * count
             while end > first and len(findings.latest) < count:
                 findings.scan(connections, tp, max(first, end - size), end, wanted)
                 end, size = max(first, end - size), size * 2
-        committed = findings.committed(partition)
-        return LedgerView(stable, max(high, stable), committed, tail, start, no_evidence)
+        return _view_of(stable, high, start, findings.result(partition), tail)
 
     def _learn_what_is_signed(self) -> bool:
         """Read from which offsets on records are signed; return whether that has changed."""
@@ -185,48 +194,37 @@ class KafkaLedger(LinkUser):
     def signed_by_version_1(self, partition: int, keys: Collection[str]) -> Mapping[str, str]:
         """Return the committed values of keys whose last signed record has a signature of version 1."""
         wanted = Wanted(frozenset(keys))
-        current = self._view(partition, wanted, NoEvidence(self.key, self.topic_id)).committed
+        current = self._view(partition, wanted, Evidence(self.key, self.topic_id)).committed
         bounds = SignatureBounds(version_1_below=2**63 - 1)
-        either = self._view(partition, wanted, NoEvidence(self.key, self.topic_id, bounds)).committed
+        either = self._view(partition, wanted, Evidence(self.key, self.topic_id, bounds)).committed
         return {key: value for key, value in either.items() if key not in current}
 
-    def _view(self, partition: int, wanted: Wanted, no_evidence: NoEvidence | None = None) -> LedgerView:
+    def _view(self, partition: int, wanted: Wanted, evidence: Evidence | None = None) -> LedgerView:
         tp = TopicPartition(self.topic, partition)
-        if no_evidence is None:
-            no_evidence = self._no_evidence(partition, wanted)
+        if evidence is None:
+            evidence = self._evidence(partition, wanted)
         index = self._index(partition) if wanted.few else None
         with self._link.connections() as connections:
-            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
-            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
-            start = list_offsets(connections, [tp], "earliest")[tp]
+            bounds = log_bounds(connections, [tp])
+            start, stable, high = bounds.starts[tp], bounds.stable[tp], bounds.ends[tp]
             if index is None:
-                committed = committed_values(connections, tp, start, stable, wanted, no_evidence)
+                result = committed_values(connections, tp, start, stable, wanted, evidence)
             else:
-                committed = index.committed(connections, start, stable, wanted, no_evidence)
-            tail: Sequence[LedgerEntry] = ()
+                result = index.committed(connections, start, stable, wanted, evidence)
+            tail = RawTail()
             if stable < high:
-                tail, size = raw_entries(connections, tp, stable, high, wanted, no_evidence)
+                tail = raw_entries(connections, tp, stable, high, wanted, evidence)
                 if index is not None:
-                    index.tail_bytes += size
-        return LedgerView(
-            last_stable_offset=stable,
-            high_watermark=max(high, stable),
-            committed=committed,
-            tail=tail,
-            log_start=start,
-            no_evidence=no_evidence,
-            unsigned=frozenset(
-                key for key, offset in no_evidence.items() if no_evidence.unsigned.get(key) == offset
-            ),
-        )
+                    index.tail_bytes += tail.size
+        return _view_of(stable, high, start, result, tail)
 
-    def _no_evidence(self, partition: int, wanted: Wanted) -> NoEvidence:
+    def _evidence(self, partition: int, wanted: Wanted) -> Evidence:
         # The record that says from where on records are signed must itself be signed, at any offset.
         if not self.key:
-            return NoEvidence()
+            return Evidence()
         says_what_is_signed = self._signed_key in wanted.keys
         bounds = SignatureBounds() if says_what_is_signed else self._signed_from.bounds(partition)
-        return NoEvidence(self.key, self.topic_id, bounds)
+        return Evidence(self.key, self.topic_id, bounds)
 
     # -- the index --
 
@@ -240,9 +238,10 @@ class KafkaLedger(LinkUser):
         if index is None:
             return None
         with self._link.connections() as connections:
-            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
-            start = list_offsets(connections, [tp], "earliest")[tp]
-            return index.root(connections, start, stable, self._no_evidence(partition, _NOTHING))
+            bounds = log_bounds(connections, [tp])
+            return index.root(
+                connections, bounds.starts[tp], bounds.stable[tp], self._evidence(partition, _NOTHING)
+            )
 
     def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
         """Return the places that a leaf holds.
@@ -252,7 +251,7 @@ class KafkaLedger(LinkUser):
         index = self._index(partition)
         assert index is not None, "a caller that knows a leaf has read the root"
         with self._link.connections() as connections:
-            return index.leaf(connections, at, self._no_evidence(partition, _NOTHING))
+            return index.leaf(connections, at, self._evidence(partition, _NOTHING))
 
     def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
         """Return the next offset to index, and the places of the last decided records from ``start`` on.
@@ -262,16 +261,14 @@ class KafkaLedger(LinkUser):
         assert self._index_keys is not None, "this ledger is read without an index"
         tp = TopicPartition(self.topic, partition)
         with self._link.connections() as connections:
-            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
-            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
-            begin = max(start, list_offsets(connections, [tp], "earliest")[tp])
+            bounds = log_bounds(connections, [tp])
             return decided(
                 connections,
                 tp,
-                begin,
-                may_speak_for(stable, max(high, stable)),
+                max(start, bounds.starts[tp]),
+                may_speak_for(bounds.stable[tp], max(bounds.ends[tp], bounds.stable[tp])),
                 self._index_keys,
-                self._no_evidence(partition, _NOTHING),
+                self._evidence(partition, _NOTHING),
                 seconds,
             )
 
@@ -324,3 +321,18 @@ class KafkaLedger(LinkUser):
             f"{missing[0]} ({len(missing)} partitions of the ledger) has no leader after "
             f"{CREATE_TIMEOUT:.0f} s; check that enough brokers run"
         )
+
+
+def _view_of(stable: int, high: int, start: int, result: ScanResult, tail: RawTail) -> LedgerView:
+    last: dict[str, Rejected] = {}
+    for record in sorted((*result.rejected, *tail.rejected), key=lambda record: record.offset):
+        last[record.key] = record
+    return LedgerView(
+        last_stable_offset=stable,
+        high_watermark=max(high, stable),
+        committed=result.committed,
+        tail=tail.entries,
+        log_start=start,
+        no_evidence={key: record.offset for key, record in last.items()},
+        unsigned=frozenset(key for key, record in last.items() if record.is_unsigned),
+    )

@@ -70,23 +70,17 @@ class IndexKeys:
         return key == self.root or key.startswith(self.leaves)
 
 
-class Around(str):
+@dataclass(frozen=True, slots=True)
+class Around:
     """A key prefix of which a look-up needs only the neighbours of one key; it may return more.
 
-    :ivar key: that key.
-    :ivar needed: number of neighbours needed on each side of it, in key order.
+    :param key: that key.
+    :param needed: number of neighbours needed on each side of it, in key order.
     """
 
-    __slots__ = ("key", "needed")
+    prefix: str
     key: str
     needed: int
-
-    @classmethod
-    def of(cls, prefix: str, key: str, needed: int) -> Around:
-        """Return the prefix with the key."""
-        made = cls(prefix)
-        made.key, made.needed = key, needed
-        return made
 
 
 def may_speak_for(last_stable_offset: int, high_watermark: int) -> int:
@@ -167,13 +161,13 @@ class IndexRoot:
     def places(
         self,
         keys: Iterable[str],
-        prefixes: Collection[str],
+        prefixes: Collection[str | Around],
         read: Callable[[LeafAt], Mapping[str, Place]],
         known: Collection[str] = (),
     ) -> dict[str, Place]:
         """Return the places of the last records of these keys; an absent key has no record.
 
-        :param prefixes: key prefixes, some of them perhaps :class:`Around` a key.
+        :param prefixes: key prefixes.
         :param read: returns the places in a leaf; called for few leaves.
         :param known: keys whose last records are beyond the index; they are omitted.
         :raises IndexUnusable: raised by ``read``.
@@ -198,7 +192,7 @@ class IndexRoot:
         self, wanted: Around, read: Callable[[LeafAt], Mapping[str, Place]], known: Collection[str]
     ) -> dict[str, Place]:
         """Return the neighbours of a key, reading leaves outwards on both sides of it."""
-        leaves = self.leaves_with(wanted)
+        leaves = self.leaves_with(wanted.prefix)
         at = bisect_right([leaf.first for leaf in leaves], wanted.key)
         neighbours: dict[str, Place] = {}
         for side, ordered in ((-1, reversed(leaves[:at])), (1, leaves[max(at - 1, 0) :])):
@@ -219,7 +213,7 @@ class IndexRoot:
         return [
             (key, place)
             for key, place in places.items()
-            if key.startswith(wanted)
+            if key.startswith(wanted.prefix)
             and (key < wanted.key if side < 0 else key > wanted.key)
             and key not in known
             and place.kind != "tombstone"

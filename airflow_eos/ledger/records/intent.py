@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.table import TableLayout, TableReceipt
+from airflow_eos.model.table import EarlierRows, TableLayout
 from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
 
 INTENT_VERSION = 1
+WITH_LETTERS = 2
+"""Version of an INTENT with dead letters: who does not know them must not commit the run without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Intent:
     :param offsets_group: consumer group the end offsets are committed to.
     :param messages: ledger records that move the cursor.
     :param replaces: rows of the run's earlier commits that the same commit of the table takes out.
+    :param letters: dead letters of the run's transaction.
     """
 
     sink: str
@@ -39,7 +43,8 @@ class Intent:
     record: RunRecord
     offsets_group: str
     messages: tuple[LedgerMessage, ...]
-    replaces: tuple[TableReceipt, ...] = ()
+    replaces: tuple[EarlierRows, ...] = ()
+    letters: DueLetters | None = None
 
     @property
     def key(self) -> str:
@@ -62,9 +67,11 @@ class Intent:
             "record": json.loads(self.record.to_json()),
             "offsets_group": self.offsets_group,
             "messages": [[message.key, message.value, message.routing] for message in self.messages],
-            **({"replaces": [receipt.to_dict() for receipt in self.replaces]} if self.replaces else {}),
+            **({"replaces": [rows.to_dict() for rows in self.replaces]} if self.replaces else {}),
+            **({} if self.letters is None else {"letters": self.letters.to_dict()}),
         }
-        return json_of_transaction(INTENT_VERSION, producer, content)
+        version = INTENT_VERSION if self.letters is None else WITH_LETTERS
+        return json_of_transaction(version, producer, content)
 
     @classmethod
     def from_json(cls, value: str, key: str = "") -> Intent:
@@ -72,7 +79,7 @@ class Intent:
 
         :raises LedgerUnreadable: it is none, or of another version.
         """
-        return read_versioned("intent", value, (INTENT_VERSION,), cls._of, key)
+        return read_versioned("intent", value, (INTENT_VERSION, WITH_LETTERS), cls._of, key)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Intent:
@@ -84,5 +91,6 @@ class Intent:
             record=RunRecord.from_json(json.dumps(data["record"])),
             offsets_group=text(data["offsets_group"]),
             messages=tuple(LedgerMessage(text(k), text(v), text(r)) for k, v, r in data["messages"]),
-            replaces=tuple(TableReceipt.from_dict(receipt) for receipt in data.get("replaces", ())),
+            replaces=tuple(map(EarlierRows.from_dict, data.get("replaces", ()))),
+            letters=DueLetters.from_dict(data["letters"]) if "letters" in data else None,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt, total
@@ -25,7 +25,6 @@ AIRFLOW = "airflow"
 ROUNDS = "rounds"
 """The detail that counts the rounds of a cursor's run, this one included."""
 _MODES = frozenset(get_args(ModeName))
-RecordState = Literal["COMMITTED"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,10 @@ class RunRecord:
     trace: tuple[tuple[str, float], ...] = ()
     records_late: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
-    state: RecordState = "COMMITTED"
     found: bool = field(default=False, compare=False)
+
+    state: ClassVar[str] = "COMMITTED"
+    """A record exists of committed runs alone."""
 
     @property
     def records_read(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from airflow_eos.exceptions import (
     BrokersUnavailable,
@@ -18,7 +19,14 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger.keys import INDEX, LEDGER_IDENTITY_KEY
 from airflow_eos.ledger.records import index as ledger_index
-from airflow_eos.ledger.records.index import IndexRoot, IndexUnusable, LeafAt, Place, read_leaf
+from airflow_eos.ledger.records.index import (
+    Around,
+    IndexRoot,
+    IndexUnusable,
+    LeafAt,
+    Place,
+    read_leaf,
+)
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -43,14 +51,21 @@ class BrokerTimeout(Exception):
     """The answer did not come."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Entry:
-    kind: str  # data, commit, abort
+    """A record or a marker; ``text`` has all of it but the time."""
+
+    kind: str  # data, commit, abort, gone
     producer_id: int = -1
     epoch: int = -1
-    value: str = ""
+    value: str | None = ""
     key: str = ""
     timestamp: int = 0
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        text = repr((self.kind, self.producer_id, self.epoch, self.value, self.key))
+        object.__setattr__(self, "text", text)
 
 
 @dataclass
@@ -99,34 +114,52 @@ class ModelBroker:
         self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key=LEDGER_IDENTITY_KEY))
 
     def fingerprint(self) -> str:
-        logs = [
-            [(e.kind[0], e.producer_id, e.epoch, e.value, e.key) for e in log] for log in self.logs.values()
-        ]
+        logs = "\n".join([" ".join([entry.text for entry in log]) for log in self.logs.values()])
         producers = [
-            [(pid, s.epoch, s.last_sequence, s.batches) for pid, s in known.items()]
+            [f"{pid} {s.epoch} {s.last_sequence} {s.batches}" for pid, s in known.items()]
             for known in self.producers.values()
         ]
         transactions = [
-            (
-                tid,
-                t.epoch,
-                t.state.value,
-                sorted(map(str, t.partitions)),
-                list(map(str, t.markers)),
-            )
+            f"{tid} {t.epoch} {t.state.value} {sorted(map(str, t.partitions))} {[*map(str, t.markers)]}"
             for tid, t in sorted(self.transactions.items())
         ]
         groups = [
-            (name, [(str(tp), o.offset) for tp, o in sorted(offsets.items())])
+            (name, [f"{tp} {o.offset} {o.metadata}" for tp, o in sorted(offsets.items())])
             for name, offsets in sorted(self.groups.items())
         ]
         opened = [sorted(o.items()) for o in self.open.values()]
-        opened += [
-            [(g, str(tp), o.offset) for (g, tp), o in offsets.items()]
+        pending = [
+            [f"{group} {tp} {o.offset} {o.metadata}" for (group, tp), o in offsets.items()]
             for _, offsets in sorted(self.pending.items())
         ]
         away = sorted(map(str, self.away))
-        return repr((logs, producers, opened, transactions, groups, self.members, away))
+        return f"{logs}{producers}{opened}{pending}{transactions}{groups}{self.members}{away}"
+
+    def saved(self) -> dict[str, Any]:
+        """Return copies of all that changes, for :meth:`restore`."""
+        return {
+            "topics": dict(self.topics),
+            "logs": {tp: list(log) for tp, log in self.logs.items()},
+            "producers": {
+                tp: {pid: replace(state) for pid, state in known.items()}
+                for tp, known in self.producers.items()
+            },
+            "open": {tp: dict(begins) for tp, begins in self.open.items()},
+            "transactions": {
+                tid: replace(txn, partitions=set(txn.partitions), markers=list(txn.markers))
+                for tid, txn in self.transactions.items()
+            },
+            "pending": {pid: dict(offsets) for pid, offsets in self.pending.items()},
+            "groups": {group: dict(offsets) for group, offsets in self.groups.items()},
+            "log_starts": dict(self.log_starts),
+            "members": dict(self.members),
+            "away": set(self.away),
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Have the state of a broker that was saved, which stays as it is."""
+        self.__dict__.update(saved)
+        self.__dict__.update(self.saved())
 
     # -- logs --
 
@@ -369,13 +402,15 @@ class ModelBroker:
             raise LedgerMissing("no ledger")
         return self.topics[LEDGER]
 
-    def ledger_view(self, partition: int, keys: set[str], prefixes: tuple[str, ...]) -> LedgerView:
+    def ledger_view(self, partition: int, keys: set[str], prefixes: tuple[str | Around, ...]) -> LedgerView:
         tp = TopicPartition(LEDGER, partition)
         self._leader(tp)
         stable, high = self.last_stable_offset(tp), len(self.logs[tp])
 
+        starts = tuple(prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes)
+
         def wanted(key: str) -> bool:
-            return key in keys or any(key.startswith(p) for p in prefixes)
+            return key in keys or key.startswith(starts)
 
         start = self.log_starts.get(tp, 0)
         committed = self._committed(tp, start, keys, prefixes, wanted)
@@ -400,11 +435,11 @@ class ModelBroker:
         tp: TopicPartition,
         start: int,
         keys: set[str],
-        prefixes: tuple[str, ...],
+        prefixes: tuple[str | Around, ...],
         wanted: Callable[[str], bool],
     ) -> dict[str, str]:
         """Look up as the real ledger does: what stands behind the index, then what that names."""
-        few = not any(prefix.endswith(":") for prefix in prefixes)
+        few = not any(isinstance(prefix, str) and prefix.endswith(":") for prefix in prefixes)
         known = self.index_root(tp.partition) if few else None
         begin = start if known is None else known[1].through
         latest = self._latest(tp, begin, wanted)
@@ -473,7 +508,7 @@ class ModelBroker:
             last = {entry.key: offset for offset, entry in self.committed_entries(tp)}
             for offset, entry in self.committed_entries(tp):
                 if last[entry.key] != offset:
-                    entry.kind = "gone"
+                    self.logs[tp][offset] = replace(entry, kind="gone")
 
     def committed_keys(self) -> set[str]:
         """Return the ledger's keys that are committed, also where the marker is still to be written."""

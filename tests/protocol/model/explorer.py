@@ -5,13 +5,17 @@ process makes the next step and what befalls it. The search starts from the sche
 process runs to its end) and adds deviations one at a time, so the first counter-example it meets is a
 shortest one, unless a seed draws the schedules. A state of the whole system met before is not searched again:
 what a process will do depends on nothing but the answers it got.
+
+A process cannot be copied in the middle, so each execution begins anew and repeats the one that it varies.
+What was hashed there, how the scene was prepared and what the oracle answered is not computed again: see
+:class:`Schedule` and :class:`Common`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -36,8 +40,12 @@ class Died(greenlet.GreenletExit):
 class Collaborators(Protocol):
     """What is explored: shared state, background events, and an oracle."""
 
-    def fingerprint(self) -> str: ...
-    def events(self) -> list[str]: ...
+    def fingerprint(self) -> str:
+        """Return all that a step or the oracle may depend on, except for the answers that processes got."""
+
+    def events(self) -> list[str]:
+        """Return what can happen by itself; this changes nothing, for it is not asked in a repetition."""
+
     def fire(self, event: str) -> None: ...
     def check_step(self) -> str | None: ...
     def check_end(self) -> str | None: ...
@@ -58,7 +66,8 @@ class Process:
     name: str
     glet: greenlet.greenlet
     pending: Step | None = None
-    history: Any = field(default_factory=hashlib.sha256)
+    history: bytes = b""
+    """Digest of the answers it got."""
     done: bool = False
     dying: bool = False
     result: Any = None
@@ -76,16 +85,49 @@ class Action:
         return f"{self.actor}{': ' + self.fault if self.fault else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """An execution to make: another one up to some action, then a deviation from it, then the plain order.
+
+    :param actions: what the other execution did; ``length`` of these are repeated.
+    :param deviations: how many of the actions that will be made deviate from the plain order.
+    :param histories: what the processes have heard before the deviation, in their order.
+    """
+
+    actions: tuple[Action, ...] = ()
+    length: int = 0
+    deviation: Action | None = None
+    deviations: int = 0
+    histories: tuple[bytes, ...] = ()
+
+
+@dataclass
+class Common:
+    """What the executions of one search have in common.
+
+    :param prepared: what the scenario does before the processes begin, in order, with its outcome.
+    :param sound: fingerprints of worlds that the oracle accepted at the end of an execution.
+    """
+
+    prepared: list[Any] = field(default_factory=list)
+    sound: set[str] = field(default_factory=set)
+
+
 class Run:
     """One execution of a scenario under a schedule."""
 
-    def __init__(self, scenario: Callable[[Run], Collaborators]) -> None:
+    def __init__(self, scenario: Callable[[Run], Collaborators], common: Common) -> None:
+        self.common = common
         self.processes: dict[str, Process] = {}
         self.late: dict[str, Callable[[], None]] = {}
         self.narrative: list[str] = []
         self.violation: str | None = None
         self._current: Process | None = None
+        self.taken: list[Action] = []
+        self._last: str | None = None
+        """The process that made the last step, of those that did not end with it."""
         self._previous = ""
+        self._repeats = False
         self._hub = greenlet.getcurrent()
         self.world = scenario(self)
 
@@ -139,7 +181,7 @@ class Run:
         found.extend(Action(f"event {e}") for e in [*self.world.events(), *sorted(self.late)])
         return found
 
-    def default(self, last: str | None, actions: list[Action]) -> Action:
+    def default(self, actions: list[Action]) -> Action:
         """Return the action of the schedule without deviations: go on; else the next process, then events."""
         plain = [a for a in actions if not a.fault]
         sleeping = {
@@ -147,15 +189,15 @@ class Run:
         }
         awake = [a for a in plain if a.actor not in sleeping]
         for action in awake:
-            if action.actor == last:
+            if action.actor == self._last:
                 return action
-        if last in sleeping:
+        if self._last in sleeping:
             # While somebody waits, the coordinator goes on writing markers.
             markers = [a for a in plain if a.actor.startswith("event markers")]
             if markers:
                 return markers[0]
             if self._previous.startswith("event markers"):
-                return next(a for a in plain if a.actor == last)
+                return next(a for a in plain if a.actor == self._last)
         for group in (
             [a for a in awake if not a.actor.startswith("event ")],
             [a for a in plain if a.actor.startswith("event ") and not a.actor.startswith("event time-out")],
@@ -165,7 +207,19 @@ class Run:
                 return group[0]
         raise AssertionError("nothing can happen")
 
+    def repeat(self, schedule: Schedule) -> None:
+        """Perform the schedule; what is repeated is not hashed again."""
+        self._repeats = True
+        for action in schedule.actions[: schedule.length]:
+            self.perform(action)
+        self._repeats = False
+        if schedule.deviation is not None:
+            for process, history in zip(self.processes.values(), schedule.histories, strict=True):
+                process.history = history
+            self.perform(schedule.deviation)
+
     def perform(self, action: Action) -> None:
+        """Make the next step, or let an event happen."""
         self._previous = action.actor
         if action.actor.startswith("event "):
             event = action.actor.removeprefix("event ")
@@ -175,14 +229,18 @@ class Run:
             else:
                 self.world.fire(event)
         else:
-            self._perform_step(self.processes[action.actor], action.fault)
+            process = self.processes[action.actor]
+            self._perform_step(process, action.fault)
+            if not process.done:
+                self._last = action.actor
+        self.taken.append(action)
         self.violation = self.world.check_step()
 
     def _perform_step(self, process: Process, fault: str) -> None:
         step = process.pending
         assert step is not None
         self.narrative.append(f"{process.name}: {step.name}{f'   <-- {fault}' if fault else ''}")
-        process.history.update(f"{step.name}|{fault}|".encode())
+        self._note(process, step.name, fault)
         if fault == Fault.DIE:
             process.dying = True
             self._resume(process, lambda: process.glet.throw(Died))
@@ -200,21 +258,33 @@ class Run:
                 error = raised
         if fault != Fault.NONE:
             error = TimeoutError(f"{step.name}: {fault}")
-        process.history.update(repr((outcome, error)).encode())
+        self._note(process, outcome, error)
         if error is not None:
             self._resume(process, lambda: process.glet.throw(error))
         else:
             self._resume(process, lambda: process.glet.switch(outcome))
 
-    def key(self, last: str | None) -> bytes:
+    def _note(self, process: Process, *heard: object) -> None:
+        if not self._repeats:
+            process.history = hashlib.blake2b(process.history + repr(heard).encode(), digest_size=16).digest()
+
+    def key(self) -> bytes:
         parts = [
-            f"{p.name}:{p.done}:{p.history.hexdigest()}:{p.pending.name if p.pending else ''}"
+            f"{p.name}:{p.done}:{p.history.hex()}:{p.pending.name if p.pending else ''}"
             for p in self.processes.values()
         ]
         text = "|".join(
-            [self.world.fingerprint(), *parts, *sorted(self.late), str(last), self._previous[:13]]
+            [self.world.fingerprint(), *parts, *sorted(self.late), str(self._last), self._previous[:13]]
         )
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+    def judge(self) -> str | None:
+        """Ask the oracle at the end, unless it accepted this world before."""
+        world = self.world.fingerprint()
+        violation = None if world in self.common.sound else self.world.check_end()
+        if violation is None:
+            self.common.sound.add(world)
+        return violation
 
     def close(self) -> None:
         """End processes that are still waiting, without letting them act."""
@@ -262,76 +332,86 @@ def explore(
     :param seed: after all schedules with one deviation, take the next ones at random: a search that is
         stopped has seen others with another seed.
     """
-    report = Report()
-    visited: set[bytes] = set()
-    queue: deque[tuple[tuple[int, Action], ...]] = deque([()])
+    search = _Search(scenario, deviations, max_steps, faults=faults)
+    queue = deque([Schedule()])
     random = None if seed is None else Random(seed)
     while queue:
-        if report.executions >= executions:
-            return report
-        if random is not None and len(queue[0]) > 1:
+        if search.report.executions >= executions:
+            return search.report
+        if random is not None and queue[0].deviations > 1:
             drawn = random.randrange(len(queue))
             queue[0], queue[drawn] = queue[drawn], queue[0]
-        planned = queue.popleft()
-        report.executions += 1
-        for alternative in _execute(scenario, planned, deviations, visited, report, max_steps, faults=faults):
-            queue.append(alternative)
-        if report.counter_example is not None:
-            return report
-    report.exhausted = True
-    return report
+        queue.extend(search.execute(queue.popleft()))
+        if search.report.counter_example is not None:
+            return search.report
+    search.report.exhausted = True
+    return search.report
 
 
-def _execute(
-    scenario: Callable[[Run], Collaborators],
-    planned: tuple[tuple[int, Action], ...],
-    deviations: int,
-    visited: set[bytes],
-    report: Report,
-    max_steps: int,
-    *,
-    faults: bool,
-) -> Iterator[tuple[tuple[int, Action], ...]]:
-    run = Run(scenario)
-    at = dict(planned)
-    last_planned = planned[-1][0] if planned else -1
-    last: str | None = None
-    found: list[tuple[tuple[int, Action], ...]] = []
-    try:
-        for index in range(max_steps):
+class _Search:
+    """Makes executions, and remembers the states that they met."""
+
+    def __init__(
+        self, scenario: Callable[[Run], Collaborators], deviations: int, max_steps: int, *, faults: bool
+    ) -> None:
+        self.report = Report()
+        self._scenario, self._deviations = scenario, deviations
+        self._max_steps, self._faults = max_steps, faults
+        self._common = Common()
+        self._visited: set[bytes] = set()
+
+    def execute(self, schedule: Schedule) -> list[Schedule]:
+        """Make an execution until everything is done or a known state is met; return its variations."""
+        self.report.executions += 1
+        run = Run(self._scenario, self._common)
+        branches: list[tuple[int, Action, tuple[bytes, ...]]] = []
+        try:
+            run.repeat(schedule)
+            if self._goes_on_to_the_end(run, schedule, branches):
+                self._judge(run, schedule)
+        finally:
+            run.close()
+        actions, deviations = tuple(run.taken), schedule.deviations + 1
+        return [
+            Schedule(actions, length, action, deviations, histories) for length, action, histories in branches
+        ]
+
+    def _goes_on_to_the_end(
+        self, run: Run, schedule: Schedule, branches: list[tuple[int, Action, tuple[bytes, ...]]]
+    ) -> bool:
+        """Go on in the plain order; note what else could be done, in each state that is new.
+
+        :returns: False where a known state is met: what follows was searched.
+        """
+        while run.violation is None and len(run.taken) < self._max_steps:
             actions = run.actions()
-            if not any(not a.actor.startswith("event time-out") for a in actions):
-                break
-            if index > last_planned:
-                key = run.key(last)
-                if key in visited:
-                    return iter(found)
-                visited.add(key)
-                report.states += 1
-                if len(planned) < deviations:
-                    chosen = run.default(last, actions)
-                    found.extend(
-                        (*planned, (index, action))
-                        for action in actions
-                        if action != chosen and (faults or not action.fault)
-                    )
-            action = at.get(index) or run.default(last, actions)
-            run.perform(action)
-            if not action.actor.startswith("event ") and not run.processes[action.actor].done:
-                last = action.actor
-            if run.violation is not None:
-                break
-        else:
-            run.violation = f"no end after {max_steps} steps"
-        violation = run.violation or run.world.check_end()
+            if not any(not action.actor.startswith("event time-out") for action in actions):
+                return True
+            key = run.key()
+            if key in self._visited:
+                return False
+            self._visited.add(key)
+            self.report.states += 1
+            chosen = run.default(actions)
+            if schedule.deviations < self._deviations:
+                histories = tuple(process.history for process in run.processes.values())
+                branches.extend(
+                    (len(run.taken), action, histories)
+                    for action in actions
+                    if action != chosen and (self._faults or not action.fault)
+                )
+            run.perform(chosen)
+        if run.violation is None:
+            run.violation = f"no end after {self._max_steps} steps"
+        return True
+
+    def _judge(self, run: Run, schedule: Schedule) -> None:
+        violation = run.violation or run.judge()
         for process in run.processes.values():
             label = f"{process.name}: {_outcome(process)}"
-            report.outcomes[label] = report.outcomes.get(label, 0) + 1
+            self.report.outcomes[label] = self.report.outcomes.get(label, 0) + 1
         if violation is not None:
-            report.counter_example = CounterExample(violation, tuple(run.narrative), len(planned))
-    finally:
-        run.close()
-    return iter(found)
+            self.report.counter_example = CounterExample(violation, tuple(run.narrative), schedule.deviations)
 
 
 def _outcome(process: Process) -> str:

@@ -19,7 +19,8 @@ from airflow_eos.ledger.records.index import IndexRoot, LeafAt, Place
 from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
-from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
+from airflow_eos.model.dead_letter import DueLetters, FailingRecord
+from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, LogBounds, ProducerIdentity
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.plan import RunPlan
@@ -87,6 +88,11 @@ class ModelCluster:
             "read last stable offsets",
             lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in partitions},
         )
+
+    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
+        # Two answers: time passes between them.
+        ends = self.log_ends(partitions)
+        return LogBounds(self.log_starts(partitions), self.last_stable_offsets(partitions), ends)
 
     def next_data(self, ranges: Collection[Any]) -> Any:
         return {one.topic_partition: one.start for one in ranges}
@@ -353,14 +359,36 @@ class ModelData:
                         batches.setdefault(target, []).append(log[offset].value)
                         counts[r.topic_partition] = counts.get(r.topic_partition, 0) + 1
             if writer is not None:
-                values = [value for of_partition in batches.values() for value in of_partition]
-                return ModelSealed(SealedManifest((), counts), {}, [data_file(values)] if values else [])
+                return self._of_table(batches, counts, plan)
             if self._lost is not None:
                 batches = {target: values[::-1] for target, values in batches.items()}
             targets = tuple(SealedTarget(t.topic, t.partition, len(b), len(b), 1) for t, b in batches.items())
             return ModelSealed(SealedManifest(targets, counts), batches)
 
         return self._run.step("read, transform and seal", read)
+
+    def _of_table(
+        self, batches: Mapping[TopicPartition, list[str]], counts: dict[TopicPartition, int], plan: RunPlan
+    ) -> ModelSealed:
+        """With a topic for dead letters, the function raises on all records of partition 1."""
+        failing = 1 if self._spec.dead_letter_topic is not None else None
+        values = [value for tp, rows in batches.items() if tp.partition != failing for value in rows]
+        due = tuple(
+            FailingRecord(r.topic, r.partition, offset, "it raises")
+            for r in plan.ranges
+            if r.partition == failing and counts.get(r.topic_partition)
+            for offset in range(r.start, r.end)
+        )
+        manifest = SealedManifest((), counts, dead_letters=len(due), letters_due=due)
+        return ModelSealed(manifest, {}, [data_file(values)] if values else [])
+
+    def seal_letters(self, due: DueLetters) -> ModelSealed:
+        def read() -> ModelSealed:
+            values = [self._broker.logs[r.range.topic_partition][r.offset].value for r in due.records]
+            target = SealedTarget(due.topic, 0, len(values), len(values), 1)
+            return ModelSealed(SealedManifest((target,)), {target.topic_partition: values})
+
+        return self._run.step("make dead letters", read)
 
     def send(
         self, sealed: ModelSealed, identity: ProducerIdentity, timeout: float

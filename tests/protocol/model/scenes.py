@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, LedgerPruned
@@ -18,7 +19,7 @@ from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, To
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.cursor_reset import Reset
 from tests.protocol.model.broker import LEDGER, STRANGER, Entry, ModelBroker, Transaction
-from tests.protocol.model.explorer import Run
+from tests.protocol.model.explorer import Common, Run
 from tests.protocol.model.ports import (
     Clock,
     ModelData,
@@ -62,12 +63,27 @@ class Scene:
         self.timed_out = False
         self.expected: Callable[[], list[str]] = self._all_input
         self.processes: dict[str, Any] = {}
+        self.common = Common()
+        self._prepared = 0
         self._answered: set[str] = set()
+
+    def prepare(self, act: Callable[[], Any]) -> Any:
+        """Do something before the processes begin; other executions of the search take over what it did."""
+        if self._prepared == len(self.common.prepared):
+            outcome = act()
+            self.broker.settle()
+            self.common.prepared.append((self.broker.saved(), self.clock.seconds, outcome))
+        else:
+            saved, self.clock.seconds, outcome = self.common.prepared[self._prepared]
+            self.broker.restore(saved)
+        self._prepared += 1
+        return outcome
 
     # -- world, as the explorer sees it --
 
     def fingerprint(self) -> str:
-        return f"{self.broker.fingerprint()}{self.clock.seconds}{sorted(self.once)}{self.timed_out}"
+        parts = (self.clock.seconds, sorted(self.once), self.timed_out, self.broken)
+        return f"{self.broker.fingerprint()}{parts}"
 
     def events(self) -> list[str]:
         found = [f"markers of {tid}" for tid in self.broker.unsettled()]
@@ -131,7 +147,7 @@ class Scene:
         twice = [key for key, n in Counter(r.run_key for r in runs).items() if n > 1]
         if twice:
             return f"committed twice: {twice}"
-        written = sum(r.records_written for r in runs)
+        written = self._written(runs)
         if written != len(self._visible(self.sink)):
             return f"the ledger counts {written} records, the topic holds {len(self._visible(self.sink))}"
         cursors = {k: v for k, v in self.broker.ledger_records() if k.startswith(keys.CURSORS)}
@@ -142,6 +158,10 @@ class Scene:
             if ends != offsets:
                 return f"group {group} stands at {offsets}, its cursor at {ends}"
         return None
+
+    def _written(self, runs: Sequence[RunRecord]) -> int:
+        """Return how many records the runs have left in the sink."""
+        return sum(r.records_written for r in runs)
 
     def _answers(self) -> str | None:
         """At the moment of the answer: a retry may make true later what was not."""
@@ -162,8 +182,8 @@ class Scene:
 
 def before(scene: Scene, its_spec: RunSpec, data: Callable[..., ModelData] = ModelData) -> RunRecord:
     """Make a whole run before the scene begins, without faults; return its record."""
-    record: RunRecord = attempt(Inline(scene.broker), scene, "before", its_spec, data)()  # type: ignore[arg-type]
-    scene.broker.settle()
+    inline: Any = Inline(scene.broker)
+    record: RunRecord = scene.prepare(attempt(inline, scene, "before", its_spec, data))
     return record
 
 
@@ -173,7 +193,9 @@ def reset(scene: Scene, offsets: Mapping[TopicPartition, int]) -> None:
     resetter(Inline(scene.broker), scene, "reset", base, Reset(base.group_id, offsets=offsets))()  # type: ignore[arg-type]
 
 
+@cache
 def spec(run_id: str = "r1", **changes: Any) -> RunSpec:
+    """Return a run of a cursor; all executions share it, since it does not change."""
     base = RunSpec(
         kafka={"bootstrap.servers": "model:1"},
         pipeline="pipe",
@@ -201,6 +223,7 @@ def stage(
 ) -> Scene:
     """Set a scene: a source of two partitions, a sink, and concurrent attempts."""
     scene = Scene(broker or ModelBroker({"src": 2, "out": 2}))
+    scene.common = run.common
     scene.time_outs = time_outs
     for i in range(records):
         for p in range(2):
@@ -331,8 +354,7 @@ def indexed(run: Run, *, indexers: int = 1, tries: int = 2) -> Scene:
     def prepare(scene: Scene) -> None:
         before(scene, spec("r0", ranges=first))
         inline: Any = Inline(scene.broker)
-        assert indexer(inline, scene, "before", partition)() is not None
-        scene.broker.settle()
+        assert scene.prepare(indexer(inline, scene, "before", partition)) is not None
         for number in range(indexers):
             name = f"indexer{number}"
             run.spawn(name, indexer(run, scene, name, partition))
@@ -583,6 +605,7 @@ def _timestamp(seconds: int) -> int:
 def intervals(run: Run) -> Scene:
     """Two neighbouring intervals at once, the later first, while late records arrive in an idle partition."""
     scene = Scene(ModelBroker({"src": 2, "out": 2}))
+    scene.common = run.common
     scene.broker.write_input("src", 0, "p0t5", _timestamp(5))
     scene.broker.write_input("src", 0, "p0t15", _timestamp(15))
     scene.broker.write_input("src", 0, "p0t25", _timestamp(25))
@@ -612,8 +635,7 @@ def intervals_indexed(run: Run) -> Scene:
     for start in (-40, -30, -20):
         before(scene, spec(f"b{start}", ranges=Interval(_moment(start), _moment(start + 10))))
     inline: Any = Inline(scene.broker)
-    assert indexer(inline, scene, "before", partition)() is not None
-    scene.broker.settle()
+    assert scene.prepare(indexer(inline, scene, "before", partition)) is not None
     run.spawn("indexer", indexer(run, scene, "indexer", partition))
     scene.once["compaction of the ledger"] = scene.broker.compact_ledger
     return scene
@@ -673,18 +695,18 @@ def foreign_consumer(run: Run) -> Scene:
         for p in range(2):
             scene.broker.write_input("src", p, f"p{p}new")
         scene.time_outs = False
-        events, settle = scene.events, scene.broker.write_marker
+        check_step, settle = scene.check_step, scene.broker.write_marker
         moved: list[bool] = []
 
         def commit() -> None:
             moved.append(True)
             scene.broker.groups["group"][tp] = CommittedOffset(0)
 
-        def until_the_last_look() -> list[str]:
+        def until_the_last_look() -> str | None:
             pending = scene.processes["r1"].pending
             if pending is None or pending.name == "commit":
                 scene.once.clear()
-            return events()
+            return check_step()
 
         def watched(txn: Transaction) -> None:
             pending = scene.broker.pending.get(txn.producer_id, {})
@@ -694,7 +716,7 @@ def foreign_consumer(run: Run) -> Scene:
             settle(txn)
 
         scene.once["a consumer commits to the group"] = commit
-        scene.events = until_the_last_look  # type: ignore[method-assign]
+        scene.check_step = until_the_last_look  # type: ignore[method-assign]
         scene.broker.write_marker = watched  # type: ignore[method-assign]
         scene.check_end = lambda: scene.broken  # type: ignore[method-assign]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange
 from airflow_eos.model.spec import RunSpec
@@ -20,21 +21,29 @@ BOTH = Explicit((OffsetRange("src", 0, 0, 1), OffsetRange("src", 1, 0, 1)))
 
 
 class TableScene(scenes.Scene):
-    """A cluster and a table; what readers see of the sink are the table's rows."""
+    """A cluster and a table; what readers see of the sink are the table's rows, and dead letters."""
 
     def __init__(self, *, compares: bool = True) -> None:
-        super().__init__(ModelBroker({"src": 2}), sink="the table")
+        super().__init__(ModelBroker({"src": 2, "dead": 1}), sink="the table")
         self.table = ModelTable(compares=compares)
 
     def fingerprint(self) -> str:
         return f"{super().fingerprint()}{self.table.fingerprint()}"
 
     def _visible(self, topic: str) -> list[str]:
-        return list(self.table.rows) if topic == self.sink else super()._visible(topic)
+        if topic != self.sink:
+            return super()._visible(topic)
+        return [*self.table.rows, *super()._visible("dead")]
+
+    def _written(self, runs: Sequence[RunRecord]) -> int:
+        tables = [record.details.get("table", {}) for record in runs]
+        replaced = {snapshot for table in tables for snapshot in table.get("replaced", ())}
+        left = [r for r in runs if r.details.get("table", {}).get("snapshot") not in replaced]
+        return super()._written(left)
 
 
 def spec(run_id: str = "r1", **changes: Any) -> RunSpec:
-    return replace(scenes.spec(run_id), sink_topic=None, sink=SINK, **changes)
+    return replace(scenes.spec(run_id), **{"sink_topic": None, "sink": SINK, **changes})
 
 
 def stage(
@@ -120,4 +129,31 @@ def side_by_side(run: Run) -> TableScene:
     )
 
 
-SCENES = [alone, twins, successive, rounds, maintained, side_by_side]
+def with_letters(run: Run) -> TableScene:
+    """As successive, with a record whose dead letter is in the transaction behind the table's commit."""
+    letters = {"dead_letter_topic": "dead"}
+    return stage(
+        run,
+        [("r1", spec("r1", **letters)), ("r2", spec("r2", **letters))],
+        [spec("r1", try_number=2, **letters), spec("r2", try_number=2), spec("last", **letters)],
+    )
+
+
+def replaced(run: Run) -> TableScene:
+    """Two attempts at a reprocessing that replaces the rows of a committed run, beside the next run."""
+    replacing = replace(SINK, reprocess="replace")
+    again = {"sink": replacing, "ranges": BOTH, "clear_number": 1, "on_committed": "reprocess"}
+
+    def events(scene: TableScene) -> None:
+        scenes.before(scene, spec(ranges=BOTH))
+        scene.once["a foreign commit to the table"] = scene.table.foreign_commit
+
+    return stage(
+        run,
+        [("try1", spec(**again)), ("try2", spec(try_number=2, **again))],
+        [spec(try_number=3, **again)],
+        events=events,
+    )
+
+
+SCENES = [alone, twins, successive, rounds, maintained, side_by_side, with_letters, replaced]

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.table import DataFileMade, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.exceptions import TableRewritten
+from airflow_eos.model.table import (
+    DataFileMade,
+    EarlierRows,
+    PublishedRuns,
+    TableCommit,
+    TableLayout,
+    TableReceipt,
+)
 from airflow_eos.ports import TableMoved
 from tests.protocol.model.explorer import Fault, Run
 
@@ -57,34 +65,43 @@ class ModelTable:
     head: int = 0
     property_text: str | None = None
     snapshots: list[Snapshot] = field(default_factory=list)
-    rows: list[str] = field(default_factory=list)
+    rows_by_snapshot: dict[int, list[str]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[str]:
+        return [value for rows in self.rows_by_snapshot.values() for value in rows]
 
     def fingerprint(self) -> str:
-        return repr((self.head, self.property_text, self.snapshots, self.rows))
+        return repr((self.head, self.property_text, self.snapshots, self.rows_by_snapshot))
 
     def version(self) -> ModelVersion:
         layout = TableLayout("uuid", 0, 0)
         return ModelVersion(self.head, layout, self.property_text, tuple(self.snapshots))
 
-    def append(
-        self, on: int, rows: Sequence[str], published: PublishedRuns, summary: Mapping[str, str], own: str
-    ) -> TableReceipt:
+    def append(self, on: int, change: TableCommit) -> TableReceipt:
         """Commit, or refuse.
 
         :param on: the head that was looked at.
         :raises TableMoved: it is another one now.
+        :raises TableRewritten: rows that are to be replaced are not there.
         """
         if self.compares and on != self.head:
             raise TableMoved(f"the head is {self.head}, not {on}")
+        self.refuse_rewritten(change.replaces)
+        for earlier in change.replaces:
+            self.rows_by_snapshot.pop(earlier.snapshot, None)
         self.head += 1
-        receipt = TableReceipt(self.head, 1, len(rows))
-        run = published.runs[own]
-        if run.receipt is not None:
-            published = published.with_run(own, replace(run, receipt=receipt))
-        self.property_text = published.to_json()
-        self.snapshots.append(Snapshot(self.head, len(rows), dict(summary)))
-        self.rows += rows
+        receipt = change.receipt(self.head)
+        self.property_text = change.published_with(receipt).to_json()
+        self.snapshots.append(Snapshot(self.head, receipt.rows, dict(change.summary)))
+        self.rows_by_snapshot[self.head] = [value for file in change.files for value in json.loads(file.data)]
         return receipt
+
+    def refuse_rewritten(self, replaces: Sequence[EarlierRows]) -> None:
+        for earlier in replaces:
+            rows = self.rows_by_snapshot.get(earlier.snapshot, [])
+            if len(rows) != earlier.receipt.rows:
+                raise TableRewritten(f"snapshot {earlier.snapshot}: {len(rows)} rows are there")
 
     def foreign_commit(self) -> None:
         """Somebody who knows nothing of us compacts."""
@@ -112,21 +129,16 @@ class ModelTableSink:
         del version
         return label
 
-    def commit(
-        self,
-        version: ModelVersion,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
-        rows = [value for file in files for value in json.loads(file.data)]
+    def refuse_rewritten(self, version: ModelVersion, replaces: Sequence[EarlierRows]) -> None:
+        del version
+        self._run.step("look for the rows", lambda: self._table.refuse_rewritten(replaces))
 
+    def commit(self, version: ModelVersion, change: TableCommit) -> TableReceipt:
         def append() -> TableReceipt:
-            return self._table.append(version.head, rows, published, summary, own)
+            return self._table.append(version.head, change)
 
         def late() -> None:
-            with suppress(TableMoved):
+            with suppress(TableMoved, TableRewritten):
                 append()
 
         faults = (Fault.FAIL, Fault.LOSE, Fault.DIE, Fault.DELAY)

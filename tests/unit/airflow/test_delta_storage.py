@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.hooks import delta_storage
+from airflow_eos.hooks import masked_connection
 from airflow_eos.hooks.table_connections import with_connection
 from airflow_eos.model.delta_table import DeltaTable
 
@@ -61,7 +61,7 @@ def test_credentials_of_a_store_count_for_require_encrypted_spark(name, has_secr
 def test_secrets_among_the_extras_are_masked(connection, monkeypatch, name):
     """Options are read in capital letters, too; what is no secret stays readable."""
     masked = []
-    monkeypatch.setattr(delta_storage, "mask_secret", masked.append)
+    monkeypatch.setattr(masked_connection, "mask_secret", masked.append)
     connection(extra=json.dumps({name: "geheim", "aws_region": "eu-west-1"}))
     with_connection(DeltaTable("s3://lake/t", connection="lake"))
     assert masked == ["geheim"]

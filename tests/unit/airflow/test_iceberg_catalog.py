@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.hooks import iceberg_catalog
+from airflow_eos.hooks import masked_connection
 from airflow_eos.hooks.iceberg_catalog import catalog_properties
 from airflow_eos.hooks.table_connections import with_connection
 from airflow_eos.model.iceberg_table import IcebergTable
@@ -61,7 +61,7 @@ SECRETS = {
 def test_secrets_of_storage_and_catalog_are_masked_in_logs(connection, monkeypatch):
     """By all the names that pyiceberg gives them; what says where the storage is stays legible."""
     masked = []
-    monkeypatch.setattr(iceberg_catalog, "mask_secret", masked.append)
+    monkeypatch.setattr(masked_connection, "mask_secret", masked.append)
     plain = {"type": "sql", "s3.endpoint": "http://storage:9000", "s3.region": "eu-central-1"}
     connection(extra=json.dumps({**plain, **SECRETS}))
     assert catalog_properties("lake") == {**plain, **SECRETS}

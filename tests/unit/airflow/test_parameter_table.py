@@ -327,8 +327,8 @@ RELATIONS: list[tuple[tuple[str, ...], Any, dict[str, Any], str]] = [
     (
         ("sink", "dead_letter_topic"),
         ReadProcessWriteOperator,
-        {"sink": TABLE_SINK, "dead_letter_topic": "dead"},
-        "dead_letter_topic='dead' does not go with a table as the sink: .* not supported yet",
+        {"sink": TABLE_SINK, "dead_letter_topic": "dead", "max_dead_letters": 1_001},
+        "max_dead_letters=1001 is more than the 1000 that a run with a table may have",
     ),
     (("sink", "mark_output"), decorated, {"sink": TABLE_SINK, "mark_output": "always"}, "no headers"),
     (

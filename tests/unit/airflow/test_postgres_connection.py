@@ -45,7 +45,7 @@ def test_the_fields_are_parameters_of_libpq(connection):
 def test_passwords_are_masked(connection, monkeypatch):
     """In whatever logs a task writes."""
     masked = []
-    monkeypatch.setattr("airflow_eos.hooks.postgres_connection.mask_secret", masked.append)
+    monkeypatch.setattr("airflow_eos.hooks.masked_connection.mask_secret", masked.append)
     connection(host="db", login="loader", password="s3cret", extra=json.dumps({"sslpassword": "pin"}))
     connection_properties("warehouse")
     assert masked == ["s3cret", "pin"]

@@ -84,6 +84,7 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
         "create_ledger",
         "require_encrypted_spark",
         "class_data_folder",
+        "write_class_data",
         "ledger_record_url",
         "spark_history_url",
         "ui_kafka_config_id",
@@ -95,6 +96,7 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     assert str(settings.require_encrypted_spark()) == documented["require_encrypted_spark"]["default"]
     assert documented["class_data_folder"]["default"] == ""
     assert settings.class_data_folder() == Path(os.environ["AIRFLOW_HOME"]) / "eos-class-data"
+    assert str(settings.writes_class_data()) == documented["write_class_data"]["default"]
     assert settings.origin() == documented["origin"]["default"]
     ledger = settings.default_ledger()
     assert (ledger.topic, str(ledger.create)) == (

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.triggers.run_committed import RunCommittedTrigger
 
 
@@ -81,8 +81,8 @@ def test_the_ledger_key_is_in_no_serialised_trigger(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", SECRET)
     asked: list[LedgerSettings] = []
 
-    def find(kafka: object, ledger: LedgerSettings, *_: object, **__: object) -> None:
-        asked.append(ledger)
+    def find(deployment: Deployment, **_: object) -> None:
+        asked.append(deployment.ledger)
 
     monkeypatch.setattr("airflow_eos.engine.committed.find_committed_by_key", find)
     trigger = RunCommittedTrigger(pipeline="p", run_key="k", ledger_topic="theirs", prefix="x")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_eos.broker.ledger_log import index as ledger_index
 from airflow_eos.broker.ledger_log import scan as ledger_scan
 from airflow_eos.broker.ledger_log.index import PartitionIndex
-from airflow_eos.broker.ledger_log.scan import NoEvidence, Wanted, committed_values
+from airflow_eos.broker.ledger_log.scan import Evidence, Wanted, committed_values
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
@@ -32,6 +32,11 @@ INDEXER = 9
 
 def producer_of(value):
     return None if value is None else json.dumps({"v": 1, "value": value})
+
+
+def last(result):
+    """Return the offset of the last record of each key that is not evidence."""
+    return {key: max(r.offset for r in result.rejected if r.key == key) for key, _, _ in result.rejected}
 
 
 class Session:
@@ -72,14 +77,14 @@ class Indexed:
         return SimpleNamespace(topic_id="id")
 
     def index_root(self, partition):
-        return self.reader.root("connections", 0, self.log.stable, NoEvidence())
+        return self.reader.root("connections", 0, self.log.stable, Evidence())
 
     def index_leaf(self, partition, at):
-        return self.reader.leaf("connections", at, NoEvidence())
+        return self.reader.leaf("connections", at, Evidence())
 
     def decided(self, partition, start, seconds):
         bound = index_format.may_speak_for(self.log.stable, self.log.end)
-        return ledger_index.decided("connections", WHERE, start, bound, keys.INDEX, NoEvidence(), seconds)
+        return ledger_index.decided("connections", WHERE, start, bound, keys.INDEX, Evidence(), seconds)
 
 
 @pytest.fixture
@@ -125,7 +130,7 @@ def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, k
             elif act == "index":
                 if INDEXER not in log.first:
                     indexed.keeper.extend(0)
-                    known.committed("connections", 0, log.stable, Wanted(frozenset(NAMES)), NoEvidence())
+                    known.committed("connections", 0, log.stable, Wanted(frozenset(NAMES)), Evidence())
             elif producer in log.first:
                 log.finish(producer, COMMIT if act == "commit" else ABORT)
         for wanted in (
@@ -133,15 +138,14 @@ def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, k
             Wanted(frozenset({"run:a/1", "absent"})),
             Wanted(frozenset({"cursor:g"}), ("run:a/",)),
         ):
-            whole, by_index = NoEvidence(), NoEvidence()
-            expected = committed_values("connections", WHERE, 0, log.stable, wanted, whole)
+            expected = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
             reader = known if kept else PartitionIndex(WHERE, keys.INDEX, "id")
-            found = reader.committed("connections", 0, log.stable, wanted, by_index)
-            assert found == expected
-            assert {key: one.where for key, one in found.items()} == {
-                key: one.where for key, one in expected.items()
+            found = reader.committed("connections", 0, log.stable, wanted, Evidence())
+            assert found.committed == expected.committed
+            assert {key: value.where for key, value in found.committed.items()} == {
+                key: value.where for key, value in expected.committed.items()
             }
-            assert by_index == whole
+            assert last(found) == last(expected)
 
 
 @given(st.lists(steps, max_size=40), st.integers(1, 2))
@@ -167,11 +171,11 @@ def test_neighbours_are_those_of_all(history, count):
             elif producer in log.first:
                 log.finish(producer, COMMIT if act == "commit" else ABORT)
         whole = Wanted(frozenset(), ("run:",))
-        all_of = committed_values("connections", WHERE, 0, log.stable, whole, NoEvidence())
+        all_of = committed_values("connections", WHERE, 0, log.stable, whole, Evidence()).committed
         for key in (*NAMES, "run:a/15", "run:", "run:z"):
-            wanted = Wanted(frozenset(), (Around.of("run:", key, count),))
+            wanted = Wanted(frozenset(), (Around("run:", key, count),))
             reader = PartitionIndex(WHERE, keys.INDEX, "id")
-            found = reader.committed("connections", 0, log.stable, wanted, NoEvidence())
+            found = reader.committed("connections", 0, log.stable, wanted, Evidence()).committed
             assert found.items() <= all_of.items()
             below = sorted(one for one in all_of if one < key)[-count:]
             above = sorted(one for one in all_of if one > key)[:count]
@@ -199,7 +203,7 @@ def filled(monkeypatch, records=200):
 def ask(log, *names, prefixes=()):
     reader = PartitionIndex(WHERE, keys.INDEX, "id")
     wanted = Wanted(frozenset(names), prefixes)
-    return reader.committed("connections", 0, log.stable, wanted, NoEvidence())
+    return reader.committed("connections", 0, log.stable, wanted, Evidence()).committed
 
 
 def test_what_is_read_does_not_grow(monkeypatch, small):
@@ -218,8 +222,8 @@ def test_a_copied_topic_has_no_index(monkeypatch, small):
     log, _, read = filled(monkeypatch)
     read.clear()
     reader = PartitionIndex(WHERE, keys.INDEX, "other id")
-    found = reader.committed("connections", 0, log.stable, Wanted(frozenset({"run:a/0007"})), NoEvidence())
-    assert list(found) == ["run:a/0007"]
+    found = reader.committed("connections", 0, log.stable, Wanted(frozenset({"run:a/0007"})), Evidence())
+    assert list(found.committed) == ["run:a/0007"]
     assert sum(read) > 200
 
 
@@ -235,8 +239,8 @@ def test_what_the_log_does_not_confirm_is_not_believed(monkeypatch, small, damag
         log.finish(1, COMMIT)
     remove(log, offset)
     wanted = Wanted(frozenset({"run:a/0007", "run:a/0008"}))
-    found = indexed.reader.committed("connections", 0, log.stable, wanted, NoEvidence())
-    assert sorted(found) == ["run:a/0007", "run:a/0008"]
+    found = indexed.reader.committed("connections", 0, log.stable, wanted, Evidence())
+    assert sorted(found.committed) == ["run:a/0007", "run:a/0008"]
     assert indexed.keeper.extend(0).is_whole  # it mends what is damaged
     read.clear()
     assert sorted(ask(log, "run:a/0007", "run:a/0008")) == ["run:a/0007", "run:a/0008"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.broker.ledger_log import scan as ledger_scan
 from airflow_eos.broker.ledger_log.records import records_of
-from airflow_eos.broker.ledger_log.scan import NoEvidence, Wanted, committed_values, needle, raw_entries
+from airflow_eos.broker.ledger_log.scan import Evidence, Wanted, committed_values, needle, raw_entries
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry
@@ -39,6 +39,11 @@ KEYS = ("run", "run/1", "run/10", "cursor")
 def test_a_key_is_preceded_by_its_length(key, expected):
     """The length in bytes, as a zigzag varint."""
     assert needle(key) == expected
+
+
+def last(result):
+    """Return the offset of the last record of each key that is not evidence."""
+    return {key: max(r.offset for r in result.rejected if r.key == key) for key, _, _ in result.rejected}
 
 
 @pytest.fixture
@@ -77,16 +82,16 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
             log.write(producer, *rows)
         elif producer in log.first:
             log.finish(producer, COMMIT if act == "commit" else ABORT)
-    latest, plain, last = {}, {}, {}
+    latest, plain, offsets = {}, {}, {}
     for answer in log.answers(0, log.stable, "read_committed", []):
         for batch in data_batches(answer.batches, answer.aborted):
             for offset, key, value, _ in records_of(batch, log.stable):
                 if batch.header.is_transactional:
-                    latest[key], last[key] = value, offset
+                    latest[key], offsets[key] = value, offset
                 else:
                     plain[key] = offset
     expected = {key: value for key, value in latest.items() if value is not None}
-    others = {key: offset for key, offset in plain.items() if offset > last.get(key, -1)}
+    others = {key: offset for key, offset in plain.items() if offset > offsets.get(key, -1)}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -96,15 +101,14 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
                 args[3], args[4], isolation, sizes
             ),
         )
-        noted, by_prefix, above = NoEvidence(), NoEvidence(), NoEvidence()
-        found = committed_values("connections", WHERE, 0, log.stable, Wanted(frozenset(KEYS)), noted)
-        assert (found, noted) == (expected, others)
+        found = committed_values("connections", WHERE, 0, log.stable, Wanted(frozenset(KEYS)), Evidence())
+        assert (found.committed, last(found)) == (expected, others)
         wanted = Wanted(frozenset(), ("run/",))
-        found = committed_values("connections", WHERE, 0, log.stable, wanted, by_prefix)
-        assert found == {key: value for key, value in expected.items() if key.startswith("run/")}
-        assert by_prefix == {key: offset for key, offset in others.items() if key.startswith("run/")}
+        found = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
+        assert found.committed == {key: value for key, value in expected.items() if key.startswith("run/")}
+        assert last(found) == {key: offset for key, offset in others.items() if key.startswith("run/")}
         wanted = Wanted(frozenset(("run", "run/1")))
-        tail, _ = raw_entries("connections", WHERE, log.stable, log.end, wanted, above)
+        tail = raw_entries("connections", WHERE, log.stable, log.end, wanted, Evidence())
 
     everything = []
     for answer in log.answers(0, log.end, "read_uncommitted", []):
@@ -115,10 +119,10 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
                     for o, k, v, _ in records_of(batch, log.end)
                     if k in ("run", "run/1") and o >= log.stable
                 ]
-    assert [(e.offset, e.key, e.value, True) for e in tail if e.kind == "record"] == [
+    assert [(e.offset, e.key, e.value, True) for e in tail.entries if e.kind == "record"] == [
         row for row in everything if row[3]
     ]
-    assert above == {key: offset for offset, key, _, ours in everything if not ours}
+    assert last(tail) == {key: offset for offset, key, _, ours in everything if not ours}
 
 
 def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(log):
@@ -129,9 +133,8 @@ def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(lo
     log.write(1, ("run", "bad"))
     log.finish(1, ABORT)
     log.sizes = [3, 1]
-    assert committed_values("connections", WHERE, 0, log.end, Wanted(frozenset({"run"})), NoEvidence()) == {
-        "run": "good"
-    }
+    found = committed_values("connections", WHERE, 0, log.end, Wanted(frozenset({"run"})), Evidence())
+    assert found.committed == {"run": "good"}
 
 
 def test_the_tail_has_markers_of_every_producer(log):
@@ -142,7 +145,7 @@ def test_the_tail_has_markers_of_every_producer(log):
     log.write(3, ("unwanted", "y"))
     log.finish(3, ABORT)
     wanted = Wanted(frozenset({"run"}))
-    assert list(raw_entries("connections", WHERE, log.stable, log.end, wanted, NoEvidence())[0]) == [
+    assert list(raw_entries("connections", WHERE, log.stable, log.end, wanted, Evidence()).entries) == [
         LedgerEntry(1, 2, "record", "run", "mine"),
         LedgerEntry(2, 2, "commit"),
         LedgerEntry(4, 3, "abort"),
@@ -161,12 +164,10 @@ def test_a_length_of_too_many_bytes_hides_no_record(log, length):
         write([Record(log.end, 0, None, None)], base_offset=log.end, section=varint(len(fields)) + fields)
     )
     log.end += 1
-    noted, above = NoEvidence(), NoEvidence()
     wanted = Wanted(frozenset({key}))
-    assert committed_values("connections", WHERE, 0, log.end, wanted, noted) == {key: "ours"}
-    assert noted == {key: 2}
-    raw_entries("connections", WHERE, 0, log.end, wanted, above)
-    assert above == {key: 2}
+    found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence())
+    assert (found.committed, last(found)) == ({key: "ours"}, {key: 2})
+    assert last(raw_entries("connections", WHERE, 0, log.end, wanted, Evidence())) == {key: 2}
 
 
 def test_a_batch_that_holds_no_text_hides_no_record(log):
@@ -174,9 +175,8 @@ def test_a_batch_that_holds_no_text_hides_no_record(log):
     batch = [Record(0, 0, b"run", None), Record(1, 0, b"\xff", b"\xff"), Record(2, 0, b"run/1", b"\xff")]
     log.batches.append(write(batch))
     log.end = 3
-    noted = NoEvidence()
-    assert not committed_values("connections", WHERE, 0, 3, Wanted(frozenset(KEYS)), noted)
-    assert noted == {"run": 0, "run/1": 2}
+    found = committed_values("connections", WHERE, 0, 3, Wanted(frozenset(KEYS)), Evidence())
+    assert (found.committed, last(found)) == ({}, {"run": 0, "run/1": 2})
 
 
 def test_a_batch_that_cannot_be_read_hides_no_key(log):
@@ -184,15 +184,15 @@ def test_a_batch_that_cannot_be_read_hides_no_key(log):
     broken = write([Record(0, 0, b"run", None), Record(1, 0, b"other", None)], count=1)
     log.batches.append(broken)
     log.end = 2
-    noted, above = NoEvidence(), NoEvidence()
-    assert not committed_values("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), noted)
-    raw_entries("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), above)
-    assert noted == above == {"run": 1}
+    found = committed_values("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), Evidence())
+    above = raw_entries("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), Evidence())
+    assert not found.committed
+    assert last(found) == last(above) == {"run": 1}
     log.batches[0] = write(
         [Record(0, 0, b"run", None)], count=2, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0
     )
     with pytest.raises(CorruptBatch):
-        raw_entries("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), above)
+        raw_entries("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), Evidence())
 
 
 @pytest.mark.parametrize("signatures", [False, True])
@@ -234,15 +234,15 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
     log.end = 8
     log.batches.append(marker(COMMIT, 1, 8))
     log.end = 9
-    noted = NoEvidence(key, "id")
     wanted = Wanted(frozenset(KEYS))
-    assert committed_values("connections", WHERE, 0, log.end, wanted, noted) == {"run": "ours"}
-    assert noted == noted.unsigned == {"run": 3, "cursor": 4, "run/10": 7}
-    since = NoEvidence(key, "id", SignatureBounds(unsigned_below=4))
+    found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence(key, "id"))
+    assert (found.committed, last(found)) == ({"run": "ours"}, {"run": 3, "cursor": 4, "run/10": 7})
+    assert all(record.is_unsigned for record in found.rejected)
+    since = Evidence(key, "id", SignatureBounds(unsigned_below=4))
     found = committed_values("connections", WHERE, 0, log.end, wanted, since)
-    assert (found, since) == ({}, {"cursor": 4, "run/10": 7})
-    elsewhere = NoEvidence(key, "of another cluster")
-    assert committed_values("connections", WHERE, 0, log.end, wanted, elsewhere) == {}
+    assert (found.committed, last(found)) == ({}, {"cursor": 4, "run/10": 7})
+    elsewhere = Evidence(key, "of another cluster")
+    assert committed_values("connections", WHERE, 0, log.end, wanted, elsewhere).committed == {}
 
 
 def test_signatures_without_a_topic_id_count_below_their_bound(log):
@@ -260,6 +260,6 @@ def test_signatures_without_a_topic_id_count_below_their_bound(log):
     ]
     log.end = 3
     wanted = Wanted(frozenset({"run", "cursor"}))
-    bounded = NoEvidence(key, "id", SignatureBounds(version_1_below=1))
-    assert committed_values("connections", WHERE, 0, log.end, wanted, bounded) == {"run": "old"}
-    assert bounded == bounded.unsigned == {"cursor": 1}
+    bounded = Evidence(key, "id", SignatureBounds(version_1_below=1))
+    found = committed_values("connections", WHERE, 0, log.end, wanted, bounded)
+    assert (found.committed, found.rejected) == ({"run": "old"}, (("cursor", 1, True),))

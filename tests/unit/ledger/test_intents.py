@@ -12,9 +12,10 @@ from airflow_eos.exceptions import ConfigurationError, DifferentWork, LedgerUnre
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import named_writer
+from airflow_eos.model.dead_letter import MOST_BESIDE_TABLE, DueLetters, FailingRecord
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.model.table import EarlierRows, PublishedRun, PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.run import laws
 from tests.support.run_records import run_record
 
@@ -37,9 +38,34 @@ def test_what_was_written_is_read():
 
 def test_what_is_replaced_is_named():
     """An INTENT that replaces nothing has the form that it had before there was an option for it."""
-    replacing = replace(INTENT, replaces=(TableReceipt(5, 1, 3), TableReceipt(6, 2, 4)))
+    earlier = (EarlierRows(TableReceipt(5, 1, 3), "a"), EarlierRows(TableReceipt(6, 2, 4), "b"))
+    replacing = replace(INTENT, replaces=earlier)
     assert Intent.from_json(replacing.to_json((7, 3))) == replacing
     assert "replaces" not in json.loads(INTENT.to_json((7, 3)))
+
+
+def test_rows_that_an_older_version_replaces_have_no_label():
+    """It replaces rows of Iceberg tables alone, which are found without."""
+    data = json.loads(replace(INTENT, replaces=(EarlierRows(TableReceipt(5, 1, 3), "a"),)).to_json((7, 3)))
+    del data["replaces"][0]["label"]
+    assert Intent.from_json(json.dumps(data)).replaces == (EarlierRows(TableReceipt(5, 1, 3), ""),)
+
+
+def test_dead_letters_are_named_in_a_version_of_their_own():
+    """A reader that does not know them must not commit the run without; errors are as long as fits."""
+    records = [FailingRecord("src", 0, 3, "no"), FailingRecord("src", 1, 9, "é" * 400)]
+    intent = replace(INTENT, letters=DueLetters.of("dead", records))
+    value = intent.to_json((7, 3))
+    assert Intent.from_json(value) == intent
+    assert (json.loads(value)["v"], json.loads(INTENT.to_json((7, 3)))["v"]) == (2, 1)
+    assert intent.letters.records == (records[0], FailingRecord("src", 1, 9, "é" * 83))
+
+
+def test_as_many_dead_letters_as_a_run_may_have_fit_into_one_record_of_the_ledger():
+    """Of 1 MB, the brokers' default: with errors whose characters JSON escapes, and long names of topics."""
+    records = [FailingRecord("t" * 249, 0, 2**40 + n, "\u4e00" * 400) for n in range(MOST_BESIDE_TABLE)]
+    value = replace(INTENT, letters=DueLetters.of("dead", records)).to_json((7, 3))
+    assert len(value.encode()) < 1_000_000
 
 
 @pytest.mark.parametrize("field", ["sink", "layout", "token", "record", "offsets_group", "messages"])

@@ -39,12 +39,10 @@ def test_attribute_bits_mean_what_the_specification_says():
         False,
         False,
     )
-    assert not plain.has_delete_horizon
     assert header._replace(attributes=0x04).codec == 4
     assert header._replace(attributes=0x08).timestamp_type is TimestampType.LOG_APPEND_TIME
     assert header._replace(attributes=0x10).is_transactional
     assert header._replace(attributes=0x20).is_control
-    assert header._replace(attributes=0x40).has_delete_horizon
 
 
 def test_reading_goes_on_behind_the_last_offset_though_compaction_removed_it():

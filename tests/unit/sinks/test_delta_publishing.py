@@ -15,7 +15,7 @@ import pytest
 
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, RunFenced, TableChanged, UnknownTable
 from airflow_eos.model.delta_table import DeltaTable
-from airflow_eos.model.table import PublishedRun
+from airflow_eos.model.table import PublishedRun, TableCommit
 from airflow_eos.ports import TableMoved
 from airflow_eos.sinks import delta as delta_sink
 from airflow_eos.sinks.delta import DeltaSink
@@ -220,11 +220,12 @@ def test_a_token_is_read_of_the_version_that_was_looked_at(delta):
     assert "cursor" not in version.published.runs
     assert attempt.sink.load().published.runs["cursor"].token == 10
     with pytest.raises(TableMoved):
-        attempt.sink.commit(version, (), version.published.with_run("cursor", a_bar()), {}, "cursor")
+        attempt.sink.commit(version, a_bar(version, "cursor"))
 
 
-def a_bar():
-    return PublishedRun("run/p/1", 11, None, lasting=True)
+def a_bar(version, scope):
+    run = PublishedRun("run/p/1", 11, None, lasting=True)
+    return TableCommit(scope, version.published.with_run(scope, run))
 
 
 # -- several processes --
@@ -479,7 +480,7 @@ def bar_at_once(lake, options, start, scope):
     version = sink.load()
     start.wait()
     try:
-        sink.commit(version, (), version.published.with_run(str(scope), a_bar()), {}, str(scope))
+        sink.commit(version, a_bar(version, str(scope)))
     except TableMoved:
         return False
     return True

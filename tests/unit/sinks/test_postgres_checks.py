@@ -36,6 +36,7 @@ def test_a_table_that_runs_can_write_has_no_finding(database, monkeypatch):
         "": "ok",
         "schema airflow_eos": "ok",
         "fencing tokens": "ok",
+        "other writers": "ok",
         "staged rows": "warn",
     }
     assert checks["fencing tokens"].found == "readable; 1 consumer group, 0 runs"
@@ -43,6 +44,22 @@ def test_a_table_that_runs_can_write_has_no_finding(database, monkeypatch):
     assert f"of {RUN}" in checks["staged rows"].found
     sink.close()
     assert writer.staging not in checks_of(database.sink())["staged rows"].found
+
+
+def test_roles_that_could_make_a_run_count_as_published_are_named(database):
+    """By a right of their own, or of everybody."""
+    PostgresSink(database.sink(), "eos.p").load()
+    role = f"r{uuid.uuid4().hex[:8]}"
+    database.sql(f"CREATE ROLE {role}")
+    assert checks_of(database.sink())["other writers"].status == "ok"
+    try:
+        for grantee in (role, "PUBLIC"):
+            database.sql(f"GRANT UPDATE ON airflow_eos.published TO {grantee}")
+            check = checks_of(database.sink())["other writers"]
+            database.sql(f"REVOKE UPDATE ON airflow_eos.published FROM {grantee}")
+            assert (check.status, check.found) == ("warn", f"{role} may write airflow_eos.published, too")
+    finally:
+        database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_what_keeps_runs_from_writing_is_named(database, postgres_server):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.exceptions import EnvironmentMismatch, ProcessFailed, RecordRefused, SendError
+from airflow_eos.model.table import PublishedRun, PublishedRuns, TableCommit, TableReceipt
 from airflow_eos.sinks.postgres_sink import PostgresSink
 
 UTC = dt.timezone.utc
@@ -47,16 +48,19 @@ VALUES = [
 ]
 
 
+def publication(files):
+    """What publishes staged rows of a run."""
+    run = PublishedRun("k", 1, TableReceipt(0, 0, 0), lasting=True)
+    return TableCommit("s", PublishedRuns({"s": run}), tuple(files))
+
+
 def staged_and_published(database, rows, **sink):
     """Write rows through a writer and the statement of the sink; return the writer."""
     opened = PostgresSink(database.sink(**sink), "eos.columns")
     version = opened.load()
     writer = opened.writer(version, "a" * 20)
     files = writer.write(writer.columns(rows))
-    from airflow_eos.model.table import PublishedRun, PublishedRuns, TableReceipt
-
-    run = PublishedRun("k", 1, TableReceipt(0, 0, 0), lasting=True)
-    opened.commit(version, files, PublishedRuns({"s": run}), {}, "s")
+    opened.commit(version, publication(files))
     return writer
 
 
@@ -106,10 +110,7 @@ def test_what_is_left_out_takes_its_default(database):
         pa.table({"d": ["x"], "v": ["c"], 'Odd " name': pa.array([5], pa.int32())}),
     ]
     files = [file for batch in batches for file in writer.write(writer.columns(batch))]
-    from airflow_eos.model.table import PublishedRun, PublishedRuns, TableReceipt
-
-    run = PublishedRun("k", 1, TableReceipt(0, 0, 0), lasting=True)
-    receipt = opened.commit(version, files, PublishedRuns({"s": run}), {}, "s")
+    receipt = opened.commit(version, publication(files))
     assert (receipt.rows, receipt.files) == (3, 2)
     assert database.sql(f"SELECT * FROM {database.table} ORDER BY v") == [
         ["1", "1", "1", "a", "d", "A", "", ""],

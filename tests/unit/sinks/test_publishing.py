@@ -13,6 +13,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from airflow_eos.exceptions import OutcomeUnknown, RunFenced, TableChanged, TableReplaced, UnknownTable
 from airflow_eos.run import publishing
+from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks.opening import open_table
 from tests.support.publishing import PublishingAttempt
 
@@ -25,7 +26,7 @@ class Attempt(PublishingAttempt):
     def __init__(self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, **sink):
         super().__init__(open_table(lake.sink(**sink), PROPERTY), key, scope, token, lasting=lasting)
         rows = pa.table({"id": [token * 10, token * 10 + 1], "name": [key, key]})
-        writer = self.sink.writer(self.version, "test")
+        writer = self.sink.writer(self.version, file_label(key))
         self.files = writer.write(writer.columns(rows))
 
 

@@ -1,15 +1,33 @@
 from __future__ import annotations
 
+import logging
 import socket
+import threading
+import traceback
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from airflow_eos.exceptions import OutcomeUnknown, SendError
+from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, SendError, TableRefused
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.model.table import PublishedRun, TableCommit
+from airflow_eos.operations.table_checks import table_checks
+from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.sinks import postgres_session
+from airflow_eos.sinks.delta import DeltaSink
 from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos.sinks.redaction import redacted
+from tests.support.run_records import run_record
+from tests.unit.sinks import test_postgres_publishing
 from tests.unit.sinks.test_publishing import Attempt
+
+PASSWORD = "t0psecret"
+REPEATED = f"no route for password={PASSWORD}"
 
 
 @pytest.mark.parametrize(
@@ -81,3 +99,143 @@ def test_an_error_of_a_storage_is_told_without_the_properties(warehouse, monkeyp
     monkeypatch.setattr("pyiceberg.io.pyarrow._dataframe_to_data_files", refused)
     with pytest.raises(SendError, match=r"db\.t: a data file cannot be written: OSError: 403 for <s3\.k>"):
         writer.write(writer.columns(pa.table({"id": [1]})))
+
+
+def test_an_error_of_an_object_store_is_told_without_its_options(delta, monkeypatch):
+    """In the task that writes a data file; what Spark shows of a failed task is the whole traceback."""
+    options = {"aws_secret_access_key": PASSWORD}
+    sink = DeltaSink(DeltaTable(str(delta.folder), properties=options), "p")
+    writer = sink.writer(sink.load(), "label")
+
+    def refused(*_, **__):
+        raise OSError(f"403 for {PASSWORD}")
+
+    monkeypatch.setattr("pyarrow.parquet.write_table", refused)
+    with pytest.raises(
+        SendError, match="a data file cannot be written: OSError: 403 for <aws_secret"
+    ) as caught:
+        writer.write(writer.columns(pa.table({"id": [1]})))
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+# -- PostgreSQL: libpq and poolers repeat what they were given --
+
+
+@contextmanager
+def talkative_pooler():
+    """A port that refuses each client in PostgreSQL's protocol, and repeats the password."""
+    fields = b"SFATAL\0C08006\0M%s\0\0" % REPEATED.encode()
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    client.recv(4096)
+                    client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield {
+                "host": "127.0.0.1",
+                "port": str(listener.getsockname()[1]),
+                "user": "loader",
+                "dbname": "warehouse",
+                "sslmode": "disable",
+                "gssencmode": "disable",
+                "password": PASSWORD,
+            }
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def postgres_table(properties):
+    return PostgresTable("public.t", connection="warehouse", properties=properties)
+
+
+def told(caught, caplog):
+    """All that a task's log has of an error."""
+    return "".join(traceback.format_exception(caught.value)) + caplog.text
+
+
+def test_no_error_of_a_database_holds_the_password(caplog):
+    """Neither the error nor its cause; host and user stay."""
+    with talkative_pooler() as properties:
+        sink = PostgresSink(postgres_table(properties), "eos.p")
+        with pytest.raises(OutcomeUnknown, match=r"127\.0\.0\.1.*no route for password=<password>") as caught:
+            sink.load()
+    assert PASSWORD not in told(caught, caplog)
+
+
+def test_without_the_redaction_the_error_of_a_database_holds_the_password(monkeypatch):
+    """The counter-test: psycopg passes on what the pooler says."""
+    monkeypatch.setattr(postgres_session, "redacted", lambda text, _: text)
+    with talkative_pooler() as properties, pytest.raises(OutcomeUnknown, match=PASSWORD):
+        PostgresSink(postgres_table(properties), "eos.p").load()
+
+
+def test_what_a_statement_is_refused_with_does_not_hold_the_password(database, caplog):
+    """As a trigger that opens a connection of its own tells it."""
+    database.sql(
+        f"CREATE FUNCTION {database.schema}.f() RETURNS trigger LANGUAGE plpgsql AS "
+        f"'BEGIN RAISE EXCEPTION $${REPEATED}$$; END'; CREATE TRIGGER f BEFORE INSERT ON {database.table} "
+        f"FOR EACH ROW EXECUTE FUNCTION {database.schema}.f()"
+    )
+    properties = {**database.properties, "password": PASSWORD}
+    attempt = test_postgres_publishing.Attempt(database, properties=properties)
+    with pytest.raises(TableRefused, match="no route for password=<password>") as caught:
+        attempt.publish()
+    assert PASSWORD not in told(caught, caplog)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"dbname": f"postgresql://joe:{PASSWORD}@[host/db"}, {"password": PASSWORD, "port": f"5432 {PASSWORD}"}],
+    ids=["an address that cannot be read", "a password in another field"],
+)
+def test_what_libpq_cannot_read_is_not_repeated(properties, caplog):
+    """It shows the value that it stumbles over."""
+    with pytest.raises((ConfigurationError, OutcomeUnknown, TableRefused)) as caught:
+        PostgresSink(postgres_table(properties), "eos.p").load()
+    assert PASSWORD not in told(caught, caplog)
+
+
+def test_no_error_of_staging_and_publishing_holds_the_password(database, caplog, monkeypatch):
+    """The database is there for the look, and its pooler refuses what comes after."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("airflow_eos.run.publishing.MAX_LOOKS", 2)
+    attempt = test_postgres_publishing.Attempt(database)
+    rows = attempt.writer.columns(pa.table({"id": [1]}))
+    with talkative_pooler() as properties:
+        attempt.sink._sink = replace(attempt.sink._sink, properties=properties)
+        for call in (
+            lambda: attempt.sink.writer(attempt.version, "a" * 20),
+            lambda: replace(attempt.writer, properties=properties).write(rows),
+            lambda: attempt.commit(attempt.version, a_bar(attempt)),
+            attempt.publish,
+        ):
+            with pytest.raises(EosError) as caught:
+                call()
+            assert PASSWORD not in told(caught, caplog)
+        attempt.sink.close()
+    assert "staged rows were not dropped" in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+def a_bar(attempt):
+    run = PublishedRun("run/p/1", 11, None, lasting=True)
+    return TableCommit("cursor", attempt.version.published.with_run("cursor", run))
+
+
+def test_the_commands_do_not_show_the_password():
+    """Doctor and verify."""
+    details = {"sink": "postgres:warehouse/public.t", "uuid": "u", "snapshot": 1, "files": 1, "rows": 1}
+    with talkative_pooler() as properties:
+        table = postgres_table(properties)
+        checks = list(table_checks(table, dict))
+        finding = table_finding(run_record(details={"table": details}), lambda _: table, lambda: None)
+    assert "no route for password=<password>" in checks[-1].found
+    assert "no route for password=<password>" in finding.detail

@@ -19,7 +19,9 @@ from pyiceberg.manifest import (
 from pyiceberg.typedef import Record
 
 from airflow_eos.exceptions import RunFenced, TableRewritten
-from airflow_eos.run.replacing import earlier_rows
+from airflow_eos.model.table import EarlierRows
+from airflow_eos.run import publishing
+from airflow_eos.run.replacing import earlier_rows, file_label
 from airflow_eos.sinks import iceberg_rows
 from tests.support.run_records import run_record
 from tests.unit.sinks.test_publishing import Attempt, append, names
@@ -27,33 +29,37 @@ from tests.unit.sinks.test_publishing import Attempt, append, names
 OLD, NEW = "run/p/1", "run/p/1#1"
 
 
-def again(iceberg, *receipts, key=NEW, token=20, **options):
+def published(lake, key=OLD, **options):
+    """Publish a run; return what a reprocessing knows of its rows."""
+    return EarlierRows(Attempt(lake, key, **options).publish(), file_label(key))
+
+
+def again(lake, *earlier, key=NEW, token=20, **options):
     """An attempt at a reprocessing that replaces what earlier commits wrote."""
-    attempt = Attempt(iceberg, key, token, scope="again", lasting=False, **options)
-    attempt.claim = replace(attempt.claim, replaces=receipts)
-    attempt.sink.replace = attempt.watched(attempt.sink.replace)
+    attempt = Attempt(lake, key, token, scope="again", lasting=False, **options)
+    attempt.claim = replace(attempt.claim, replaces=earlier)
     return attempt
 
 
-def test_the_rows_of_the_earlier_run_are_replaced_in_one_commit(iceberg):
+def test_the_rows_of_the_earlier_run_are_replaced_in_one_commit(lake):
     """Rows of others, of the same keys too, stay; readers see the old rows or the new ones."""
-    append(iceberg)
-    earlier = Attempt(iceberg, OLD).publish()
-    append(iceberg)
-    before = len(iceberg.table.snapshots())
+    append(lake)
+    earlier = published(lake)
+    append(lake)
+    before = lake.commits()
 
-    again(iceberg, earlier).publish()
+    again(lake, earlier).publish()
 
-    assert names(iceberg) == {"foreign": 2, NEW: 2}
-    assert len(iceberg.table.snapshots()) == before + 1
+    assert names(lake) == {"foreign": 2, NEW: 2}
+    assert lake.commits() == before + 1
 
 
-def test_a_replacement_is_made_once_whatever_comes_between(iceberg):
+def test_a_replacement_is_made_once_whatever_comes_between(lake):
     """Another attempt, a foreign writer, a lost answer: the files to take out are looked for anew."""
-    earlier = Attempt(iceberg, OLD).publish()
-    first, second = again(iceberg, earlier), again(iceberg, earlier)
+    earlier = published(lake)
+    first, second = again(lake, earlier), again(lake, earlier)
     first.before_commit = second.publish
-    second.before_commit = lambda: append(iceberg)
+    second.before_commit = lambda: append(lake)
 
     def lost():
         raise ConnectionError("reset")
@@ -62,22 +68,22 @@ def test_a_replacement_is_made_once_whatever_comes_between(iceberg):
 
     first.publish()
 
-    assert names(iceberg) == {"foreign": 1, NEW: 2}
+    assert names(lake) == {"foreign": 1, NEW: 2}
 
 
-def test_a_reprocessing_without_rows_takes_the_earlier_ones_out(iceberg):
+def test_a_reprocessing_without_rows_takes_the_earlier_ones_out(lake):
     """The corrected function returns none."""
-    earlier = Attempt(iceberg, OLD).publish()
-    append(iceberg)
-    attempt = again(iceberg, earlier)
+    earlier = published(lake)
+    append(lake)
+    attempt = again(lake, earlier)
     receipt = attempt.publisher.publish(attempt.claim, ())
     assert (receipt.files, receipt.rows) == (0, 0)
-    assert names(iceberg) == {"foreign": 1}
+    assert names(lake) == {"foreign": 1}
 
 
 def test_rows_are_found_when_their_snapshot_is_expired(iceberg):
     """The manifests name it; they may have been rewritten, too."""
-    earlier = Attempt(iceberg, OLD).publish()
+    earlier = published(iceberg)
     append(iceberg)
     iceberg.table.maintenance.expire_snapshots().by_ids([earlier.snapshot]).commit()
     again(iceberg, earlier).publish()
@@ -86,11 +92,11 @@ def test_rows_are_found_when_their_snapshot_is_expired(iceberg):
 
 def test_files_of_another_partition_spec_are_replaced(iceberg):
     """The new rows lie in the partitions of the table as it is now."""
-    earlier = Attempt(iceberg, OLD).publish()
+    earlier = published(iceberg)
     with iceberg.table.update_spec() as update:
         update.add_identity("name")
     append(iceberg)
-    second = again(iceberg, earlier).publish()
+    second = EarlierRows(again(iceberg, earlier).publish(), file_label(NEW))
     assert names(iceberg) == {"foreign": 1, NEW: 2}
     again(iceberg, second, key="run/p/1#2", token=30).publish()
     assert names(iceberg) == {"foreign": 1, "run/p/1#2": 2}
@@ -101,7 +107,7 @@ def test_a_branch_is_replaced_on_its_own(iceberg):
     append(iceberg)
     table = iceberg.table
     table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
-    earlier = Attempt(iceberg, OLD, branch="audit").publish()
+    earlier = published(iceberg, branch="audit")
     again(iceberg, earlier, branch="audit").publish()
     assert names(iceberg, branch="audit") == {"foreign": 1, NEW: 2}
     assert names(iceberg) == {"foreign": 1}
@@ -186,7 +192,7 @@ CHANGES = {delete_a_row: {OLD: 1}, compact: {OLD: 2}, drop_rows: {}, delete_on_r
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_what_was_rewritten_is_not_replaced(iceberg, change, between):
     """Nothing is changed: the table has the snapshots that it had."""
-    earlier = Attempt(iceberg, OLD).publish()
+    earlier = published(iceberg)
     attempt = again(iceberg, earlier)
     if between:
         attempt.before_commit = lambda: change(iceberg)
@@ -201,7 +207,7 @@ def test_what_was_rewritten_is_not_replaced(iceberg, change, between):
 
 def test_without_the_comparison_deleted_rows_come_back(iceberg, monkeypatch):
     """The counter-test: what is left of the earlier rows is taken out, and all rows are appended."""
-    earlier = Attempt(iceberg, OLD).publish()
+    earlier = published(iceberg)
     compact(iceberg)
     monkeypatch.setattr(iceberg_rows, "files_as_added", lambda *_: [])
     again(iceberg, earlier).publish()
@@ -211,21 +217,21 @@ def test_without_the_comparison_deleted_rows_come_back(iceberg, monkeypatch):
 # -- zombies ----------------------------------------------------------------------------------------------
 
 
-def test_a_barred_replacement_takes_nothing_out(iceberg):
+def test_a_barred_replacement_takes_nothing_out(lake):
     """The bar is an empty append; the zombie that it bars neither appends nor removes."""
-    earlier = Attempt(iceberg, OLD).publish()
-    zombie, successor = again(iceberg, earlier), again(iceberg, earlier)
+    earlier = published(lake)
+    zombie, successor = again(lake, earlier), again(lake, earlier)
     zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
     with pytest.raises(RunFenced):
         zombie.publish()
-    assert names(iceberg) == {OLD: 2}
+    assert names(lake) == {OLD: 2}
 
 
-def test_of_two_reprocessings_the_later_one_stays(iceberg):
+def test_of_two_reprocessings_the_later_one_stays(lake):
     """The zombie of the first wakes when the second has replaced what the earlier run wrote."""
-    earlier = Attempt(iceberg, OLD).publish()
-    zombie = again(iceberg, earlier)
-    following = again(iceberg, earlier, key="run/p/1#1", token=40)
+    earlier = published(lake)
+    zombie = again(lake, earlier)
+    following = again(lake, earlier, key="run/p/1#1", token=40)
 
     def come_first():
         assert following.publisher.settle(zombie.claim) is None
@@ -234,7 +240,16 @@ def test_of_two_reprocessings_the_later_one_stays(iceberg):
     zombie.before_commit = come_first
     with pytest.raises(RunFenced):
         zombie.publish()
-    assert names(iceberg) == {NEW: 2}
+    assert names(lake) == {NEW: 2}
+
+
+def test_without_the_rule_of_bars_a_barred_replacement_removes_rows(lake, monkeypatch):
+    """The counter-test: nobody ever commits the reprocessing, and the rows are gone."""
+    earlier = published(lake)
+    attempt = again(lake, earlier)
+    monkeypatch.setattr(publishing, "rows_taken_out", lambda claim, _: claim.replaces)
+    assert attempt.publisher.settle(attempt.claim) is None
+    assert names(lake) == {}
 
 
 # -- which rows -------------------------------------------------------------------------------------------

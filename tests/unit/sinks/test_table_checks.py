@@ -161,7 +161,7 @@ def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg, warehouse):
     Path(path.removeprefix("file://")).unlink()
     finding = finding_of(warehouse, receipt)
     assert finding.outcome == "mismatch"
-    assert finding.detail.startswith("1 data file missing, as 00000-0-test-")
+    assert finding.detail.startswith(f"1 data file missing, as 00000-0-{keys.pruned_digest(RUN)}-")
 
 
 def test_a_table_that_cannot_be_read_is_not_compared(iceberg, warehouse):

@@ -133,7 +133,7 @@ def test_the_first_dead_letter_of_the_first_task_is_told():
         return (*batch(-2, seal, 0, records, topic=None, size=len(note)), note)
 
     rows = [(*row, None) for row in (own(0, 0, 0), own(1, 0, 0), own(2, 0, 0))]
-    rows += [dead(2, 5, b"src-2, offset 0: b"), dead(1, 1, b"src-1, offset 9: a")]
+    rows += [dead(2, 5, b'[["src", 2, 0, "b"]]'), dead(1, 1, b'[["src", 1, 9, "a"]]')]
     columns = zip(*[(0, *row) for row in rows], strict=True)
     arrays = [pa.array(values, kind) for values, kind in zip(columns, COUNTED.types, strict=True)]
     found = count_blocks(pa.Table.from_arrays(arrays, schema=COUNTED))

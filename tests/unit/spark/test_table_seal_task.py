@@ -56,6 +56,14 @@ def test_files_come_in_the_order_of_their_tasks():
         _files_of(blocks_of([*second, first[0]], 3))
 
 
+def test_a_trial_writes_nothing():
+    """The search for a record processes parts of a range many times: no file is left of any."""
+    writer = Writer(flush_bytes=1)
+    task = TableSealTask(ClientConfig.of({"bootstrap.servers": "b:1"}), writer, writes=False)
+    assert sealed_by(task, [batch(v=[1]), batch(v=[2])], 0) == []
+    assert writer.written == []
+
+
 def test_rows_of_different_columns_go_to_different_files():
     """A column that is left out is not there: its rows take the table's default."""
     writer = Writer()

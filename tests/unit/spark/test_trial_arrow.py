@@ -10,7 +10,7 @@ import pytest
 from airflow_eos import arrow_process
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed
 from airflow_eos.model.ranges import Interval, OffsetRange
-from airflow_eos.trial import SourceRecord, WrittenRecord, try_process
+from airflow_eos_testing.trial import SourceRecord, WrittenRecord, try_process
 from spark_apps.customers import process as hide_addresses
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.timezone.utc)

@@ -31,3 +31,18 @@ def test_a_port_in_use_is_not_offered(monkeypatch):
 
         with pytest.raises(EmbeddedKafkaError, match="Found only 0 of 1 free ports"):
             ports.free_ports(1)
+
+
+def test_a_port_is_free_at_once_when_its_server_is_gone():
+    """The server closed first: its connection waits in TIME_WAIT, which keeps no other server away."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((ports.HOST, 0))
+        server.listen()
+        number = server.getsockname()[1]
+        assert not ports.is_free(number)
+        with socket.create_connection((ports.HOST, number)) as client:
+            accepted, _ = server.accept()
+            accepted.close()
+            assert client.recv(1) == b""
+    assert ports.is_free(number)

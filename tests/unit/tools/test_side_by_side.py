@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.plugins.side_by_side import group_of
+from tests.plugins.side_by_side import dealt_out, group_of
 
 
 def test_a_file_is_a_group(tmp_path):
@@ -29,3 +29,22 @@ def test_each_search_of_the_protocol_may_run_anywhere(tmp_path):
     """They share no fixture, and their one file is many minutes long."""
     test = "tests/protocol/test_interleavings.py::test_law_1[twins]"
     assert group_of(tmp_path, test) == test
+
+
+def test_searches_are_dealt_out_between_groups_that_wait():
+    """As many behind each; no test is lost, and the others keep their order."""
+    others = ["b/1", "b/2", "c/1", "unit/1", "d/1", "unit/2"]
+    searches = [f"search/{number}" for number in range(4)]
+    order = dealt_out(searches, others, lambda test: test.partition("/")[0], ("b", "c", "d"))
+    assert order == [
+        "b/1",
+        "b/2",
+        *searches[:1],
+        "c/1",
+        *searches[1:2],
+        "unit/1",
+        "d/1",
+        *searches[2:],
+        "unit/2",
+    ]
+    assert dealt_out(searches, others[3:4], lambda test: test, ("b",)) == ["unit/1", *searches]

@@ -2,11 +2,11 @@
 
 ::
 
-    from airflow_eos.trial import SourceRecord, try_process
+    from airflow_eos_testing.trial import SourceRecord, try_process
 
     def test_large_orders_pass(spark):
         written = try_process(process, [SourceRecord(b'{"n": 7}', key=b"a")], spark=spark)
-        assert [one.value for one in written] == [b'{"n": 7}']
+        assert [record.value for record in written] == [b'{"n": 7}']
 
 What the function returns is checked by the sink contract of a run, columns and rows. What only a topic knows
 is not: whether it exists, its number of partitions, its largest record. Nothing is written anywhere.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -142,16 +143,19 @@ def _first(spec: RunSpec, wanted: OffsetRange, records: int) -> pa.Table | None:
     """Read the first records of a range, None where it has none."""
     import pyarrow as pa
 
-    from airflow_eos.spark.source import read_slice
+    from airflow_eos.spark.source import read_slices
     from airflow_eos.wire.client_config import ClientConfig
 
     batches: list[pa.RecordBatch] = []
-    for batch in read_slice(ClientConfig.of(spec.kafka), wanted):
-        batches.append(batch.slice(0, records - sum(one.num_rows for one in batches)))
-        if sum(one.num_rows for one in batches) >= records:
-            break
-    found = pa.Table.from_batches(batches) if batches else None
-    return found if found is not None and found.num_rows else None
+    left = records
+    with closing(read_slices(ClientConfig.of(spec.kafka), [wanted])) as slices:
+        for batch in next(slices)[1]:
+            batches.append(batch.slice(0, left))
+            left -= batches[-1].num_rows
+            if not left:
+                break
+    table = pa.Table.from_batches(batches) if batches else None
+    return table if table is not None and table.num_rows else None
 
 
 def _parts(records: Sequence[SourceRecord], source_topics: Sequence[str]) -> list[pa.Table]:

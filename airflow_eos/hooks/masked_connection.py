@@ -1,0 +1,36 @@
+"""Looks an Airflow connection up, and masks in logs what is secret of it: the one way of all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_eos.compat import AirflowNotFoundException
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.sink_table import secrets_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+
+def masked_properties(
+    conn_id: str, read: Callable[[Connection], dict[str, str]], *, named_by: str, advice: str
+) -> dict[str, str]:
+    """Return the properties of a connection. Secrets are masked in logs.
+
+    :param read: returns what the fields and extras of a connection mean.
+    :param named_by: the parameter that names the connection, for messages.
+    :param advice: what to do where there is no such connection.
+    :raises ConfigurationError: there is none.
+    """
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(f"{named_by} names a connection that does not exist: {advice}") from error
+    properties = read(connection)
+    for value in secrets_of(properties).values():
+        mask_secret(value)
+    return properties

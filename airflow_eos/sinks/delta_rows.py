@@ -1,0 +1,84 @@
+"""Finds the data files that a run added to a Delta Lake table, where all of them are as they were added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_eos.exceptions import TableRewritten, UnknownTable
+from airflow_eos.sinks.delta_files import partition_texts
+
+if TYPE_CHECKING:
+    import deltalake
+
+    from airflow_eos.model.table import EarlierRows
+
+_APPEND_ONLY = "delta.appendOnly"
+_DELETION_VECTORS = "deletionVectors"
+
+
+def files_as_added(
+    table: deltalake.DeltaTable, replaces: Sequence[EarlierRows], name: str
+) -> list[dict[str, Any]]:
+    """Return path, size and partition values of the live data files that earlier commits of a run added.
+
+    A data file never changes, and the names of a run's begin with a digest of its key, also when the log no
+    longer has its commit. ``OPTIMIZE``, and an update or delete of rows, put other files in their place, or
+    leave them with a deletion vector.
+
+    :param name: of the table, for messages.
+    :raises TableRewritten: not all of the files are there, or rows of them are deleted.
+    :raises UnknownTable: the table lets no file be removed.
+    """
+    if not replaces:
+        return []
+    if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
+        raise UnknownTable(
+            f"{name} has {_APPEND_ONLY}=true, so that no rows can be replaced; unset the property, or use "
+            "DeltaTable(reprocess='append')"
+        )
+    files = live_files(table)
+    removed: list[dict[str, Any]] = []
+    for earlier in replaces:
+        of_run = [file for file in files if file["path"].startswith(f"{earlier.label}-")]
+        rows = sum(file.pop("rows") for file in of_run)
+        receipt = earlier.receipt
+        if (len(of_run), rows) != (receipt.files, receipt.rows):
+            raise TableRewritten(
+                f"{name}: of the {receipt.files} data files ({receipt.rows} rows) that version "
+                f"{earlier.snapshot} added, {len(of_run)} ({rows} rows) are in the table as they were: "
+                "OPTIMIZE, or a delete or update of rows, has rewritten the others. Nothing was replaced; "
+                "delete the run's rows by yourself and use DeltaTable(reprocess='append')"
+            )
+        removed += of_run
+    return removed
+
+
+def live_files(table: deltalake.DeltaTable) -> list[dict[str, Any]]:
+    """Return path, size, rows and partition values, as the log has them, of the data files of a version.
+
+    Of a file with a deletion vector, which is not as it was added, the rows are 0.
+    """
+    actions = pa.table(table.get_add_actions())
+    touched: set[str] = set()
+    if _DELETION_VECTORS in _reader_features(table):
+        paths = pa.table(table.deletion_vectors())["filepath"].to_pylist()
+        touched = {path.rpartition("/")[2] for path in paths}
+    columns = {"path": actions["path"], "size": actions["size_bytes"], "rows": actions["num_records"]}
+    files = pa.table(columns).to_pylist()
+    partitions = table.metadata().partition_columns
+    values = {
+        partition: partition_texts(pa.chunked_array(actions["partition"].combine_chunks().field(partition)))
+        for partition in partitions
+    }
+    for number, file in enumerate(files):
+        file["partition_values"] = {partition: column[number].as_py() for partition, column in values.items()}
+        if file["path"].rpartition("/")[2] in touched:
+            file["rows"] = 0
+    return files
+
+
+def _reader_features(table: deltalake.DeltaTable) -> Sequence[str]:
+    return table.protocol().reader_features or ()

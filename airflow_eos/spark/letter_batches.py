@@ -1,0 +1,133 @@
+"""Dead letters of a run whose sink is a table: made and sent by the driver, in the transaction of the run.
+
+That transaction comes after the table's commit, and the executors that processed the records may be gone by
+then. So the INTENT names the records, and whoever commits the run reads them again and makes the letters:
+the run itself, or the attempt that finds its rows in the table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_eos.model.output import SealedManifest, SealedTarget
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.spark.arrow_contract import sink_rows
+from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
+from airflow_eos.spark.placement import OwnerLayout
+from airflow_eos.spark.seal_task import SealTask
+from airflow_eos.spark.source import arrow_schema, read_slices
+from airflow_eos.spark.targets import describe_targets
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.produce import send_partitions
+
+if TYPE_CHECKING:
+    from airflow_eos.model.dead_letter import DueLetters, FailingRecord
+    from airflow_eos.model.kafka import ProducerIdentity
+    from airflow_eos.model.output import PartitionReceipt
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.wire.client_config import ClientConfig
+
+LOST = "record"
+"""What a dead letter says that it lacks (:data:`~airflow_eos.spark.dead_letters.CUT`): all of its record."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetterBatches:
+    """Implements ``airflow_eos.ports.Sealed``; the batches are in this process.
+
+    :param batches: (record count, sealed batch) by target partition, in order.
+    """
+
+    manifest: SealedManifest
+    batches: Mapping[TopicPartition, Sequence[tuple[int, bytes]]] = field(repr=False)
+
+
+def seal_letters(config: ClientConfig, compression: str, due: DueLetters) -> LetterBatches:
+    """Read records again and make dead letters of them.
+
+    Of a record that its topic no longer has, the letter has place and error alone.
+
+    :raises UnknownTopic: the topic of dead letters is gone, or a source topic.
+    :raises EosError: the records cannot be read now; a retry reads them.
+    """
+    with BrokerConnections(config) as connections:
+        target = describe_targets(connections, [due.topic])[due.topic]
+        places = sorted({record.range.topic_partition for record in due.records})
+        starts = list_offsets(connections, places, "earliest")
+    task = SealTask(config, OwnerLayout(1), {due.topic: target}, due.topic, compression)
+    letters = DeadLetters(
+        DeadLetterRule(due.topic, len(due.records)),
+        _not_called,
+        target=target,
+        fits=lambda letter: task.fits(letter, target),
+    )
+    kept = [record for record in due.records if record.offset >= starts[record.range.topic_partition]]
+    read = _read(config, kept)
+    for record in due.records:
+        if record in read:
+            letters.keep(read[record], record.error)
+        else:
+            letters.keep(_without_content(record), record.error, lacks=[LOST])
+    rows = sink_rows(letters.batch(), None, ())
+    batches: defaultdict[TopicPartition, list[tuple[int, bytes]]] = defaultdict(list)
+    for sealed in () if rows is None else task.seal(iter(rows.to_batches()), 0, 0):
+        for row in sealed.to_pylist():
+            if row["batch"] is not None:
+                batches[TopicPartition(row["topic"], row["partition"])].append((row["records"], row["batch"]))
+    targets = tuple(
+        SealedTarget(
+            place.topic,
+            place.partition,
+            records=sum(count for count, _ in of_place),
+            batches=len(of_place),
+            size=sum(len(data) for _, data in of_place),
+        )
+        for place, of_place in sorted(batches.items())
+    )
+    return LetterBatches(SealedManifest(targets, dead_letters=len(due.records)), dict(batches))
+
+
+def send_letters(
+    spec: RunSpec, letters: LetterBatches, identity: ProducerIdentity, timeout: float
+) -> Sequence[PartitionReceipt]:
+    """Write them under a producer's identity; errors and receipts as of ``send_partitions``."""
+    from airflow_eos.wire.client_config import ClientConfig
+
+    with BrokerConnections(ClientConfig.of(spec.kafka)) as connections:
+        return send_partitions(
+            connections,
+            identity,
+            letters.batches,
+            delivery_timeout=spec.delivery_timeout.total_seconds(),
+            timeout=timeout,
+        )
+
+
+def _read(config: ClientConfig, records: Sequence[FailingRecord]) -> dict[FailingRecord, pa.RecordBatch]:
+    read: dict[FailingRecord, pa.RecordBatch] = {}
+    for place, batches in read_slices(config, [record.range for record in records]):
+        for batch in batches:
+            if batch.num_rows:  # compaction may have removed it
+                read[records[place]] = batch
+    return read
+
+
+def _without_content(record: FailingRecord) -> pa.RecordBatch:
+    row = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": int(time.time()) * 1_000_000,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=arrow_schema())
+
+
+def _not_called(_: pa.RecordBatch) -> None:
+    raise AssertionError("the records were processed before")

@@ -1,0 +1,182 @@
+"""What many pipelines on one worker cost while they have nothing to read: a run a minute each.
+
+The runs of a minute are spread over it, as those of a scheduler are. Threads stand for the slots of the
+worker; no Spark and no Airflow is part of it. A proxy in front of the broker counts the requests of a few
+runs, librdkafka's among them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafka.protocol.api_key import ApiKey
+
+from airflow_eos.engine.run import RunAttempt
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos_testing.faults.proxy import KafkaProxy
+from benchmarks.broker import benchmark_broker
+from benchmarks.processes import cpu_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_eos_testing import EmbeddedKafka
+
+MINUTE = 60.0
+SLOTS = 16
+"""Runs at once, as Airflow's default for a Celery worker."""
+_COUNTED = 20
+_ESTABLISHED = "01"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the runs of one minute cost.
+
+    :param pipelines: each with one run.
+    :param seconds: from the first start to the last end.
+    :param median_seconds: of a run.
+    :param slowest_seconds: of a run.
+    :param worker_cpu_seconds: of a run, in the worker.
+    :param broker_cpu_seconds: of a run, in the broker.
+    :param connections: to the broker at once, at most.
+    :param requests: of a run by kind, its clients' included.
+    """
+
+    pipelines: int
+    seconds: float
+    median_seconds: float
+    slowest_seconds: float
+    worker_cpu_seconds: float
+    broker_cpu_seconds: float
+    connections: int
+    requests: Mapping[str, float]
+
+
+def pipelines(out: Path, rounds: int, most: int) -> int:
+    """Measure a minute per round behind one that makes cursors; print medians.
+
+    :param most: number of pipelines.
+    """
+    with benchmark_broker() as kafka:
+        for number in range(most):
+            kafka.create_topic(f"source-{number}", partitions=3)
+        _minute(kafka, most, "first")
+        requests = _requests(kafka, most)
+        loads = [_minute(kafka, most, f"round {number}", requests) for number in range(rounds)]
+    (out / "pipelines.json").write_text(json.dumps([asdict(load) for load in loads], indent=2) + "\n")
+    middle = {
+        name: statistics.median(getattr(load, name) for load in loads)
+        for name in (
+            "seconds",
+            "median_seconds",
+            "slowest_seconds",
+            "worker_cpu_seconds",
+            "broker_cpu_seconds",
+        )
+    }
+    kinds = ", ".join(f"{number:g} {kind}" for kind, number in requests.items())
+    print(f"pipelines: {most} runs a minute without records, {middle['median_seconds']:.2f} s each")
+    for name in ("worker", "broker"):
+        cpu = middle[f"{name}_cpu_seconds"]
+        print(f"pipelines: CPU in the {name}: {1000 * cpu:.0f} ms a run, {cpu * most / MINUTE:.2f} cores")
+    print(f"pipelines: at most {max(load.connections for load in loads)} connections at once")
+    print(f"pipelines: {sum(requests.values()):g} requests a run: {kinds}")
+    return 0
+
+
+def _minute(
+    kafka: EmbeddedKafka, count: int, run_id: str, requests: Mapping[str, float] | None = None
+) -> Load:
+    """Start a run of each pipeline, spread over a minute, and wait for all."""
+    seconds: list[float] = []
+    config = kafka.client_config()
+
+    def run(number: int) -> None:
+        began = time.perf_counter()
+        _run(config, number, run_id)
+        seconds.append(time.perf_counter() - began)
+
+    broker = kafka.brokers[0].pid or 0
+    cpu = time.process_time(), cpu_seconds(broker)
+    began = time.perf_counter()
+    with _most_connections(kafka.bootstrap_servers) as connections, ThreadPoolExecutor(SLOTS) as slots:
+        runs = []
+        for number in range(count):
+            time.sleep(max(0.0, began + number * MINUTE / count - time.perf_counter()))
+            runs.append(slots.submit(run, number))
+        for ended in runs:
+            ended.result()
+    return Load(
+        pipelines=count,
+        seconds=time.perf_counter() - began,
+        median_seconds=statistics.median(seconds),
+        slowest_seconds=max(seconds),
+        worker_cpu_seconds=(time.process_time() - cpu[0]) / count,
+        broker_cpu_seconds=(cpu_seconds(broker) - cpu[1]) / count,
+        connections=connections[0],
+        requests=requests or {},
+    )
+
+
+def _requests(kafka: EmbeddedKafka, count: int) -> dict[str, float]:
+    """Return the requests of a run by kind, the mean of a few pipelines."""
+    with KafkaProxy(kafka.bootstrap_servers) as proxy:
+        config = proxy.client_config(kafka.client_config())
+        numbers = range(min(count, _COUNTED))
+        for number in numbers:
+            _run(config, number, "counted")
+        totals = Counter({api: proxy.seen(api) for api in ApiKey.__members__})
+    return {api: total / len(numbers) for api, total in totals.most_common() if total}
+
+
+def _run(config: Mapping[str, str], number: int, run_id: str) -> None:
+    spec = RunSpec(
+        kafka=config,
+        pipeline=f"pipeline-{number}",
+        run_id=run_id,
+        source_topics=(f"source-{number}",),
+        group_id=f"group-{number}",
+        prefix="pipelines",
+        ledger=LedgerSettings(replication_factor=1, create=True),
+    )
+    record = RunAttempt(_no_spark, spec, lambda df: df).execute()
+    if record.records_read:
+        raise AssertionError(f"{record.records_read} records were read from an empty topic")
+
+
+def _no_spark() -> None:
+    raise AssertionError("a run without records started Spark")
+
+
+@contextmanager
+def _most_connections(bootstrap_servers: str) -> Iterator[list[int]]:
+    """Yield the largest number of connections to a port so far, as the only item of a list."""
+    port = int(bootstrap_servers.rpartition(":")[2])
+    most, ended = [0], threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(0.1):
+            most[0] = max(most[0], _connections_to(port))
+
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        sampler.join()
+
+
+def _connections_to(port: int) -> int:
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[2].endswith(f":{port:04X}") and row[3] == _ESTABLISHED for row in rows)

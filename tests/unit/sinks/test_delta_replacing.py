@@ -1,0 +1,137 @@
+"""What a reprocessing replaces in a Delta Lake table: the files that the run added, or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from airflow_eos.exceptions import TableRewritten, UnknownTable
+from tests.support.lakes import DeltaLake
+from tests.unit.sinks.test_publishing import append, names
+from tests.unit.sinks.test_replacing import NEW, OLD, again, published
+
+
+def delete_a_row(lake):
+    """Copy on write: the file is written anew without the row."""
+    lake.table.delete("id = 100")
+
+
+def update_a_row(lake):
+    """As a delete."""
+    lake.table.update(new_values={"name": "other"}, predicate="id = 100")
+
+
+def compact(lake):
+    """All rows are in one new file."""
+    append(lake)
+    lake.table.optimize.compact()
+
+
+def drop_rows(lake):
+    """A delete of whole files."""
+    lake.table.delete(f"name = '{OLD}'")
+
+
+CHANGES = {
+    delete_a_row: {OLD: 1},
+    update_a_row: {OLD: 1, "other": 1},
+    compact: {OLD: 2, "foreign": 1},
+    drop_rows: {},
+}
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["before", "between look and commit"])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_what_was_rewritten_is_not_replaced(delta, change, between):
+    """Nothing is changed: the table has the rows that it had."""
+    earlier = published(delta)
+    attempt = again(delta, earlier)
+    if between:
+        attempt.before_commit = lambda: change(delta)
+    else:
+        change(delta)
+        with pytest.raises(TableRewritten):
+            attempt.sink.refuse_rewritten(attempt.sink.load(), [earlier])
+    with pytest.raises(TableRewritten, match="Nothing was replaced"):
+        attempt.publish()
+    assert sorted(names_of_scan(delta).items()) == sorted(CHANGES[change].items())
+
+
+def names_of_scan(lake):
+    rows = lake.scan()["name"].to_pylist()
+    return {name: rows.count(name) for name in rows}
+
+
+def test_without_the_comparison_deleted_rows_come_back(delta, monkeypatch):
+    """The counter-test: what is left of the earlier rows stays, and all rows are appended."""
+    earlier = published(delta)
+    compact(delta)
+    monkeypatch.setattr("airflow_eos.sinks.delta.files_as_added", lambda *_: [])
+    again(delta, earlier).publish()
+    assert names_of_scan(delta) == {OLD: 2, "foreign": 1, NEW: 2}
+
+
+def test_rows_are_found_when_the_log_was_cleaned_up(delta):
+    """No entry says any more which version added the files."""
+    earlier = published(delta)
+    append(delta)
+    for entry in (delta.folder / "_delta_log").glob("*.json"):
+        os.utime(entry, (0, 0))
+    delta.table.create_checkpoint()
+    delta.table.cleanup_metadata()
+    again(delta, earlier).publish()
+    assert names_of_scan(delta) == {"foreign": 1, NEW: 2}
+
+
+def test_files_of_a_restored_version_are_as_they_were_added(delta):
+    """They are live again under their names."""
+    earlier = published(delta)
+    version = delta.table.version()
+    drop_rows(delta)
+    delta.table.restore(version)
+    again(delta, earlier).publish()
+    assert names_of_scan(delta) == {NEW: 2}
+
+
+def test_a_file_with_a_deletion_vector_is_not_as_it_was_added(delta, monkeypatch):
+    """The file is there, and rows of it are not."""
+    earlier = published(delta)
+    (file,) = delta.added()
+    uri = f"file://{delta.folder}/{file['path']}"
+    monkeypatch.setattr("airflow_eos.sinks.delta_rows._reader_features", lambda _: ["deletionVectors"])
+    vectors = pa.table({"filepath": [uri], "selection_vector": [[False, True]]})
+    monkeypatch.setattr(deltalake.DeltaTable, "deletion_vectors", lambda _: vectors)
+    with pytest.raises(TableRewritten, match=r"1 \(0 rows\) are in the table as they were"):
+        again(delta, earlier).publish()
+
+
+def test_an_append_only_table_is_refused(delta):
+    """Before anything is read, and by name."""
+    earlier = published(delta)
+    attempt = again(delta, earlier)
+    delta.table.alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(UnknownTable, match="appendOnly"):
+        attempt.sink.refuse_rewritten(attempt.sink.load(), [earlier])
+    with pytest.raises(UnknownTable, match="appendOnly"):
+        attempt.publish()
+    assert names(delta) == {OLD: 2}
+
+
+def test_what_is_removed_names_size_and_partition(tmp_path):
+    """Readers of the change data feed need them; values are as the log had them when the file was added."""
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
+    partitioned = DeltaLake(tmp_path, schema, partition_by=["day", "name"])
+    earlier = published(partitioned)
+    added = {file["path"]: file for file in partitioned.added()}
+    again(partitioned, earlier).publish()
+    newest = max((partitioned.folder / "_delta_log").glob("*.json")).read_text()
+    removed = [json.loads(line)["remove"] for line in newest.splitlines() if "remove" in line]
+    assert {file["path"] for file in removed} == set(added)
+    for file in removed:
+        assert file["partitionValues"] == added[file["path"]]["partitionValues"]
+        assert file["size"] == added[file["path"]]["size"]
+        assert file["dataChange"]

@@ -1,0 +1,200 @@
+"""What a reprocessing replaces in a PostgreSQL table: the rows of the run's transaction, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, RunFenced, TableRewritten
+from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.model.table import EarlierRows
+from airflow_eos.run.replacing import file_label
+from airflow_eos.sinks import postgres_sink, postgres_written
+from airflow_eos.sinks.postgres_catalog import find_target
+from tests.support.postgres_tables import Database
+from tests.unit.sinks.test_postgres_publishing import Attempt
+
+OLD, NEW = "run/p/1", "run/p/1#1"
+
+
+def published(database, run=OLD, **options):
+    """Publish a run; return what a reprocessing knows of its rows."""
+    return EarlierRows(Attempt(database, run, **options).publish(), file_label(run))
+
+
+def again(database, *earlier, token=20, **options):
+    """An attempt at a reprocessing that replaces what earlier transactions wrote."""
+    attempt = Attempt(database, NEW, token, scope="again", lasting=False, reprocess="replace", **options)
+    attempt.claim = replace(attempt.claim, replaces=earlier)
+    return attempt
+
+
+def insert(database, name="foreign"):
+    """A writer that knows nothing of us."""
+    database.sql(f"INSERT INTO {database.table} VALUES (1, '{name}')")
+
+
+def test_the_rows_of_the_earlier_run_are_replaced_in_one_transaction(database):
+    """Rows of others stay; a reader sees the old rows or the new ones."""
+    insert(database)
+    earlier = published(database)
+    insert(database)
+    attempt = again(database, earlier)
+    with psycopg.connect(**database.properties) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        count = f"SELECT count(*) FROM {database.table} WHERE name LIKE 'run/%'"
+        before = reader.execute(count).fetchone()
+        attempt.publish()
+        assert reader.execute(count).fetchone() == before == (2,)
+    assert database.counts() == {"foreign": 2, NEW: 2}
+
+
+def test_rounds_are_replaced_together_and_a_reprocessing_without_rows_takes_them_out(database):
+    """Several transactions wrote them; nothing is staged."""
+    rounds = [published(database, token=10), published(database, f"{OLD}/2", token=12)]
+    attempt = again(database, *rounds)
+    receipt = attempt.publisher.publish(attempt.claim, ())
+    assert (receipt.files, receipt.rows) == (0, 0)
+    assert database.counts() == {}
+
+
+def test_a_replacement_is_made_once_whatever_comes_between(database):
+    """Another attempt, and an answer that is lost."""
+    earlier = published(database)
+    first, second = again(database, earlier), again(database, earlier)
+    first.before_commit = second.publish
+
+    def lost():
+        raise psycopg.OperationalError("reset")
+
+    second.after_commit = lost
+    first.publish()
+    assert database.counts() == {NEW: 2}
+
+
+def test_rows_of_a_partitioned_table_are_replaced(postgres_server):
+    """They lie in several tables."""
+    partitioned = Database(postgres_server)
+    partitioned.sql(
+        f"CREATE SCHEMA {partitioned.schema}; "
+        f"CREATE TABLE {partitioned.table} (id bigint, name text) PARTITION BY HASH (id)"
+    )
+    for part in range(2):
+        partitioned.sql(
+            f"CREATE TABLE {partitioned.schema}.t{part} PARTITION OF {partitioned.table} "
+            f"FOR VALUES WITH (MODULUS 2, REMAINDER {part})"
+        )
+    rows = {"id": list(range(20)), "name": [OLD] * 20}
+    again(partitioned, published(partitioned, rows=rows)).publish()
+    assert partitioned.counts() == {NEW: 2}
+
+
+def test_rows_are_told_after_a_vacuum_that_freezes_and_rewrites(database):
+    """The number stays with a row when it is frozen."""
+    earlier = published(database)
+    database.sql(f"VACUUM (FULL, FREEZE) {database.table}")
+    again(database, earlier).publish()
+    assert database.counts() == {NEW: 2}
+
+
+CHANGES = {
+    "a row is deleted": ("DELETE FROM {} WHERE id = 100", {OLD: 1}),
+    "a row is updated": ("UPDATE {} SET name = 'other' WHERE id = 100", {OLD: 1, "other": 1}),
+    "a row is updated with its own value": ("UPDATE {} SET id = id WHERE id = 100", {OLD: 2}),
+    "all rows are deleted": ("DELETE FROM {}", {}),
+    "the table is written anew": ("ALTER TABLE {} ALTER id TYPE numeric", {OLD: 2}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_changed_is_not_replaced(database, change):
+    """Refused before anything is read, and nothing is changed."""
+    statement, left = CHANGES[change]
+    earlier = published(database)
+    database.sql(statement.format(database.table))
+    attempt = again(database, earlier)
+    with pytest.raises(TableRewritten, match="of the 2 rows"):
+        attempt.sink.refuse_rewritten(attempt.version, [earlier])
+    with pytest.raises(TableRewritten, match="Nothing was replaced"):
+        attempt.publish()
+    assert database.counts() == left
+
+
+@pytest.mark.parametrize("change", ["a row is deleted", "a row is updated"])
+def test_what_changes_between_look_and_commit_is_not_replaced(database, change):
+    """The transaction counts what it deletes."""
+    statement, left = CHANGES[change]
+    earlier = published(database)
+    attempt = again(database, earlier)
+    attempt.sink.refuse_rewritten(attempt.version, [earlier])
+    attempt.before_commit = lambda: database.sql(statement.format(database.table))
+    with pytest.raises(TableRewritten, match="Nothing was replaced"):
+        attempt.publish()
+    assert database.counts() == left
+
+
+def test_without_the_count_changed_rows_stay_beside_the_new_ones(database, monkeypatch):
+    """The counter-test."""
+    earlier = published(database)
+    database.sql(CHANGES["a row is updated"][0].format(database.table))
+    monkeypatch.setattr(postgres_sink, "refuse_rewritten", lambda *_, **__: None)
+    again(database, earlier).publish()
+    assert database.counts() == {OLD: 1, "other": 1, NEW: 2}
+
+
+def test_a_number_that_may_have_been_used_again_is_not_believed(database, monkeypatch):
+    """Rows have the lower 32 bits: 4 billion transactions later another one has the same."""
+    earlier = published(database)
+    attempt = again(database, earlier)
+    later = earlier.snapshot + (1 << 32)
+    monkeypatch.setattr(postgres_written, "_NEXT", f"SELECT {later}::bigint")
+    with pytest.raises(TableRewritten, match="used again"):
+        attempt.publish()
+    assert database.counts() == {OLD: 2}
+
+
+def test_a_row_that_refers_to_the_earlier_ones_refuses_the_run(database):
+    """As any delete; nothing is changed."""
+    database.sql(
+        f"ALTER TABLE {database.table} ADD PRIMARY KEY (id); "
+        f"CREATE TABLE {database.schema}.u (id bigint REFERENCES {database.table})"
+    )
+    earlier = published(database)
+    database.sql(f"INSERT INTO {database.schema}.u VALUES (100)")
+    with pytest.raises(Exception, match="u_id_fkey"):
+        again(database, earlier).publish()
+    assert database.counts() == {OLD: 2}
+
+
+def test_a_barred_replacement_takes_nothing_out(database):
+    """The zombie that is barred neither inserts nor deletes."""
+    earlier = published(database)
+    zombie, successor = again(database, earlier), again(database, earlier)
+    zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
+    with pytest.raises(RunFenced):
+        zombie.publish()
+    assert database.counts() == {OLD: 2}
+
+
+def test_a_role_that_may_not_delete_is_refused(database):
+    """With the grant that it lacks, before anything is read."""
+    role = f"r{database.schema}"
+    database.sql(
+        f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {database.schema} TO {role}; "
+        f"GRANT SELECT, INSERT ON {database.table} TO {role}"
+    )
+    sink = database.sink(reprocess="replace")
+    with psycopg.connect(**database.properties) as connection:
+        connection.execute(f"SET ROLE {role}")
+        with pytest.raises(AuthorizationFailed, match=f"GRANT SELECT, INSERT, DELETE ON {database.table}"):
+            find_target(connection, sink)
+
+
+def test_rows_that_were_updated_by_key_cannot_be_replaced():
+    """Refused where it is written."""
+    with pytest.raises(ConfigurationError, match="a reprocessing updates the rows by key"):
+        PostgresTable("public.t", mode="upsert", key=["id"], reprocess="replace")
+    with pytest.raises(ConfigurationError, match="reprocess"):
+        PostgresTable("public.t", reprocess="replac")
