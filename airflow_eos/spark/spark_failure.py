@@ -18,6 +18,7 @@ SPARK_EXCEPTION = "org.apache.spark.SparkException"
 _MOST_CAUSES = 20
 
 _CLIENTS = ("pyspark.", "py4j.")
+_CAPTURED = "pyspark.errors.exceptions.captured"
 _CONNECT = ("pyspark.errors.exceptions.connect", "pyspark.errors.exceptions.base", "pyspark.sql.connect.")
 
 _LOST_CLASSES = frozenset(
@@ -197,11 +198,12 @@ def _of_jvm(origin: Any) -> Iterator[JavaError]:
 
 
 def _of_client(error: BaseException) -> list[JavaError]:
+    text = str(error)
+    # PySpark 4.0 raises it without the exception of the JVM in a classic session, too.
+    if type(error).__name__ == "PythonException" and module_of(error).startswith((_CAPTURED, *_CONNECT)):
+        return [JavaError(PYTHON_EXCEPTION, None, text)]
     if not module_of(error).startswith(_CONNECT):
         return []
-    text = str(error)
-    if type(error).__name__ == "PythonException":
-        return [JavaError(PYTHON_EXCEPTION, None, text)]
     condition = _condition_of(error)
     unknown = _UNKNOWN.match(text)
     if unknown is not None:

@@ -82,6 +82,17 @@ def python_error(traceback_text):
     return connect.PythonException(traceback_text)
 
 
+class PythonException(Exception):
+    """What a classic session of PySpark 4.0 raises: it leaves the exception of the JVM out."""
+
+    __module__ = "pyspark.errors.exceptions.captured"
+
+
+PYTHON_ERRORS = pytest.mark.parametrize(
+    "python_error", [python_error, PythonException], ids=["connect", "4.0"]
+)
+
+
 KINDS = pytest.mark.parametrize("spark_error", [classic, on_connect], ids=["classic", "connect"])
 STAGE = (
     "Job aborted due to stage failure: Task 0 in stage 17.0 failed 4 times, most recent failure: Lost task "
@@ -181,7 +192,8 @@ def test_a_mark_does_not_show_its_nonce():
     assert MARK.nonce not in repr(MARK)
 
 
-def test_a_python_error_in_a_task_becomes_its_last_line_and_the_authors_line_of_code():
+@PYTHON_ERRORS
+def test_a_python_error_in_a_task_becomes_its_last_line_and_the_authors_line_of_code(python_error):
     """Two hundred lines of stack become one that helps."""
     line = root_cause(python_error(TRACEBACK))
     assert line == "ValueError: cannot parse record 77 (/home/me/dags/flights.py, line 43, in parse)"
@@ -231,7 +243,8 @@ def test_a_lost_task_is_described_by_its_reason(spark_error):
     assert root_cause(error) == "java.lang.IllegalStateException: disk gone"
 
 
-def test_a_failing_transform_is_the_process_functions_fault():
+@PYTHON_ERRORS
+def test_a_failing_transform_is_the_process_functions_fault(python_error):
     """Anything without a mark came from the author's code."""
     error = process_error(python_error(TRACEBACK), MARK)
     assert type(error) is ProcessFailed
