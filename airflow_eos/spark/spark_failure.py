@@ -199,7 +199,7 @@ def _of_jvm(origin: Any) -> Iterator[JavaError]:
 
 def _of_client(error: BaseException) -> list[JavaError]:
     text = str(error)
-    # PySpark 4.0 raises it without the exception of the JVM in a classic session, too.
+    # PySpark 4.0 and 4.1 raise it without the exception of the JVM in a classic session, too.
     if type(error).__name__ == "PythonException" and module_of(error).startswith((_CAPTURED, *_CONNECT)):
         return [JavaError(PYTHON_EXCEPTION, None, text)]
     if not module_of(error).startswith(_CONNECT):

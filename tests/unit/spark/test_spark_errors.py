@@ -83,7 +83,7 @@ def python_error(traceback_text):
 
 
 class PythonException(Exception):
-    """What a classic session of PySpark 4.0 raises: it leaves the exception of the JVM out."""
+    """What a classic session of PySpark 4.0 and 4.1 raises: it leaves the exception of the JVM out."""
 
     __module__ = "pyspark.errors.exceptions.captured"
 
