@@ -410,3 +410,6 @@ class TableSink(Protocol):
         :raises UnknownTable: the table lets no rows be taken out.
         :raises AuthorizationFailed: these credentials do not.
         """
+
+    def close(self) -> None:
+        """Give up connections; a second call does nothing."""

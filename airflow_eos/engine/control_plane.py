@@ -82,7 +82,7 @@ class ControlPlane(Closeable):
 
     def close(self) -> None:
         """Close all connections."""
-        if isinstance(self._table, Closeable):
+        if self._table is not None:
             self._table.close()
         self.transactions.close()
         self.cluster.close()

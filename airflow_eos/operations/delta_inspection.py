@@ -75,7 +75,7 @@ class DeltaInspection:
             return None
         if not any(action.get("commitInfo", {}).get("eos.run-key") == run_key for action in entry):
             return HeldRows(files=0, rows=0)
-        live = {file["path"] for file in live_files(self._table)}
+        live = {file.path for file in live_files(self._table)}
         store = self._store()
         paths = [action["add"]["path"] for action in entry if "add" in action]
         rows, missing, removed = 0, [], 0
@@ -113,7 +113,7 @@ class DeltaInspection:
         from pyarrow.fs import FileSelector
 
         store = self._store()
-        named = {file["path"] for file in live_files(self._table)}
+        named = {file.path for file in live_files(self._table)}
         for info in store.get_file_info(FileSelector(_LOG)):
             if info.base_name.endswith(".json") and info.base_name[:20].isdigit():
                 for action in self._actions(store, f"{_LOG}/{info.base_name}"):

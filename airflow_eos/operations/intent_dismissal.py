@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.closeable import Closeable
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.ledger import keys
@@ -99,8 +98,7 @@ def _refuse_present(intent: Intent, table_of: Callable[[str], TableSink] | None)
             f"{unknown.message}. Where the table is known to be gone, say --table-gone"
         ) from unknown
     finally:
-        if isinstance(table, Closeable):
-            table.close()
+        table.close()
     if uuid == intent.layout.uuid:
         raise ConfigurationError(
             f"{intent.sink} still is the table that run {intent.key} was about to publish in, and can tell "

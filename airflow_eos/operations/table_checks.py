@@ -58,11 +58,8 @@ def _iceberg_checks(
     name = f"table {table}"
     try:
         version = sink.load()
-    except UnknownTable as error:
-        yield Check(name, "fail", said(error))
-        return
     except EosError as error:
-        yield Check(name, "fail", said(error), "check the connection, and that the catalog can be reached")
+        yield _not_loaded(name, error, "the catalog")
         return
     inspection = IcebergInspection(version, table.properties)
     yield Check(name, "ok", f"there, format version {inspection.format_version}, Parquet")
@@ -77,11 +74,8 @@ def _delta_checks(table: DeltaTable, run_keys: Callable[[], Mapping[str, str]]) 
     # Whichever ids the transactions of a pipeline have: the log does not list them.
     try:
         version = DeltaSink(table, application="").load()
-    except UnknownTable as error:
-        yield Check(name, "fail", said(error))
-        return
     except EosError as error:
-        yield Check(name, "fail", said(error), "check the connection, and that the store can be reached")
+        yield _not_loaded(name, error, "the store")
         return
     inspection = DeltaInspection(version, table.uri, table.properties)
     yield Check(name, "ok", f"there, writer version {inspection.writer_version}; runs can write it")
@@ -100,6 +94,11 @@ def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
             elif isinstance(value, LedgerText):
                 names.append(Intent.from_json(value, key).key)
     return {keys.pruned_digest(name): name for name in names}
+
+
+def _not_loaded(name: str, error: EosError, system: str) -> Check:
+    unreachable = f"check the connection, and that {system} can be reached"
+    return Check(name, "fail", said(error), "" if isinstance(error, UnknownTable) else unreachable)
 
 
 def _rights(name: str, objects: str, system: str, refusal: str) -> Check:

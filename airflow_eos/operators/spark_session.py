@@ -180,7 +180,9 @@ class TaskSession:
             log.info("Starting Spark: %s", self.address)
             if "spark.remote" in self._settings:
                 _wait_for_server(self._settings["spark.remote"], SERVER_PATIENCE)
-            settings = {**self._jvm_options(offsets, rows=rows), **_worker_settings(workers), **settings}
+            own = self._jvm_options(offsets, rows=rows)
+            self._has_own_jvm = bool(own)
+            settings = {**own, **_worker_settings(workers), **settings}
         starts_a_jvm = active is None and "spark.remote" not in settings
         with sorted_first_lines() if starts_a_jvm else nullcontext():
             self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
@@ -208,7 +210,6 @@ class TaskSession:
         is_local = self._settings.get("spark.master", "").startswith("local")
         if not is_local or jvm.OPTIONS in self._settings or os.environ.get(jvm.OPTIONS_VARIABLE):
             return {}
-        self._has_own_jvm = True
         return {jvm.OPTIONS: jvm.options_for(offsets, class_data_folder(), rows=rows)}
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
@@ -92,7 +93,7 @@ class _Tokens(Mapping[str, PublishedRun]):
         return 0
 
 
-class DeltaSink:
+class DeltaSink(Closeable):
     """Implements ``airflow_eos.ports.TableSink``.
 
     :param sink: which table.
@@ -112,6 +113,9 @@ class DeltaSink:
         self._options = dict(sink.properties or {})
         self._application = application
         self._refuse_unsafe()
+
+    def close(self) -> None:
+        """Do nothing: delta-rs holds no connection between calls."""
 
     @property
     def name(self) -> str:
@@ -173,7 +177,16 @@ class DeltaSink:
         )
         removed = files_as_added(table, change.replaces, self.name)
         actions = [AddAction(**json.loads(file.data)) for file in change.files]
-        actions += [RemoveAction(data_change=True, deletion_timestamp=now, **file) for file in removed]
+        actions += [
+            RemoveAction(
+                path=file.path,
+                data_change=True,
+                deletion_timestamp=now,
+                size=file.size,
+                partition_values=dict(file.partition_values),
+            )
+            for file in removed
+        ]
         try:
             table.create_write_transaction(
                 actions,

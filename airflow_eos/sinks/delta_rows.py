@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,10 +20,24 @@ _APPEND_ONLY = "delta.appendOnly"
 _DELETION_VECTORS = "deletionVectors"
 
 
-def files_as_added(
-    table: deltalake.DeltaTable, replaces: Sequence[EarlierRows], name: str
-) -> list[dict[str, Any]]:
-    """Return path, size and partition values of the live data files that earlier commits of a run added.
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of a version of a table.
+
+    :param path: as the log has it.
+    :param size: bytes.
+    :param rows: 0 with a deletion vector: the file is not as it was added.
+    :param partition_values: as the log has them.
+    """
+
+    path: str
+    size: int
+    rows: int
+    partition_values: Mapping[str, str | None]
+
+
+def files_as_added(table: deltalake.DeltaTable, replaces: Sequence[EarlierRows], name: str) -> list[LiveFile]:
+    """Return the live data files that earlier commits of a run added.
 
     A data file never changes, and the names of a run's begin with a digest of its key, also when the log no
     longer has its commit. ``OPTIMIZE``, and an update or delete of rows, put other files in their place, or
@@ -40,10 +55,10 @@ def files_as_added(
             "DeltaTable(reprocess='append')"
         )
     files = live_files(table)
-    removed: list[dict[str, Any]] = []
+    removed: list[LiveFile] = []
     for earlier in replaces:
-        of_run = [file for file in files if file["path"].startswith(f"{earlier.label}-")]
-        rows = sum(file.pop("rows") for file in of_run)
+        of_run = [file for file in files if file.path.startswith(f"{earlier.label}-")]
+        rows = sum(file.rows for file in of_run)
         receipt = earlier.receipt
         if (len(of_run), rows) != (receipt.files, receipt.rows):
             raise TableRewritten(
@@ -56,28 +71,27 @@ def files_as_added(
     return removed
 
 
-def live_files(table: deltalake.DeltaTable) -> list[dict[str, Any]]:
-    """Return path, size, rows and partition values, as the log has them, of the data files of a version.
-
-    Of a file with a deletion vector, which is not as it was added, the rows are 0.
-    """
+def live_files(table: deltalake.DeltaTable) -> list[LiveFile]:
+    """Return the data files of the version that was loaded."""
     actions = pa.table(table.get_add_actions())
     touched: set[str] = set()
     if _DELETION_VECTORS in _reader_features(table):
         paths = pa.table(table.deletion_vectors())["filepath"].to_pylist()
         touched = {path.rpartition("/")[2] for path in paths}
-    columns = {"path": actions["path"], "size": actions["size_bytes"], "rows": actions["num_records"]}
-    files = pa.table(columns).to_pylist()
-    partitions = table.metadata().partition_columns
+    columns = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
     values = {
         partition: partition_texts(pa.chunked_array(actions["partition"].combine_chunks().field(partition)))
-        for partition in partitions
+        for partition in table.metadata().partition_columns
     }
-    for number, file in enumerate(files):
-        file["partition_values"] = {partition: column[number].as_py() for partition, column in values.items()}
-        if file["path"].rpartition("/")[2] in touched:
-            file["rows"] = 0
-    return files
+    return [
+        LiveFile(
+            path,
+            size,
+            rows=0 if path.rpartition("/")[2] in touched else rows,
+            partition_values={partition: column[number].as_py() for partition, column in values.items()},
+        )
+        for number, (path, size, rows) in enumerate(zip(*columns, strict=True))
+    ]
 
 
 def _reader_features(table: deltalake.DeltaTable) -> Sequence[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
@@ -49,6 +48,5 @@ def load_table(sink: SinkTable) -> TableVersion:
 
     :raises UnknownTable: there is none, or it is not of a kind that can be written.
     """
-    opened = open_table(sink, property_name="")
-    with opened if isinstance(opened, Closeable) else nullcontext():
+    with closing(open_table(sink, property_name="")) as opened:
         return opened.load()

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark_host import class_data, jvm
 
 log = logging.getLogger(__name__)
@@ -35,13 +36,12 @@ def write_in_background(folder: Path) -> subprocess.Popen[bytes] | None:
     tasks that share the folder to one such process a day.
 
     :param folder: of the archives; made if it is missing.
-    :return: the process; None where the archive exists, the folder is not private to this user and root, or
-        another task started such a process within a day.
-    :raises ConfigurationError: there is no Java.
+    :return: the process; None where the archive exists, the folder is not private to this user and root,
+        another task started such a process within a day, or none can be started.
     """
-    java = jvm.java()
-    archive = jvm.archive_of(folder, java)
     try:
+        java = jvm.java()
+        archive = jvm.archive_of(folder, java)
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         if class_data.is_trusted(archive) or not class_data.is_private(folder):
             return None
@@ -56,7 +56,7 @@ def write_in_background(folder: Path) -> subprocess.Popen[bytes] | None:
             process = _start(folder, java, output)
     except BlockingIOError:  # another task starts it now
         return None
-    except OSError as error:
+    except (OSError, ConfigurationError) as error:
         log.info("Spark's class data are not written: %s; see airflow eos warm-spark", error)
         return None
     log.info("Class data for the next start of Spark are written in the background: %s", archive)

@@ -33,7 +33,10 @@ def archive_path(folder: Path, name: str, java: Path, classpath: Sequence[Path])
 
 def is_trusted(archive: Path) -> bool:
     """Tell whether it exists, and only this user and root can have written it."""
-    return archive.exists() and is_private(archive) and is_private(archive.parent)
+    try:
+        return is_private(archive) and is_private(archive.parent)
+    except FileNotFoundError:  # another process may remove it meanwhile
+        return False
 
 
 def is_private(path: Path) -> bool:

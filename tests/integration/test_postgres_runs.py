@@ -186,15 +186,8 @@ def test_upserts_of_runs_and_rounds_leave_the_last_value_of_each_key(embedded_ka
     pipeline = PostgresPipeline(embedded_kafka, database, mode="upsert", key=["value"])
     pipeline.publish(["a", "b", "a", "c", "a", "b"])
     ranges = Cursor(until_caught_up=True, max_records=4)
-    entered = []
-
-    def at_second_publication(now):
-        entered.append(now)
-        if entered.count(State.PUBLISHED) == 2:
-            raise Died
-
     with pytest.raises(Died):
-        pipeline.run("r1", ranges=ranges, on_state=at_second_publication)
+        pipeline.run("r1", ranges=ranges, on_state=die_at(State.PUBLISHED, 2))
     pipeline.run("r1", ranges=ranges, try_number=2)
     offsets = f'SELECT value, "offset" FROM {database.table} ORDER BY value'
     assert database.sql(offsets) == [["a", "4"], ["b", "5"], ["c", "3"]]

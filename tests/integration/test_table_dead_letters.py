@@ -131,15 +131,8 @@ def test_rounds_have_letters_of_their_own(pipeline):
     """A death between the table's commit of the second round and its transaction."""
     pipeline.publish(["a", "x1", "b", "x2", "c"])
     ranges = Cursor(until_caught_up=True, max_records=2)
-    entered = []
-
-    def at_second_publication(now):
-        entered.append(now)
-        if entered.count(State.PUBLISHED) == 2:
-            raise Died
-
     with pytest.raises(Died):
-        pipeline.run("r1", ranges=ranges, on_state=at_second_publication)
+        pipeline.run("r1", ranges=ranges, on_state=die_at(State.PUBLISHED, 2))
     record = pipeline.run("r1", ranges=ranges, try_number=2)
     assert pipeline.values() == ["a", "b", "c"]
     assert pipeline.letters() == [(b"x1", b"1"), (b"x2", b"3")]

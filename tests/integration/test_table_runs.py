@@ -211,15 +211,8 @@ def test_rounds_are_published_one_by_one(pipeline):
     """Each round is a snapshot; a death between two is continued."""
     pipeline.publish([f"v{i}" for i in range(7)])
     ranges = Cursor(until_caught_up=True, max_records=3)
-    entered = []
-
-    def at_second_publication(now):
-        entered.append(now)
-        if entered.count(State.PUBLISHED) == 2:
-            raise Died
-
     with pytest.raises(Died):
-        pipeline.run("r1", ranges=ranges, on_state=at_second_publication)
+        pipeline.run("r1", ranges=ranges, on_state=die_at(State.PUBLISHED, 2))
     record = pipeline.run("r1", ranges=ranges, try_number=2)
 
     assert pipeline.values() == [f"v{i}" for i in range(7)]

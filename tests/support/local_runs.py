@@ -132,11 +132,14 @@ class Died(BaseException):
     """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
 
 
-def die_at(state: State) -> Callable[[State], None]:
-    """Return what ends a run at the state that it enters."""
+def die_at(state: State, time: int = 1) -> Callable[[State], None]:
+    """Return a callback that ends a run when it enters a state for the given time, or later."""
+    entries = 0
 
     def entered(now: State) -> None:
-        if now is state:
+        nonlocal entries
+        entries += now is state
+        if now is state and entries >= time:
             raise Died(state)
 
     return entered
