@@ -12,7 +12,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.run import RunAttempt
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos_testing import EmbeddedKafka, count_records
 from benchmarks import jobs
@@ -132,7 +131,7 @@ def _empty_run(servers: str, source: str, ledger: str, pipeline: str = "empty") 
             prefix="curves",
             ledger=LedgerSettings(topic=f"ledger-{ledger}", partitions=1, replication_factor=1, create=True),
         )
-        RunAttempt(_no_spark, spec, lambda df: df).execute()
+        jobs.empty_run(spec)
 
     return job
 
@@ -147,7 +146,3 @@ def _at_once(servers: str, count: int) -> Callable[[], Any]:
                 done.result()
 
     return job
-
-
-def _no_spark(_plan: object) -> Any:
-    raise AssertionError("an empty run needs no Spark")

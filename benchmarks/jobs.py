@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos import Cursor, LedgerSettings, Run, RunSpec, arrow_process
+from airflow_eos.engine.run import RunAttempt
 from benchmarks.records import is_ok
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.run.states import State
 
 SOURCE = "src"
@@ -205,3 +207,12 @@ def read_ours(cluster: Cluster) -> None:
 def read_spark(cluster: Cluster) -> None:
     """Spark's own source alone, into Spark's noop sink."""
     kafka_source(cluster, TUNED.source).write.format("noop").mode("overwrite").save()
+
+
+def empty_run(spec: RunSpec) -> RunRecord:
+    """Execute a run that has nothing to read, and so must not start Spark."""
+    return RunAttempt(_no_spark, spec, lambda df: df).execute()
+
+
+def _no_spark(_plan: object) -> Any:
+    raise AssertionError("a run without records started Spark")

@@ -19,12 +19,12 @@ from typing import Any
 from confluent_kafka import Producer
 
 from airflow_eos.broker.ledger_log import scan as ledger_scan
-from airflow_eos.engine.run import RunAttempt
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.upkeep import index_ledger
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos_testing import EmbeddedKafka
+from benchmarks import jobs
 from benchmarks.broker import benchmark_broker
 from benchmarks.rounds import ratio
 
@@ -78,12 +78,8 @@ def ledger(out: Path, rounds: int) -> int:
 
 def _timed(spec: RunSpec) -> float:
     began = time.perf_counter()
-    RunAttempt(_no_spark, spec, lambda df: df).execute()
+    jobs.empty_run(spec)
     return time.perf_counter() - began
-
-
-def _no_spark(_plan: object) -> Any:
-    raise AssertionError("an empty run needs no Spark")
 
 
 def _filled(kafka: EmbeddedKafka, before: int) -> RunSpec:

@@ -21,12 +21,12 @@ from typing import Any
 from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.engine.run import RunAttempt
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.upkeep import index_ledger
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import EmbeddedKafka
+from benchmarks import jobs
 from benchmarks.broker import benchmark_broker
 
 RUNS = int(os.environ.get("RUNS") or 100_000)
@@ -132,7 +132,7 @@ def _filled(kafka: EmbeddedKafka, runs: int) -> RunSpec:
         prefix="test",
         ledger=LedgerSettings(topic="ledger-page", partitions=1, replication_factor=1, create=True),
     )
-    template = json.loads(RunAttempt(_no_spark, spec, lambda df: df).execute().to_json())
+    template = json.loads(jobs.empty_run(spec).to_json())
     _fill_source(kafka, runs)
     name = template["producer"]["transactional_id"]
     producer = _producer(kafka, name)
@@ -180,7 +180,3 @@ def _producer(kafka: EmbeddedKafka, transactional_id: str) -> Producer:
     producer = Producer({**kafka.client_config(), **settings})
     producer.init_transactions(30)
     return producer
-
-
-def _no_spark(_plan: object) -> Any:
-    raise AssertionError("an empty run needs no Spark")
