@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 import urllib.error
@@ -17,7 +16,17 @@ _TIMEOUT = 90
 """Seconds for an answer: longer than a writer waits for SQLite before Airflow refuses the request."""
 _BUSY_PAUSES = (0.5, 1.0, 2.0, 4.0, 0.0)
 """Seconds before a request is repeated: SQLite has one writer, and Airflow rolls back the one that waited."""
-_NOT_FOUND = 404
+
+
+class _Refusal(OSError):
+    """An answer with an error code.
+
+    :param code: of HTTP.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code, self.text = code, text
 
 
 class AirflowApi:
@@ -43,10 +52,10 @@ class AirflowApi:
             if not _database_was_busy(answer):
                 break
             time.sleep(pause)
-        if isinstance(answer, urllib.error.HTTPError):
-            with answer:
-                text = answer.read().decode(errors="replace")
-            raise EmbeddedAirflowError(f"{method} {path} was refused with {answer.code}: {text[:2000]}")
+        if isinstance(answer, _Refusal):
+            raise EmbeddedAirflowError(
+                f"{method} {path} was refused with {answer.code}: {answer.text[:2000]}"
+            )
         if isinstance(answer, OSError):
             raise EmbeddedAirflowError(f"{method} {path} got no answer: {answer}")
         return answer
@@ -59,7 +68,7 @@ class AirflowApi:
     def has_dag(self, dag_id: str) -> bool:
         """Whether the Dag is stored."""
         answer = self._send("GET", f"/api/v2/dags/{quote(dag_id)}", None)
-        if isinstance(answer, urllib.error.HTTPError) and answer.code != _NOT_FOUND:
+        if isinstance(answer, _Refusal) and answer.code != HTTPStatus.NOT_FOUND:
             raise EmbeddedAirflowError(f"GET /dags/{dag_id} was refused with {answer.code}")
         return not isinstance(answer, OSError)
 
@@ -117,10 +126,8 @@ class AirflowApi:
                 text = answer.read()
                 return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
-            with error:  # its text stays, its connection does not
-                return urllib.error.HTTPError(
-                    error.url, error.code, error.reason, error.headers, io.BytesIO(error.read())
-                )
+            with error:
+                return _Refusal(error.code, error.read().decode(errors="replace"))
         except OSError as error:
             return error
 
@@ -140,13 +147,13 @@ def sign_in(base_url: str, username: str, password: str) -> AirflowApi:
 
 
 def _is_refused_without_token(answer: Any) -> bool:
-    return isinstance(answer, urllib.error.HTTPError) and answer.code == HTTPStatus.UNAUTHORIZED
+    return isinstance(answer, _Refusal) and answer.code == HTTPStatus.UNAUTHORIZED
 
 
 def _database_was_busy(answer: Any) -> bool:
-    """Whether Airflow refused a request since its database did; keeps the text of the refusal readable."""
-    if not isinstance(answer, urllib.error.HTTPError) or answer.code != HTTPStatus.INTERNAL_SERVER_ERROR:
-        return False
-    text = answer.read()
-    answer.fp.seek(0)
-    return b"Database error" in text
+    """Return whether Airflow refused a request because its database did."""
+    return (
+        isinstance(answer, _Refusal)
+        and answer.code == HTTPStatus.INTERNAL_SERVER_ERROR
+        and "Database error" in answer.text
+    )
