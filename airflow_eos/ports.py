@@ -15,8 +15,10 @@ from airflow_eos.ledger.records.index import Around, IndexRoot, LeafAt, Place
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.kafka import (
     ActiveProducer,
+    BrokerFeatures,
     CommittedOffset,
     EndTxnAnswer,
+    GroupDescription,
     LogBounds,
     ProducerIdentity,
     TimedOffset,
@@ -59,19 +61,17 @@ class Cluster(Protocol):
     """Reads of the cluster's state. Implementations retry transient errors themselves."""
 
     def describe_topics(
-        self, topics: Collection[str], *, wait: bool = True
+        self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True
     ) -> Mapping[str, TopicDescription]:
-        """Return id and partition count per topic.
+        """Return id, partition count and allowed operations per topic.
 
+        :param optional: topics that are left out if they do not exist or may not be described.
         :raises UnknownTopic: naming the topics that do not exist.
         :raises AuthorizationFailed: when a topic may not be described.
         """
 
     def topic_operations(self, topics: Collection[str]) -> Mapping[str, frozenset[str] | None]:
-        """Return what may be done with each topic: READ, WRITE, DESCRIBE; None where brokers do not tell."""
-
-    def group_operations(self, group: str) -> frozenset[str] | None:
-        """Return what may be done with a group, as :meth:`topic_operations`."""
+        """Return the allowed operations per topic; None if brokers do not say, or there is no such topic."""
 
     def topic_settings(self, topic: str) -> Mapping[str, str] | None:
         """Return the settings of a topic; None where there is none, or they may not be read."""
@@ -127,17 +127,17 @@ class Cluster(Protocol):
         None: it is not decided yet, or no longer in the log, where somebody else's may be instead.
         """
 
-    def group_members(self, group: str) -> int:
-        """Return the number of live members, classic and KIP-848 groups alike; 0 for an unknown group."""
+    def describe_group(self, group: str) -> GroupDescription:
+        """Return the number of live members, and which operations are allowed.
+
+        :raises AuthorizationFailed: Describe on the group is missing.
+        """
 
     def group_offsets_partition(self, group: str) -> TopicPartition:
         """Return the ``__consumer_offsets`` partition the group's commits go to."""
 
-    def transaction_max_timeout_ms(self) -> int | None:
-        """Return ``transaction.max.timeout.ms``, None where it may not be read."""
-
-    def partition_verification(self) -> bool | None:
-        """Return whether brokers verify that a partition is in the transaction; None where unreadable."""
+    def features(self) -> BrokerFeatures:
+        """Return what the brokers guarantee and allow."""
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
         """Return the coordinator's view, None when it does not know the id (KIP-664)."""

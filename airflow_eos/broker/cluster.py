@@ -6,19 +6,16 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_eos.broker.features import (
-    brokers_of,
-    partition_verification,
-    transaction_max_timeout_ms,
-    transactional_id_expiration_ms,
-)
+from airflow_eos.broker.features import broker_features
 from airflow_eos.broker.librdkafka import Admin
 from airflow_eos.broker.permissions import topic_settings
 from airflow_eos.broker.shared_connections import Link, LinkUser
-from airflow_eos.exceptions import EosError
+from airflow_eos.exceptions import AuthorizationFailed, EosError
 from airflow_eos.model.kafka import (
     ActiveProducer,
+    BrokerFeatures,
     CommittedOffset,
+    GroupDescription,
     LogBounds,
     ProducerIdentity,
     TimedOffset,
@@ -27,12 +24,11 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
-from airflow_eos.wire.authorized_operations import group_operations, topic_operations
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
 from airflow_eos.wire.groups import (
-    count_live_members,
+    describe_group,
     fetch_committed_offsets,
     has_pending_offsets,
     offsets_partition,
@@ -74,34 +70,42 @@ class KafkaCluster(LinkUser):
     # -- topics -------------------------------------------------------------------------------------------
 
     def describe_topics(
-        self, topics: Collection[str], *, wait: bool = True
+        self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True
     ) -> Mapping[str, TopicDescription]:
-        """Return id and partition count per topic.
+        """Return id, partition count and allowed operations per topic.
 
+        :param optional: topics that are left out if they do not exist or may not be described.
         :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
         :raises UnknownTopic: names a topic that does not exist.
         :raises AuthorizationFailed: Describe on a topic is missing.
         """
         with self._link.connections() as connections:
-            metadata = connections.topics(topics, wait=wait)
+            metadata, failed = connections.visible_topics([*topics, *optional])
+            if missing := failed.keys() & set(topics):
+                metadata |= connections.topics(missing, wait=wait)
         return {
-            name: TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.leaders))
+            name: TopicDescription(name, topic.topic_id, len(topic.leaders), topic.operations)
             for name, topic in metadata.items()
         }
 
     def topic_operations(self, topics: Collection[str]) -> Mapping[str, frozenset[str] | None]:
-        """Return which of READ, WRITE and DESCRIBE are allowed per topic; None if brokers do not say."""
-        with self._link.connections() as connections:
-            return topic_operations(connections, topics, timeout=REQUEST_TIMEOUT)
+        """Return the allowed operations per topic; none where even Describe is missing.
 
-    def group_operations(self, group: str) -> frozenset[str] | None:
-        """Return the allowed operations on a group; values as in :meth:`topic_operations`."""
+        A value is None if the broker does not say, or the topic does not exist.
+        """
         with self._link.connections() as connections:
-            return group_operations(connections, group, timeout=REQUEST_TIMEOUT)
+            metadata, failed = connections.visible_topics(topics)
+        denied = {
+            name: frozenset[str]() if isinstance(error, AuthorizationFailed) else None
+            for name, error in failed.items()
+        }
+        return {**denied, **{name: topic.operations for name, topic in metadata.items()}}
 
     def topic_settings(self, topic: str) -> Mapping[str, str] | None:
         """Return the settings of a topic; None if it does not exist, or they may not be read."""
-        return topic_settings(self._asked(), topic, timeout=REQUEST_TIMEOUT)
+        if self._admin is None:
+            self._admin = Admin(self._config)
+        return topic_settings(self._admin, topic, timeout=REQUEST_TIMEOUT)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log start offset of each partition."""
@@ -215,13 +219,13 @@ class KafkaCluster(LinkUser):
         with self._link.connections() as connections:
             return has_pending_offsets(connections, group, partitions, timeout=REQUEST_TIMEOUT)
 
-    def group_members(self, group: str) -> int:
-        """Return the number of live members; 0 for an unknown group, 1 for a KIP-848 group with members.
+    def describe_group(self, group: str) -> GroupDescription:
+        """Return the number of live members, and which operations are allowed.
 
         :raises AuthorizationFailed: Describe on the group is missing.
         """
         with self._link.connections() as connections:
-            return count_live_members(connections, group, timeout=REQUEST_TIMEOUT)
+            return describe_group(connections, group, timeout=REQUEST_TIMEOUT)
 
     def group_offsets_partition(self, group: str) -> TopicPartition:
         """Return the ``__consumer_offsets`` partition that stores the group's commits."""
@@ -230,18 +234,10 @@ class KafkaCluster(LinkUser):
 
     # -- brokers ------------------------------------------------------------------------------------------
 
-    def transaction_max_timeout_ms(self) -> int | None:
-        """Return the smallest ``transaction.max.timeout.ms`` of all brokers; None if it may not be read."""
-        return transaction_max_timeout_ms(self._asked(), timeout=REQUEST_TIMEOUT)
-
-    def transactional_id_expiration_ms(self) -> int | None:
-        """Return the smallest ``transactional.id.expiration.ms`` of all brokers; None if unreadable."""
-        return transactional_id_expiration_ms(self._asked(), timeout=REQUEST_TIMEOUT)
-
-    def partition_verification(self) -> bool | None:
-        """Return whether brokers verify that a partition is in the transaction (KIP-890); None if unknown."""
+    def features(self) -> BrokerFeatures:
+        """Return what the brokers guarantee and allow."""
         with self._link.connections() as connections:
-            return partition_verification(connections, self._asked(), timeout=REQUEST_TIMEOUT)
+            return broker_features(connections, timeout=REQUEST_TIMEOUT)
 
     # -- transactions -------------------------------------------------------------------------------------
 
@@ -259,19 +255,10 @@ class KafkaCluster(LinkUser):
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Mapping[int, str]:
         """Return the transactional id of each producer id, where this principal may Describe it."""
-        admin = self._asked()
-        nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
         with self._link.connections() as connections:
-            return list_transactions(connections, nodes, producer_ids, REQUEST_TIMEOUT)
+            return list_transactions(connections, connections.brokers(), producer_ids, REQUEST_TIMEOUT)
 
     def open_transactional_ids(self) -> Sequence[str]:
         """Return the ids of all open transactions that this principal may Describe, sorted."""
-        admin = self._asked()
-        nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
         with self._link.connections() as connections:
-            return open_transactional_ids(connections, nodes, REQUEST_TIMEOUT)
-
-    def _asked(self) -> Admin:
-        if self._admin is None:
-            self._admin = Admin(self._config)
-        return self._admin
+            return open_transactional_ids(connections, connections.brokers(), REQUEST_TIMEOUT)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import ConfigResource
+import kafka.errors as kafka_errors
+from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from airflow_eos.broker.librdkafka import Admin, attempt
+from airflow_eos.exceptions import RequestRefused
+from airflow_eos.model.kafka import BrokerFeatures
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.retry import NotYet, is_transient, translated
+from airflow_eos.wire.retry import NotYet, describe, is_transient, translated
 
 log = logging.getLogger(__name__)
 
@@ -24,36 +27,54 @@ _VERIFYING_VERSION = 4
 _VERIFYING_FEATURES = {"metadata.version": 12, "transaction.version": 1}
 """Lowest feature levels that only Kafka 3.6 and later support (3.6-IV0; TV_1, of 4.0)."""
 _BROKER_TIMEOUT = 10.0
-_FORBIDDEN = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+_BROKER_RESOURCE = 4  # ConfigResource.Type of Kafka's protocol
+_FORBIDDEN = kafka_errors.ClusterAuthorizationFailedError.errno
 
 
-def transaction_max_timeout_ms(admin: Admin, *, timeout: float) -> int | None:
-    """Return the smallest ``transaction.max.timeout.ms`` of all brokers; None if it may not be read."""
-    values = _broker_settings(admin, MAX_TIMEOUT, timeout=timeout)
-    return min(map(int, values)) if values else None
+def broker_features(connections: BrokerConnections, *, timeout: float) -> BrokerFeatures:
+    """Ask all brokers at once; brokers that do not answer are left out, as long as one does.
 
+    Sends one ApiVersions and one DescribeConfigs request to each broker of the last Metadata answer.
 
-def transactional_id_expiration_ms(admin: Admin, *, timeout: float) -> int | None:
-    """Return the smallest ``transactional.id.expiration.ms`` of all brokers; None if it may not be read."""
-    values = _broker_settings(admin, ID_EXPIRATION, timeout=timeout)
-    return min(map(int, values)) if values else None
-
-
-def partition_verification(connections: BrokerConnections, admin: Admin, *, timeout: float) -> bool | None:
-    """Return whether every broker refuses a batch for a partition that is not in its transaction (KIP-890).
-
-    :returns: False if a broker is older than 3.6 or has it disabled; None if the setting may not be read.
+    :param timeout: seconds, including all retries.
+    :raises BrokersUnavailable: no broker answers in time.
     """
-    if not all(_can_verify(answer) for answer in _api_versions(connections, admin, timeout=timeout)):
-        return False
-    values = _broker_settings(admin, VERIFICATION, timeout=timeout)
-    return all(value.lower() == "true" for value in values) if values else None
+
+    async def ask() -> BrokerFeatures:
+        nodes = connections.known_brokers()
+        versions = [connections.send(_versions_request(), node, timeout=_BROKER_TIMEOUT) for node in nodes]
+        settings = [connections.send(_settings_of(node), node, timeout=_BROKER_TIMEOUT) for node in nodes]
+        verify = all(map(_can_verify, await _answers(versions, "request versions of a broker")))
+        readable = _readable(await _answers(settings, "settings of a broker"))
+        maximum, expiration = (_smallest(readable, name) for name in (MAX_TIMEOUT, ID_EXPIRATION))
+        return BrokerFeatures(_verified(readable) if verify else False, maximum, expiration)
+
+    return connections.run(connections.retry_async(ask, subject="features of the brokers", timeout=timeout))
 
 
-def brokers_of(admin: Admin, left: float) -> list[int]:
-    """Return the ids of all brokers; sends one request, the caller retries."""
-    cluster = admin.client.describe_cluster(request_timeout=left).result()
-    return sorted(node.id for node in cluster.nodes)
+async def _answers(futures: Sequence[Any], subject: str) -> list[Any]:
+    """Return the answers of the brokers that gave one.
+
+    :raises NotYet: none did, or no broker is known.
+    """
+    answers: list[Any] = []
+    last: Exception = NotYet("no broker is known")
+    for future in futures:
+        try:
+            answer = await future
+        except Exception as error:
+            if not is_transient(error):
+                raise translated(error, subject) from error
+            last = error
+            continue
+        answers.append(answer)
+    if not answers:
+        raise last
+    return answers
+
+
+def _versions_request() -> ApiVersionsRequest:
+    return ApiVersionsRequest(client_software_name="airflow-eos", client_software_version="0", max_version=3)
 
 
 def _can_verify(answer: ApiVersionsResponse) -> bool:
@@ -71,65 +92,44 @@ def _can_verify(answer: ApiVersionsResponse) -> bool:
     return any(level >= _VERIFYING_FEATURES.get(name, level + 1) for name, level in levels)
 
 
-def _api_versions(
-    connections: BrokerConnections, admin: Admin, *, timeout: float
-) -> list[ApiVersionsResponse]:
-    """Ask all brokers at once; omits brokers that do not answer, as long as one does."""
-
-    async def versions() -> list[ApiVersionsResponse]:
-        request = {"client_software_name": "airflow-eos", "client_software_version": "0", "max_version": 3}
-        asked = [
-            connections.send(ApiVersionsRequest(**request), node, timeout=_BROKER_TIMEOUT)
-            for node in admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=timeout)
-        ]
-        answers: list[ApiVersionsResponse] = []
-        last: Exception = NotYet("no broker is known")
-        for future in asked:
-            try:
-                answer = await future
-            except Exception as error:
-                if not is_transient(error):
-                    raise translated(error, "request versions of a broker") from error
-                last = error
-                continue
-            answers.append(answer)
-        if not answers:
-            raise last
-        return answers
-
-    return connections.run(
-        connections.retry_async(versions, subject="request versions of the brokers", timeout=timeout)
+def _settings_of(node: int) -> DescribeConfigsRequest:
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_BROKER_RESOURCE,
+        resource_name=str(node),
+        configuration_keys=[MAX_TIMEOUT, ID_EXPIRATION, VERIFICATION],
+    )
+    return DescribeConfigsRequest(
+        resources=[resource], include_synonyms=False, include_documentation=False, max_version=4
     )
 
 
-def _broker_settings(admin: Admin, name: str, *, timeout: float) -> list[str]:
-    """Return the setting of each broker that answers and has it; empty if settings may not be read."""
+def _readable(answers: Sequence[Any]) -> list[Mapping[str, str]]:
+    """Return the settings of each broker that has answered without an error; empty if they may not be read.
 
-    def question(left: float) -> list[str]:
-        # librdkafka accepts one broker per call.
-        futures = [
-            future
-            for node in brokers_of(admin, left)
-            for future in admin.client.describe_configs(
-                [ConfigResource(ConfigResource.Type.BROKER, str(node))],
-                request_timeout=min(left, _BROKER_TIMEOUT),
-            ).values()
-        ]
-        answers = [attempt(future.result) for future in futures]
-        if all(error is not None for _, error in answers):
-            raise KafkaException(answers[0][1])
-        if any(error is not None and error.code() == _FORBIDDEN for _, error in answers):
-            raise KafkaException(KafkaError(_FORBIDDEN))
-        entries = [settings.get(name) for settings, _ in answers if settings is not None]
-        return [str(entry.value) for entry in entries if entry is not None and entry.value is not None]
+    :raises RequestRefused: no broker has, and neither permissions nor time will change that.
+    """
+    results = [result for answer in answers for result in answer.results]
+    codes = [result.error_code for result in results]
+    if _FORBIDDEN in codes:
+        log.info("Cannot read broker settings: DescribeConfigs on the cluster is not granted")
+        return []
+    if all(codes):
+        error = kafka_errors.for_code(codes[0])()
+        if is_transient(error):
+            raise error
+        raise RequestRefused(f"settings of broker {results[0].resource_name}: {describe(error)}")
+    return [
+        {entry.name: entry.value for entry in result.configs if entry.value is not None}
+        for result in results
+        if not result.error_code
+    ]
 
-    def allowed(left: float) -> list[str]:
-        values, error = attempt(lambda: question(left))
-        if error is None:
-            return values or []
-        if error.code() == _FORBIDDEN:
-            log.info("Cannot read broker settings: DescribeConfigs on the cluster is not granted")
-            return []
-        raise KafkaException(error)
 
-    return admin.ask(f"broker setting {name!r}", allowed, timeout=timeout)
+def _smallest(settings: Sequence[Mapping[str, str]], name: str) -> int | None:
+    """Return the smallest value: any broker may become the coordinator."""
+    return min((int(values[name]) for values in settings if name in values), default=None)
+
+
+def _verified(settings: Sequence[Mapping[str, str]]) -> bool | None:
+    values = [values[VERIFICATION] for values in settings if VERIFICATION in values]
+    return all(value.lower() == "true" for value in values) if values else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.model.ranges import TopicPartition
@@ -16,16 +16,32 @@ class TopicDescription:
 
     :param topic_id: the topic's UUID; a topic that is created again has another one (KIP-516).
     :param partitions: number of partitions.
+    :param operations: which of READ, WRITE and DESCRIBE this principal may perform (KIP-430); None if the
+        broker does not say.
     """
 
     topic: str
     topic_id: str
     partitions: int
+    operations: frozenset[str] | None = field(default=None, compare=False)
 
     @property
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
         """All partitions, in order."""
         return tuple(TopicPartition(self.topic, number) for number in range(self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group.
+
+    :param members: number of live members, 0 for an unknown group; a KIP-848 group with members has 1.
+    :param operations: values as in :class:`TopicDescription`.
+    """
+
+    group: str
+    members: int
+    operations: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +73,21 @@ class TimedOffset:
 
     offset: int
     timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFeatures:
+    """What the brokers of a cluster guarantee and allow; None for what may not be read.
+
+    :param partition_verification: whether every broker refuses a batch for a partition that is not in its
+        transaction (KIP-890); False if one is older than Kafka 3.6 or has it disabled.
+    :param transaction_max_timeout_ms: smallest ``transaction.max.timeout.ms`` of all brokers.
+    :param transactional_id_expiration_ms: smallest ``transactional.id.expiration.ms`` of all brokers.
+    """
+
+    partition_verification: bool | None
+    transaction_max_timeout_ms: int | None
+    transactional_id_expiration_ms: int | None
 
 
 class EndTxnAnswer(enum.Enum):

@@ -56,7 +56,7 @@ def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
 
 def verification(control: ControlPlane) -> Iterator[Check]:
     """Check that brokers refuse a batch for a partition that is not in its transaction (law 9)."""
-    verifies = control.cluster.partition_verification()
+    verifies = control.cluster.features().partition_verification
     if verifies is None:
         yield Check(
             "partition verification",
@@ -72,7 +72,7 @@ def verification(control: ControlPlane) -> Iterator[Check]:
 
 def timeouts(control: ControlPlane, delivery: dt.timedelta, transaction: dt.timedelta) -> Iterator[Check]:
     """Check that a run's timeouts are consistent, and that the brokers allow them (law 10)."""
-    maximum = control.cluster.transaction_max_timeout_ms()
+    maximum = control.cluster.features().transaction_max_timeout_ms
     laws.timeouts_fit(delivery, transaction, maximum)
     configured = f"delivery {span_text(delivery)}, transaction {span_text(transaction)}"
     if maximum is None:
@@ -85,7 +85,7 @@ def timeouts(control: ControlPlane, delivery: dt.timedelta, transaction: dt.time
 
 def expiry(control: ControlPlane) -> Iterator[Check]:
     """Check that brokers remember a transactional id for longer than a run takes."""
-    expiration = control.cluster.transactional_id_expiration_ms()
+    expiration = control.cluster.features().transactional_id_expiration_ms
     if expiration is None:
         yield Check("expiry of ids", "unknown", "transactional.id.expiration.ms may not be read")
         return

@@ -114,7 +114,7 @@ class CursorMove:
             raise ConfigurationError(f"group {reset.group!r} has no cursor in the ledger; name its topics")
         self._topics = control.cluster.describe_topics(topics)
         self._partitions = self._wanted()
-        laws.group_is_empty(reset.group, control.cluster.group_members(reset.group))
+        laws.group_is_empty(reset.group, control.cluster.describe_group(reset.group).members)
 
     def dry_run(self) -> list[OffsetMove]:
         """Return what would change."""

@@ -31,7 +31,7 @@ from airflow_eos.operations.checks import (
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
-from airflow_eos.run import laws
+from airflow_eos.run import grants, laws
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster will ever assign."""
@@ -246,7 +246,7 @@ def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
         advice = f"grant Describe on topic {topic!r}: the proof before a commit needs it"
         yield Check(f"topic {topic}", "fail", "not granted: Describe", advice)
     runs = f"{group}.runs"
-    of_runs = control.cluster.group_operations(runs)
+    of_runs = grants.described_group(control.cluster, runs).operations
     if of_runs is not None and "READ" not in of_runs:
         advice = f"grant Read on group {runs!r} where runs read intervals, partitions or given ranges"
         yield Check(f"group {runs}", "warn", "not granted: Read", advice)
@@ -262,7 +262,7 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
         yield Check(subject, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
         return
     yield from _beside_the_group(control, group)
-    laws.group_is_empty(group, control.cluster.group_members(group))
+    laws.group_is_empty(group, control.cluster.describe_group(group).members)
     control.cluster.group_offsets_partition(group)  # needed for the proof before a commit
     key = keys.cursor_key(group)
     try:

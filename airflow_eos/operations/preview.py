@@ -68,6 +68,8 @@ def preview(spec: RunSpec) -> RunPreview:
             laws.not_pruned(whole, spec.pipeline, values)
         record = None if value is None else RunRecord.from_json(value, record_key)
         boundaries = Unpinned(control, spec.prefix)
+        if keys.moves_cursor(spec):
+            laws.group_is_empty(spec.group_id, control.cluster.describe_group(spec.group_id).members)
         planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)
         plan = planner.plan(described(control.cluster, {"source": spec.source_topics})).plan
     notes = (*plan.notes, *boundaries.notes, *_other_work(spec, record))

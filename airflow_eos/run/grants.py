@@ -2,54 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
-from airflow_eos.model.kafka import OFFSETS_TOPIC
+from airflow_eos.model.kafka import OFFSETS_TOPIC, GroupDescription
 
 if TYPE_CHECKING:
+    from airflow_eos.model.kafka import TopicDescription
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.ports import Cluster
 
 READ_AND_WRITE = frozenset({"READ", "WRITE"})  # the proof reads what leaders know of a topic's producers
 
 
-def check_run(cluster: Cluster, spec: RunSpec) -> None:
-    """Check the permissions on all topics and groups that are known before reading.
-
-    Fencing has shown Write on the transactional id.
-
-    :raises AuthorizationFailed: names each missing grant.
-    """
+def needed(spec: RunSpec) -> Mapping[str, frozenset[str]]:
+    """Return the operations that a run needs, per topic that is known before it reads."""
     topics = {name: frozenset({"READ"}) for name in spec.source_topics}
     for name in (spec.sink_topic, spec.dead_letter_topic, spec.ledger.topic):
         if name is not None:
             topics[name] = READ_AND_WRITE
-    topics[OFFSETS_TOPIC] = frozenset({"DESCRIBE"})
-    _check(cluster, topics, keys.offsets_group(spec))
+    return {**topics, OFFSETS_TOPIC: frozenset({"DESCRIBE"})}
 
 
-def check_targets(cluster: Cluster, topics: Collection[str]) -> None:
+def check_run(cluster: Cluster, spec: RunSpec, topics: Mapping[str, TopicDescription]) -> GroupDescription:
+    """Check the permissions on all topics and groups that are known before reading; return the run's group.
+
+    Fencing has shown Write on the transactional id.
+
+    :param topics: as they are now; of those of :func:`needed`, the ones that may be described.
+    :raises AuthorizationFailed: names each missing grant.
+    """
+    wanted = needed(spec)
+    allowed = {name: topics[name].operations for name in wanted if name in topics}
+    if others := wanted.keys() - topics.keys():
+        allowed |= cluster.topic_operations(others)
+    missing = _missing(wanted, allowed)
+    group = described_group(cluster, keys.offsets_group(spec))
+    if group.operations is not None and "READ" not in group.operations:
+        missing.append(f"READ on group {group.group!r}")
+    _refuse(missing)
+    return group
+
+
+def described_group(cluster: Cluster, name: str) -> GroupDescription:
+    """Return a group; where Describe is missing, one without any allowed operation."""
+    try:
+        return cluster.describe_group(name)
+    except AuthorizationFailed:  # brokers do not even name the coordinator
+        return GroupDescription(name, 0, frozenset())
+
+
+def check_targets(topics: Collection[TopicDescription]) -> None:
     """Check the permissions on topics that rows name.
 
     :raises AuthorizationFailed: names each missing grant.
     """
-    _check(cluster, dict.fromkeys(topics, READ_AND_WRITE), None)
+    wanted = {topic.topic: READ_AND_WRITE for topic in topics}
+    _refuse(_missing(wanted, {topic.topic: topic.operations for topic in topics}))
 
 
-def _check(cluster: Cluster, topics: Mapping[str, frozenset[str]], group: str | None) -> None:
-    told = cluster.topic_operations(topics) if topics else {}
-    missing = [
-        f"{' and '.join(sorted(wanted - allowed))} on topic {name!r}"
-        for name, wanted in sorted(topics.items())
-        if (allowed := told.get(name)) is not None and wanted - allowed
+def _missing(wanted: Mapping[str, frozenset[str]], allowed: Mapping[str, frozenset[str] | None]) -> list[str]:
+    return [
+        f"{' and '.join(sorted(operations - granted))} on topic {name!r}"
+        for name, operations in sorted(wanted.items())
+        if (granted := allowed.get(name)) is not None and operations - granted
     ]
-    if group is not None:
-        of_group = cluster.group_operations(group)
-        if of_group is not None and "READ" not in of_group:
-            missing.append(f"READ on group {group!r}")
+
+
+def _refuse(missing: Sequence[str]) -> None:
     if missing:
         raise AuthorizationFailed(
             f"this principal lacks {', '.join(missing)}; nothing was read or written. docs/security.md has "

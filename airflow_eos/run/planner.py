@@ -77,7 +77,7 @@ class Planner:
         self._now = now
 
     def plan(self, described: Mapping[str, TopicDescription], recorded: RunRecord | None = None) -> Planned:
-        """Pin the ranges.
+        """Pin the ranges; the caller has checked that a group whose cursor moves has no members (law 6).
 
         :param described: at least the source topics, as they are now.
         :param recorded: a committed run whose ranges are read again.
@@ -129,7 +129,8 @@ class Planner:
         topics = self._sources(described)
         laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
         if plan.advances:
-            laws.group_is_empty(plan.offsets_group, self._cluster.group_members(plan.offsets_group))
+            group = self._cluster.describe_group(plan.offsets_group)
+            laws.group_is_empty(group.group, group.members)
             laws.cursor_unmoved(
                 plan, self._cluster.committed(plan.offsets_group, list(plan.starts), stable=not staged)
             )
@@ -183,7 +184,6 @@ class Planner:
 
     def _from_cursor(self, topics: Mapping[str, TopicDescription], mode: Cursor) -> tuple[Planned, LogBounds]:
         group = self._spec.group_id
-        laws.group_is_empty(group, self._cluster.group_members(group))
         partitions = self._partitions(topics)
         committed = self._cluster.committed(group, partitions)
         cursor, layout = self._cursor(topics, committed)
@@ -370,7 +370,6 @@ class Planner:
         if not advances:
             return self._planned(topics, sorted(ranges), mode)
         group = self._spec.group_id
-        laws.group_is_empty(group, self._cluster.group_members(group))
         partitions = sorted(r.topic_partition for r in ranges)
         committed = self._cluster.committed(group, partitions)
         cursor, layout = self._cursor(topics, committed)

@@ -37,7 +37,7 @@ from airflow_eos.run.sink_check import Targets, refuse_loop
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.table_steps import TableSteps
-from airflow_eos.run.topic_roles import described, roles
+from airflow_eos.run.topic_roles import TopicsNow, roles
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.unit_of_work import UnitOfWork
 from airflow_eos.run.visibility import Visibility
@@ -164,14 +164,17 @@ class RunProtocol:
         try:
             self._identity = session.identity
             self._trace.enter(State.FENCED)
-            ended = self._unfinished.end_in_ledger(session.identity)
+            topics = TopicsNow.of(self._collaborators.cluster, self._spec)
+            ended = self._unfinished.end_in_ledger(session.identity, topics)
             if ended is not None:
                 return self._endings.ended_older(work, session, ended)
-            return self._behind_the_fence(work, session)
+            return self._behind_the_fence(work, session, topics)
         finally:
             session.close()
 
-    def _behind_the_fence(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
+    def _behind_the_fence(
+        self, work: UnitOfWork, session: ProducerSession, topics: TopicsNow
+    ) -> RunRecord | None:
         fenced_id, asked_key = work.transactional_id, work.key
         record = self._ask_again(work)
         if record is not None:
@@ -192,7 +195,7 @@ class RunProtocol:
             raise failed(work)
         was_planned = work.planned is not None
         try:
-            planned = self._plan(work)
+            planned = self._plan(work, topics)
         except (PlanError, DifferentWork) as refusal:
             # What another run committed while we read, or between two of our epochs, is no fault of the plan.
             if not is_ours(self._collaborators.cluster, session.identity):
@@ -252,17 +255,19 @@ class RunProtocol:
         topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
         return topics | {name for name in (self._spec.sink_topic, self._spec.dead_letter_topic) if name}
 
-    def _plan(self, work: UnitOfWork) -> Planned:
+    def _plan(self, work: UnitOfWork, topics: TopicsNow) -> Planned:
         if work.planned is not None:
-            sources = described(self._collaborators.cluster, {"source": self._spec.source_topics})
+            sources = topics.described({"source": self._spec.source_topics})
             self._collaborators.planner.recheck(work.planned.plan, sources)
             return work.planned
         self._check_conditions(work)
-        topics = described(self._collaborators.cluster, roles(self._spec))
+        known = topics.described(roles(self._spec))
         if self._table is not None:
             self._table.look(work)
-        grants.check_run(self._collaborators.cluster, self._spec)
-        work.planned = self._collaborators.planner.plan(topics, work.recorded)
+        group = grants.check_run(self._collaborators.cluster, self._spec, topics.visible)
+        if work.recorded is None and keys.moves_cursor(self._spec):
+            laws.group_is_empty(group.group, group.members)
+        work.planned = self._collaborators.planner.plan(known, work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)
@@ -286,12 +291,13 @@ class RunProtocol:
 
     def _check_conditions(self, work: UnitOfWork) -> None:
         """Check the conditions of brokers and ledger for any transaction of a run."""
-        work.verification = self._collaborators.cluster.partition_verification()
+        features = self._collaborators.cluster.features()
+        work.verification = features.partition_verification
         laws.broker_verifies(work.verification)
         laws.timeouts_fit(
             self._spec.delivery_timeout,
             self._spec.transaction_timeout,
-            self._collaborators.cluster.transaction_max_timeout_ms(),
+            features.transaction_max_timeout_ms,
         )
         refuse_unsigned(self._collaborators.ledger_id.is_signed, self._spec.ledger)
 

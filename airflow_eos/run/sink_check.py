@@ -51,7 +51,7 @@ class Targets:
         :raises SinkChanged: a topic lacks a partition of the sealed batches.
         """
         self._opened = {target.topic: described[target.topic] for target in manifest.targets}
-        grants.check_targets(self._cluster, sorted(self._opened))
+        grants.check_targets(self._opened.values())
         for target in manifest.targets:
             partitions = self._opened[target.topic].partitions
             if target.partition >= partitions:

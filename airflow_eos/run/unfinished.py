@@ -32,7 +32,8 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster, Ledger, Transactions
-from airflow_eos.run import laws, topic_roles
+from airflow_eos.run import laws
+from airflow_eos.run.topic_roles import TopicsNow
 
 log = logging.getLogger(__name__)
 
@@ -75,14 +76,15 @@ class UnfinishedEnds:
             log.debug("%s could not be described: %s", transactional_id, failure)
             self._word = None
 
-    def end_in_ledger(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
+    def end_in_ledger(self, producer: ProducerIdentity, topics: TopicsNow) -> EndTxnAnswer | None:
         """End open transactions in the ledger's partitions of this run, and pending offsets of its cursor.
 
+        :param topics: as they are behind the fence.
         :returns: None if nothing was open; else the coordinator's answer, and the epoch is used up.
         :raises OutcomeUnknown: the decision about such a transaction is unknown.
         """
         answer = self._end(producer, self._ledger_partitions())
-        return self._end_offsets(producer) if answer is None else answer
+        return self._end_offsets(producer, topics) if answer is None else answer
 
     def end_in_topics(
         self, producer: ProducerIdentity, topics: Collection[TopicDescription]
@@ -172,13 +174,13 @@ class UnfinishedEnds:
             }
         )
 
-    def _end_offsets(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
+    def _end_offsets(self, producer: ProducerIdentity, topics: TopicsNow) -> EndTxnAnswer | None:
         """End pending offsets of the cursor: after the fence they can only be ours."""
         if not keys.moves_cursor(self._spec) or self._offsets_ended:
             return None
         group, only = self._spec.group_id, keys.mapped_partition(self._spec)
-        topics = topic_roles.described(self._cluster, {"source": self._spec.source_topics})
-        partitions = [tp for topic in topics.values() for tp in topic.topic_partitions]
+        sources = topics.described({"source": self._spec.source_topics})
+        partitions = [tp for topic in sources.values() for tp in topic.topic_partitions]
         if only is not None:
             partitions = [tp for tp in partitions if tp == only]
         if not self._cluster.has_pending_offsets(group, partitions):

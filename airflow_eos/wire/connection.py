@@ -27,9 +27,9 @@ from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosE
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
+from airflow_eos.wire.authorized_operations import names as operation_names
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
 from airflow_eos.wire.retry import NotYet
-from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     import uuid
@@ -51,11 +51,13 @@ class TopicMetadata:
 
     :param topic_id: the topic's UUID, in Kafka's own text form (KIP-516).
     :param leaders: leader's node id per partition; -1 while there is none.
+    :param operations: allowed operations, see :func:`airflow_eos.wire.authorized_operations.names`.
     """
 
     topic: str
     topic_id: str
     leaders: Mapping[int, int]
+    operations: frozenset[str] | None = None
 
 
 class BrokerConnections(NodeConnections):
@@ -97,7 +99,7 @@ class BrokerConnections(NodeConnections):
 
         if not wanted:
             return {}, {}
-        subject = f"metadata of {counted(len(wanted), 'topic')}"
+        subject = f"metadata of {len(wanted)} topics"
         failed = self.run(self.retry_async(attempt, subject=subject, timeout=METADATA_TIMEOUT))
         return {name: self._topics[name] for name in wanted if name not in failed}, failed
 
@@ -120,6 +122,10 @@ class BrokerConnections(NodeConnections):
     def refresh(self, names: Iterable[str]) -> bool:
         """Request metadata again; return whether all topics are known. Unreachable brokers do not raise."""
         return self.run(self.refresh_async(names))
+
+    def known_topic(self, topic: str) -> TopicMetadata | None:
+        """Return the cached metadata of a topic; sends no request."""
+        return self._topics.get(topic)
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the cached leader, None if unknown; sends no request."""
@@ -233,7 +239,7 @@ class BrokerConnections(NodeConnections):
             topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in wanted],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
+            include_topic_authorized_operations=True,
             max_version=12,
         )
         return failed | self._take_metadata(await self.ask_any_async(request))
@@ -251,8 +257,24 @@ class BrokerConnections(NodeConnections):
                 topic=topic.name,
                 topic_id=_uuid_text(topic.topic_id),
                 leaders={p.partition_index: p.leader_id for p in topic.partitions},
+                operations=operation_names(topic.authorized_operations),
             )
         return failed
+
+    # -- brokers ------------------------------------------------------------------------------------------
+
+    def brokers(self) -> list[int]:
+        """Request the node ids of all brokers, in order."""
+
+        async def attempt() -> list[int]:
+            await self._ask_metadata([])
+            return self.known_brokers()
+
+        return self.run(self.retry_async(attempt, subject="the brokers", timeout=METADATA_TIMEOUT))
+
+    def known_brokers(self) -> list[int]:
+        """Return the node ids of the brokers in the last Metadata answer, in order; sends no request."""
+        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
     # -- coordinators -------------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
-from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset
+from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, GroupDescription
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.authorized_operations import names as operation_names
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.coordinators import at_coordinator, refuse
 from airflow_eos.wire.error_codes import GROUP
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 _GROUP_ID_NOT_FOUND = 69
 _UNSTABLE_OFFSET_COMMIT = 88
-_NO_MEMBERS = frozenset({"", "Dead", "Empty"})
+_EMPTY = "Empty"
+_NOT_CLASSIC = ("", "Dead")
+"""States of DescribeGroups for a group that is unknown, or a KIP-848 group."""
 
 
 def fetch_committed_offsets(
@@ -97,36 +100,38 @@ def has_pending_offsets(
     return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
 
 
-def count_live_members(
+def describe_group(
     connections: BrokerConnections, group: str, *, timeout: float = METADATA_TIMEOUT
-) -> int:
-    """Return the number of live members, 0 for an unknown group.
-
-    Members of a KIP-848 group cannot be counted here; such a group with members counts as 1.
+) -> GroupDescription:
+    """Return the number of live members, and which operations are allowed.
 
     :raises AuthorizationFailed: Describe on the group is missing.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"DescribeGroups of group {group!r}"
+    request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True, max_version=5)
 
-    async def attempt(node: int) -> int:
-        answer = await connections.send(DescribeGroupsRequest(groups=[group], max_version=5), node)
-        described = answer.groups[0]
+    async def attempt(node: int) -> GroupDescription:
+        described = (await connections.send(request, node)).groups[0]
         if described.error_code != _GROUP_ID_NOT_FOUND:
             _check(connections, group, described.error_code, subject)
-            if described.members:
-                return len(described.members)
-            if described.group_state not in _NO_MEMBERS:
-                return 1
-        # A KIP-848 group is not a classic group: only ListGroups returns its state.
-        listed = await connections.send(
-            ListGroupsRequest(states_filter=[], types_filter=[], max_version=5), node
-        )
-        _check(connections, group, listed.error_code, subject)
-        states = [entry.group_state for entry in listed.groups if entry.group_id == group]
-        return sum(state not in _NO_MEMBERS for state in states)
+        members = len(described.members)
+        if not members and described.group_state in _NOT_CLASSIC:
+            members = await _members_listed(connections, group, node, subject)
+        elif not members and described.group_state != _EMPTY:
+            members = 1
+        return GroupDescription(group, members, operation_names(described.authorized_operations))
 
     return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+
+
+async def _members_listed(connections: BrokerConnections, group: str, node: int, subject: str) -> int:
+    """Return 1 if ListGroups shows a group with members: DescribeGroups knows classic groups only."""
+    request = ListGroupsRequest(states_filter=[], types_filter=[], max_version=5)
+    listed = await connections.send(request, node)
+    _check(connections, group, listed.error_code, subject)
+    states = [entry.group_state for entry in listed.groups if entry.group_id == group]
+    return sum(state not in (*_NOT_CLASSIC, _EMPTY) for state in states)
 
 
 def _check(connections: BrokerConnections, group: str, code: int, subject: str) -> None:
@@ -156,8 +161,9 @@ def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartit
     """
     # FindCoordinator creates the topic on a cluster where no group has committed yet.
     connections.group_coordinator(group)
-    count = connections.partition_counts([OFFSETS_TOPIC])[OFFSETS_TOPIC]
-    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % count)
+    # Brokers choose the partition by the number that they read when they started.
+    known = connections.known_topic(OFFSETS_TOPIC) or connections.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
+    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % len(known.leaders))
 
 
 def java_hash(text: str) -> int:

@@ -92,10 +92,10 @@ def test_a_user_with_few_permissions_can_run_a_whole_transaction(user, cluster, 
     session.commit()
     session.close()
     assert cluster.committed(group, [source]) == {source: CommittedOffset(1, "meta")}
-    assert cluster.group_members(group) == 0
+    assert cluster.describe_group(group).members == 0
     assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
-    assert cluster.transaction_max_timeout_ms() is None
-    assert cluster.partition_verification() is None
+    assert cluster.features().transaction_max_timeout_ms is None
+    assert cluster.features().partition_verification is None
 
 
 def test_a_run_without_a_grant_for_the_witness_of_its_ledger_goes_on(kafka, user, cluster):
@@ -264,8 +264,8 @@ def test_the_doctor_names_the_group_of_runs_without_a_cursor(user):
 def test_settings_are_read_with_describe_configs_on_the_cluster(user, cluster):
     """The permission that turns an unverified broker into a checked one."""
     user.grant("DESCRIBE_CONFIGS", cluster=True)
-    assert cluster.partition_verification() is True
-    assert cluster.transaction_max_timeout_ms() == 900_000
+    assert cluster.features().partition_verification is True
+    assert cluster.features().transaction_max_timeout_ms == 900_000
 
 
 def test_a_transactional_id_without_write_is_named(transactions):
@@ -278,7 +278,7 @@ def test_a_transactional_id_without_write_is_named(transactions):
 def test_a_group_without_describe_cannot_be_checked(cluster):
     """Whether a group has members may not be guessed."""
     with pytest.raises(AuthorizationFailed, match="grant Describe on group 'somebody'"):
-        cluster.group_members("somebody")
+        cluster.describe_group("somebody")
     with pytest.raises(AuthorizationFailed, match="somebody"):
         cluster.committed("somebody", [tp("source")])
 
@@ -430,7 +430,10 @@ def test_refused_credentials_end_soon_and_hide_the_password(user, ledger, caplog
     assert time.monotonic() - started < 20
     assert_hidden("not-the-password", raised.value, caplog)
     with KafkaCluster(config) as cluster:
-        for ask in (lambda: cluster.group_members("somebody"), lambda: cluster.describe_topics(["source"])):
+        for ask in (
+            lambda: cluster.describe_group("somebody"),
+            lambda: cluster.describe_topics(["source"]),
+        ):
             with pytest.raises(ConfigurationError, match=r"credentials|security settings") as raised:
                 ask()
             assert_hidden("not-the-password", raised.value, caplog)

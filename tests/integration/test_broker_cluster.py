@@ -253,24 +253,24 @@ def test_live_members_are_counted(config, cluster, kafka_topic, protocol):
 
         wait_until(joined, seconds=60)
         # A KIP-848 group's members are found, not counted.
-        assert cluster.group_members(group) == (2 if protocol == "classic" else 1)
+        assert cluster.describe_group(group).members == (2 if protocol == "classic" else 1)
     finally:
         for member in members:
             member.close()
     # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
-    wait_until(lambda: cluster.group_members(group) == 0, seconds=90)
+    wait_until(lambda: cluster.describe_group(group).members == 0, seconds=90)
 
 
 def test_a_group_nobody_knows_has_no_members(cluster):
     """GROUP_ID_NOT_FOUND and the state Dead both mean nobody."""
-    assert cluster.group_members(unique("nobody")) == 0
+    assert cluster.describe_group(unique("nobody")).members == 0
 
 
 def test_a_group_with_offsets_only_has_no_members(config, cluster, kafka_topic):
     """Committed offsets make a group known, not alive."""
     group = unique("group")
     commit_offset(config, group, tp(kafka_topic()), 3)
-    assert cluster.group_members(group) == 0
+    assert cluster.describe_group(group).members == 0
 
 
 # The hash of the third one is negative: its absolute value, its lower 31 bits and its 32 bits are three
@@ -318,8 +318,8 @@ def test_producers_are_listed_with_epoch_and_last_sequence(cluster, transactions
 
 def test_broker_settings_of_a_default_broker(cluster):
     """15 minutes and verification on, as Kafka ships."""
-    assert cluster.transaction_max_timeout_ms() == 900_000
-    assert cluster.partition_verification() is True
+    assert cluster.features().transaction_max_timeout_ms == 900_000
+    assert cluster.features().partition_verification is True
 
 
 def test_a_fresh_cluster_with_other_settings():
@@ -328,8 +328,8 @@ def test_a_fresh_cluster_with_other_settings():
     with EmbeddedKafka(broker_config=settings) as kafka, KafkaCluster(kafka.client_config()) as cluster:
         where = cluster.group_offsets_partition("somebody")
         assert (where.topic, where.partition in range(5)) == ("__consumer_offsets", True)
-        assert cluster.transaction_max_timeout_ms() == 120_000
-        assert cluster.partition_verification() is False
+        assert cluster.features().transaction_max_timeout_ms == 120_000
+        assert cluster.features().partition_verification is False
 
 
 def test_an_unreachable_cluster_is_reported(unused_port, monkeypatch):
@@ -344,6 +344,6 @@ def test_an_unreachable_cluster_is_reported(unused_port, monkeypatch):
             with pytest.raises(BrokersUnavailable, match=str(unused_port)):
                 cluster.describe_topics(["any"])
             with pytest.raises(BrokersUnavailable, match="no broker answered"):
-                cluster.group_members("somebody")
+                cluster.describe_group("somebody")
         gc.collect()
     assert time.monotonic() - started < 15

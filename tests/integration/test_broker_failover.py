@@ -81,8 +81,8 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
             assert cluster.describe_producers([where])[where][0].last_sequence == 0
             assert cluster.last_stable_offsets([where]) == {where: 0}
             assert [entry.key for entry in ledger.view(0, ["run"]).tail] == ["run"]
-            assert cluster.group_members(group) == 0
-            assert cluster.partition_verification() is True
+            assert cluster.describe_group(group).members == 0
+            assert cluster.features().partition_verification is True
             session.commit()
             session.close()
             assert cluster.committed(group, [where]) == {where: CommittedOffset(4, "meta")}
@@ -105,8 +105,8 @@ def test_broker_settings_are_read_though_the_controller_that_was_known_is_dead(k
         kafka.wait_in_sync()
         victim.kill()
         try:
-            assert cluster.partition_verification() is True
-            assert cluster.transaction_max_timeout_ms() == 900_000
+            assert cluster.features().partition_verification is True
+            assert cluster.features().transaction_max_timeout_ms == 900_000
         finally:
             victim.start()
             kafka.wait_in_sync()

@@ -152,7 +152,7 @@ def test_a_group_with_live_members_is_refused(pipeline):
     consumer.close()
     with KafkaCluster(pipeline.kafka.client_config()) as cluster:
         # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
-        wait_until(lambda: cluster.group_members(pipeline.spec.group_id) == 0, seconds=90)
+        wait_until(lambda: cluster.describe_group(pipeline.spec.group_id).members == 0, seconds=90)
     assert pipeline.run().records_read == 1
 
 

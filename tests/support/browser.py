@@ -126,7 +126,8 @@ class Browser:
                     return found
                 last = "nothing"
             except urllib.error.HTTPError as error:
-                last = error.read().decode(errors="replace")
+                with error:
+                    last = error.read().decode(errors="replace")
             assert time.monotonic() < deadline, last
             time.sleep(0.1)
 

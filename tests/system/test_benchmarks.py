@@ -63,12 +63,12 @@ def test_the_way_of_a_small_run_stays_within_its_bounds(tmp_path):
     bounds = {
         "functions": 513,
         "modules": 91,
-        "package_changes": 225,
+        "package_changes": 215,
         "commit_frames": 10,
-        "describe_topics": 5,
+        "describe_topics": 4,
     }
     # Each look for the end of the transaction sends five; brokers are not always as fast with its markers.
-    requests = 57 + 2 * 5
+    requests = 51 + 2 * 5
     done = benchmark(tmp_path, "way")
     assert done.returncode == 0, done.stdout[-5_000:]
     report = json.loads((tmp_path / "way.json").read_text())

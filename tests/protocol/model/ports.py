@@ -20,7 +20,14 @@ from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.dead_letter import DueLetters, FailingRecord
-from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, LogBounds, ProducerIdentity
+from airflow_eos.model.kafka import (
+    BrokerFeatures,
+    CommittedOffset,
+    EndTxnAnswer,
+    GroupDescription,
+    LogBounds,
+    ProducerIdentity,
+)
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.plan import RunPlan
@@ -63,15 +70,16 @@ class ModelCluster:
     def _read(self, name: str, call: Callable[[], Any]) -> Any:
         return self._run.step(name, call)
 
-    def describe_topics(self, topics: Collection[str], *, wait: bool = True) -> Any:
+    def describe_topics(
+        self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True
+    ) -> Any:
         del wait  # nothing is behind here
-        return self._broker.describe_topics(list(topics))
+        return self._broker.describe_topics(
+            [*topics, *(name for name in optional if name in self._broker.topics)]
+        )
 
     def topic_operations(self, topics: Collection[str]) -> Any:
         return dict.fromkeys(topics)
-
-    def group_operations(self, group: str) -> None:
-        return None
 
     def topic_settings(self, topic: str) -> None:
         return None
@@ -128,17 +136,16 @@ class ModelCluster:
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         return self._read(f"look at {tp}", lambda: self._broker.is_visible(tp, offset, producer))
 
-    def group_members(self, group: str) -> int:
-        return self._read("count group members", lambda: self._broker.members.get(group, 0))
+    def describe_group(self, group: str) -> GroupDescription:
+        return self._read(
+            "describe group", lambda: GroupDescription(group, self._broker.members.get(group, 0))
+        )
 
     def group_offsets_partition(self, group: str) -> TopicPartition:
         return TopicPartition("__consumer_offsets", 0)
 
-    def transaction_max_timeout_ms(self) -> int:
-        return 900_000
-
-    def partition_verification(self) -> bool | None:
-        return self._broker.reported_verification
+    def features(self) -> BrokerFeatures:
+        return BrokerFeatures(self._broker.reported_verification, 900_000, None)
 
     def describe_transaction(self, transactional_id: str) -> Any:
         return self._read("describe transaction", lambda: self._broker.describe_transaction(transactional_id))

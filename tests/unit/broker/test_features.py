@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from kafka.errors import KafkaConnectionError
-from kafka.protocol.metadata import ApiVersionsResponse
+from kafka.errors import InvalidRequestError, KafkaConnectionError
+from kafka.protocol.admin import DescribeConfigsResponse
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from airflow_eos.broker.features import partition_verification, transaction_max_timeout_ms
-
-
-class Answer:
-    def __init__(self, value):
-        self.value = value
-
-    def result(self):
-        if isinstance(self.value, Exception):
-            raise self.value
-        return self.value
-
-
-class FakeAdmin:
-    """Answers DescribeCluster and DescribeConfigs of brokers 1..n; an exception in ``settings`` is raised."""
-
-    def __init__(self, *settings):
-        self._settings = settings
-        self.client = self
-
-    def ask(self, doing, question, *, timeout):
-        return question(timeout)
-
-    def describe_cluster(self, request_timeout):
-        return Answer(SimpleNamespace(nodes=[SimpleNamespace(id=i + 1) for i in range(len(self._settings))]))
-
-    def describe_configs(self, resources, request_timeout):
-        (resource,) = resources  # librdkafka refuses more than one broker
-        settings = self._settings[int(resource.name) - 1]
-        if not isinstance(settings, Exception):
-            settings = {name: SimpleNamespace(value=value) for name, value in settings.items()}
-        return {resource: Answer(settings)}
+from airflow_eos.broker.features import broker_features
+from airflow_eos.exceptions import RequestRefused
 
 
 def api_versions(add_partitions, supported=None, finalized=None):
@@ -64,17 +32,59 @@ def api_versions(add_partitions, supported=None, finalized=None):
     return ApiVersionsResponse.decode(answer.encode(version=3), version=3)
 
 
+def settings_of(broker, code, values):
+    """Return a DescribeConfigs answer as it comes off the wire, in version 4."""
+    result = DescribeConfigsResponse.DescribeConfigsResult
+    configs = [
+        result.DescribeConfigsResourceResult(
+            name=name, value=value, read_only=False, config_source=5, is_sensitive=False, synonyms=[],
+            config_type=2, documentation=None,
+        )
+        for name, value in values.items()
+    ]  # fmt: skip
+    answer = DescribeConfigsResponse(
+        throttle_time_ms=0,
+        results=[
+            result(
+                error_code=code,
+                error_message=None,
+                resource_type=4,
+                resource_name=str(broker),
+                configs=configs,
+            )
+        ],
+    )
+    return DescribeConfigsResponse.decode(answer.encode(version=4), version=4)
+
+
 class FakeConnections:
-    """Brokers that speak AddPartitionsToTxn up to a version each, or give a whole answer."""
+    """Brokers 1 to n.
 
-    def __init__(self, *versions):
-        self._versions = versions
+    :param versions: of AddPartitionsToTxn, or a whole answer, or an exception.
+    :param settings: by name, or an error code, or an exception.
+    """
 
-    async def send(self, request, node, *, timeout=None):
-        version = self._versions[node - 1]
-        if isinstance(version, Exception):
-            raise version
-        return api_versions(version) if isinstance(version, int) else version
+    def __init__(self, versions, settings):
+        self._versions, self._settings = versions, settings
+
+    def known_brokers(self):
+        return [number + 1 for number in range(len(self._versions))]
+
+    async def send(self, request, node, *, timeout):
+        if isinstance(request, ApiVersionsRequest):
+            version = self._versions[node - 1]
+            answer = api_versions(version) if isinstance(version, int) else version
+        else:
+            (resource,) = request.resources
+            assert resource.resource_name == str(node)
+            values = self._settings[node - 1]
+            if isinstance(values, int):
+                answer = settings_of(node, values, {})
+            else:
+                answer = settings_of(node, 0, values) if isinstance(values, dict) else values
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def retry_async(self, attempt, *, subject, timeout):
         return await attempt()
@@ -87,11 +97,15 @@ class FakeConnections:
         raise AssertionError("the coroutine waits for something")
 
 
+def verified(versions, settings):
+    return broker_features(FakeConnections(versions, settings), timeout=1.0).partition_verification
+
+
 ON = {"transaction.partition.verification.enable": "true"}
 OFF = {"transaction.partition.verification.enable": "false"}
-DOWN = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-REFUSED = KafkaConnectionError("refused")
-FORBIDDEN = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
+DOWN = KafkaConnectionError("down")
+UNAVAILABLE = 8
+FORBIDDEN = 31
 
 
 @pytest.mark.parametrize(
@@ -104,13 +118,15 @@ FORBIDDEN = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
         ((3,), (FORBIDDEN,), False),
         ((4,), (FORBIDDEN,), None),
         ((4,), ({},), None),
-        ((5, REFUSED), (ON, DOWN), True),
-        ((REFUSED, 5), (DOWN, OFF), False),
+        ((5, DOWN), (ON, DOWN), True),
+        ((DOWN, 5), (DOWN, OFF), False),
+        ((5, 5), (UNAVAILABLE, ON), True),
+        ((5, 5), (FORBIDDEN, ON), None),
     ],
 )
 def test_verification_must_hold_on_every_broker(versions, settings, expected):
     """One that is too old or has it off decides; the unreadable is unknown; the dead do not count."""
-    assert partition_verification(FakeConnections(*versions), FakeAdmin(*settings), timeout=1.0) is expected
+    assert verified(versions, settings) is expected
 
 
 @pytest.mark.parametrize(
@@ -130,24 +146,38 @@ def test_a_broker_that_keeps_its_request_version_from_clients_is_known_by_its_fe
 ):
     """Version 4 of AddPartitionsToTxn is for brokers among themselves (KAFKA-15757)."""
     answer = api_versions(hidden, supported, finalized)
-    assert partition_verification(FakeConnections(answer), FakeAdmin(ON), timeout=1.0) is expected
+    assert verified([answer], [ON]) is expected
 
 
 def test_features_of_one_broker_do_not_speak_for_an_older_one():
     """Each broker must show it; what one supports says nothing of the others."""
     new, old = api_versions(3, {"metadata.version": 25}), api_versions(3, {"metadata.version": 11})
-    assert partition_verification(FakeConnections(new, old), FakeAdmin(ON, ON), timeout=1.0) is False
+    assert verified([new, old], [ON, ON]) is False
 
 
-def test_the_smallest_limit_counts():
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("transaction.max.timeout.ms", "transaction_max_timeout_ms"),
+        ("transactional.id.expiration.ms", "transactional_id_expiration_ms"),
+    ],
+)
+def test_the_smallest_limit_counts(name, value):
     """Any broker may become the coordinator; without permission the limit is unknown."""
-    name = "transaction.max.timeout.ms"
-    assert transaction_max_timeout_ms(FakeAdmin({name: "900000"}, {name: "60000"}), timeout=1.0) == 60_000
-    assert transaction_max_timeout_ms(FakeAdmin(FORBIDDEN), timeout=1.0) is None
+    both = FakeConnections([5, 5], [{name: "900000"}, {name: "60000"}])
+    assert getattr(broker_features(both, timeout=1.0), value) == 60_000
+    assert getattr(broker_features(FakeConnections([5], [FORBIDDEN]), timeout=1.0), value) is None
 
 
 def test_other_failures_are_no_answer():
     """Only a missing permission means unknown."""
-    broken = KafkaException(KafkaError(KafkaError.INVALID_REQUEST))
-    with pytest.raises(KafkaException):
-        transaction_max_timeout_ms(FakeAdmin(broken), timeout=1.0)
+    with pytest.raises(RequestRefused, match="broker 1: InvalidRequestError"):
+        broker_features(FakeConnections([5], [InvalidRequestError.errno]), timeout=1.0)
+
+
+def test_brokers_that_do_not_answer_are_no_answer():
+    """Without a single broker nothing is known of any."""
+    with pytest.raises(KafkaConnectionError):
+        broker_features(FakeConnections([DOWN], [ON]), timeout=1.0)
+    with pytest.raises(KafkaConnectionError):
+        broker_features(FakeConnections([5], [DOWN]), timeout=1.0)
