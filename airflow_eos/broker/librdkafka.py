@@ -164,6 +164,7 @@ logger = logging.getLogger("airflow_eos.librdkafka")
 _OUR_OWN = frozenset({"error_cb", "log_cb", "logger", "statistics.interval.ms", "stats_cb", "throttle_cb"})
 # Callbacks in the connection are meant for clients that the user creates.
 
+_RECONNECT_BACKOFF_MS = 20
 _RECONNECT_BACKOFF_MAX_MS = 1000
 
 _LOST_CONNECTION = tuple(
@@ -218,12 +219,16 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
     """Return the base settings of every client; the configuration overrides them.
 
     librdkafka looks a moved coordinator up only after a failed connection to the old one, and by default
-    waits 10 s between two connections: two coordinators that move cost half a minute.
+    waits 10 s between two connections: two coordinators that move cost half a minute. It leaves half of
+    ``reconnect.backoff.ms`` between the connections to two brokers, and each client begins with two: that
+    of a bootstrap server, which it closes, and that of a broker.
     """
     theirs = for_librdkafka(config)
     settings = {"client.id": "airflow-eos", **theirs}
     if "reconnect.backoff.ms" not in theirs:
         settings.setdefault("reconnect.backoff.max.ms", _RECONNECT_BACKOFF_MAX_MS)
+        longest = int(settings["reconnect.backoff.max.ms"])
+        settings["reconnect.backoff.ms"] = min(_RECONNECT_BACKOFF_MS, longest)
     return {key: value for key, value in settings.items() if key not in _OUR_OWN}
 
 

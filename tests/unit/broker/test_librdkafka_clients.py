@@ -36,22 +36,25 @@ def test_call_backs_of_the_connection_are_not_taken_over():
         "bootstrap.servers": "a:1",
         "client.id": "airflow-eos",
         "reconnect.backoff.max.ms": 1000,
+        "reconnect.backoff.ms": 20,
         "sasl.username": "me",
     }
 
 
 @pytest.mark.parametrize(
-    ("theirs", "longest"),
+    ("theirs", "shortest", "longest"),
     [
-        ({}, 1000),
-        ({"reconnect.backoff.max.ms": 300}, 300),
-        ({"reconnect.backoff.ms": 4000}, None),
-        ({"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 70}, 70),
+        ({}, 20, 1000),
+        ({"reconnect.backoff.max.ms": "300"}, 20, "300"),
+        ({"reconnect.backoff.max.ms": 10}, 10, 10),
+        ({"reconnect.backoff.ms": 4000}, 4000, None),
+        ({"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 70}, 50, 70),
     ],
 )
-def test_a_lost_broker_is_tried_again_within_a_second(theirs, longest):
+def test_a_lost_broker_is_tried_again_within_a_second(theirs, shortest, longest):
     """librdkafka's own 10 s are long; what the connection says wins, and is taken by librdkafka."""
     settings = base_settings(ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **theirs}))
+    assert settings["reconnect.backoff.ms"] == shortest
     assert settings.get("reconnect.backoff.max.ms") == longest
     AdminClient(settings, logger=QuietLog())
 
