@@ -9,7 +9,7 @@ from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.exceptions import AuthorizationFailed
-from airflow_eos.wire.coordinators import at_coordinator
+from airflow_eos.wire.coordinators import Coordinator
 
 if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
@@ -51,7 +51,7 @@ def group_operations(connections: BrokerConnections, group: str, *, timeout: flo
 
     subject = f"permissions on group {group!r}"
     try:
-        return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+        return Coordinator(connections, "group", group).ask(attempt, subject, timeout)
     except AuthorizationFailed:  # without Describe, brokers do not even name the coordinator
         return frozenset()
 

@@ -13,9 +13,9 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import TopicPartition, by_topic
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
-from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import GROUP
 
 if TYPE_CHECKING:
@@ -47,15 +47,16 @@ def fetch_committed_offsets(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"committed offsets of group {group!r}"
+    coordinator = Coordinator(connections, "group", group)
 
     async def attempt(node: int) -> dict[TopicPartition, CommittedOffset]:
         answer = await connections.send(_offsets_request(group, partitions, stable=stable), node)
-        _check(connections, group, answer.error_code, subject)
+        _check(coordinator, answer.error_code, subject)
         committed: dict[TopicPartition, CommittedOffset] = {}
         for topic in answer.topics:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
-                _check(connections, group, part.error_code, f"{subject} in {tp}")
+                _check(coordinator, part.error_code, f"{subject} in {tp}")
                 if part.committed_offset >= 0:
                     # librdkafka commits the NUL that ends a C string along with the metadata.
                     metadata = (part.metadata or "").removesuffix("\0")
@@ -64,7 +65,7 @@ def fetch_committed_offsets(
 
     if partitions is not None and not partitions:
         return {}
-    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+    return coordinator.ask(attempt, subject, timeout)
 
 
 def has_pending_offsets(
@@ -81,6 +82,7 @@ def has_pending_offsets(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"pending offsets of group {group!r}"
+    coordinator = Coordinator(connections, "group", group)
 
     async def attempt(node: int) -> bool:
         answer = await connections.send(_offsets_request(group, partitions, stable=True), node)
@@ -89,12 +91,12 @@ def has_pending_offsets(
             *(part.error_code for topic in answer.topics for part in topic.partitions),
         }
         for code in codes - {_UNSTABLE_OFFSET_COMMIT}:
-            _check(connections, group, code, subject)
+            _check(coordinator, code, subject)
         return _UNSTABLE_OFFSET_COMMIT in codes
 
     if not partitions:
         return False
-    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+    return coordinator.ask(attempt, subject, timeout)
 
 
 def count_live_members(
@@ -108,12 +110,13 @@ def count_live_members(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"DescribeGroups of group {group!r}"
+    coordinator = Coordinator(connections, "group", group)
 
     async def attempt(node: int) -> int:
         answer = await connections.send(DescribeGroupsRequest(groups=[group], max_version=5), node)
         described = answer.groups[0]
         if described.error_code != _GROUP_ID_NOT_FOUND:
-            _check(connections, group, described.error_code, subject)
+            _check(coordinator, described.error_code, subject)
             if described.members:
                 return len(described.members)
             if described.group_state not in _NO_MEMBERS:
@@ -122,24 +125,24 @@ def count_live_members(
         listed = await connections.send(
             ListGroupsRequest(states_filter=[], types_filter=[], max_version=5), node
         )
-        _check(connections, group, listed.error_code, subject)
+        _check(coordinator, listed.error_code, subject)
         states = [entry.group_state for entry in listed.groups if entry.group_id == group]
         return sum(state not in _NO_MEMBERS for state in states)
 
-    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+    return coordinator.ask(attempt, subject, timeout)
 
 
-def _check(connections: BrokerConnections, group: str, code: int, subject: str) -> None:
+def _check(coordinator: Coordinator, code: int, subject: str) -> None:
     if code:
-        refuse(connections, "group", group, GROUP, code, subject)
+        coordinator.refuse(GROUP, code, subject)
 
 
 def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:
     topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
-    grouped: dict[str, list[int]] = {}
-    for tp in sorted(set(partitions or ())):
-        grouped.setdefault(tp.topic, []).append(tp.partition)
-    topics = [topic_class(name=topic, partition_indexes=indexes) for topic, indexes in grouped.items()]
+    topics = [
+        topic_class(name=topic, partition_indexes=indexes)
+        for topic, indexes in by_topic(partitions or ()).items()
+    ]
     return OffsetFetchRequest(
         group_id=group,
         topics=None if partitions is None else topics,
