@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.sink_table import SinkTable
 
 PRODUCER = "pkg:pypi/airflow-eos"  # a package URL
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
@@ -21,10 +21,8 @@ from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.spec import Deployment, RunSpec
+from airflow_eos.table_ports import TableSink
 from airflow_eos.wire.client_config import ClientConfig
-
-if TYPE_CHECKING:
-    from airflow_eos.ports import TableSink
 
 
 def init(target: Deployment, options: Namespace) -> Outcome:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from airflow_eos.compat import TASK_SIGNALS, AirflowFailException
-
-if TYPE_CHECKING:
-    import datetime as dt
 
 __all__ = ["RetryAction", "RetryDecision", "RetryPolicy", "arguments_of_operator", "asks_retry_policy"]
 

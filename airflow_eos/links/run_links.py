@@ -5,7 +5,7 @@ Airflow asks for a link when the task has ended, in the task's process, and keep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import attrs
@@ -13,9 +13,7 @@ from airflow.sdk import BaseOperatorLink
 
 from airflow_eos import settings
 from airflow_eos.ledger.keys import run_record_key
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run import RunRecord
 
 
 @attrs.define()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, LedgerPruned, LedgerUnreadable
@@ -21,9 +21,6 @@ from airflow_eos.model.spec import Deployment, MayCreate
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 log = logging.getLogger(__name__)
 

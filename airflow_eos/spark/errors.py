@@ -15,9 +15,10 @@ import logging
 import re
 import secrets
 import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import (
@@ -41,9 +42,6 @@ from airflow_eos.spark.spark_failure import (
     python_class,
 )
 from airflow_eos.task_signals import class_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
@@ -17,12 +17,14 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from airflow_eos import __version__, settings
+from airflow_eos.model.spec import Deployment
 from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt, AttemptsUnseen, Tasks, read_attempts
 from airflow_eos.ui.desk import Desk
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.pipeline_rows import (
     UNANSWERED,
     UNCOMMITTED,
@@ -35,10 +37,6 @@ from airflow_eos.ui.pipeline_rows import (
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import NOT_SHOWN, Viewer, not_shown
-
-if TYPE_CHECKING:
-    from airflow_eos.model.spec import Deployment
-    from airflow_eos.ui.known_runs import KnownRuns
 
 log = logging.getLogger(__name__)
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, LedgerReplaced
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.ui.history import RunHistory
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.shared_calls import Places, SharedCalls
 from airflow_eos.ui.trouble import Trouble, trouble_of
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.spec import Deployment
-    from airflow_eos.ui.known_runs import KnownRuns
 
 T = TypeVar("T")
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from airflow_eos.coverage.coverage import Coverage
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.moments import moment
-
-if TYPE_CHECKING:
-    from airflow_eos.coverage.coverage import Coverage
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.ranges import TopicPartition
 
 RUNS_LOOKED_AT = 100
 """Newest runs of a pipeline in which its lag now is looked for."""

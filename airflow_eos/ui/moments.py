@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run import RunRecord
 
 
 def moment(text: str) -> dt.datetime | None:

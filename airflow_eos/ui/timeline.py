@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.run.states import HOLDS_OPEN, IN_WORDS, State
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
 
 WIDTH = 1000.0
 """Of all drawings."""

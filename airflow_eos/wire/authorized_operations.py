@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.exceptions import AuthorizationFailed
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.coordinators import Coordinator
-
-if TYPE_CHECKING:
-    from airflow_eos.wire.connection import BrokerConnections
 
 _CODES = {"READ": 3, "WRITE": 4, "DESCRIBE": 8}  # of AclOperation
 _FORBIDDEN = frozenset({29, 30})  # TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import base64
 import time
+import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
@@ -27,16 +29,10 @@ from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosE
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
 from airflow_eos.wire.retry import NotYet
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    import uuid
-    from collections.abc import Iterable, Mapping
-
-    from airflow_eos.wire.client_config import ClientConfig
-
 
 METADATA_TIMEOUT = 60.0
 """Seconds to retry metadata and coordinator look-ups."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
+from typing import Literal, NoReturn, TypeVar
 
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
 from airflow_eos.wire.retry import NotYet, is_transient
-
-if TYPE_CHECKING:
-    from airflow_eos.wire.connection import BrokerConnections
 
 T = TypeVar("T")
 

@@ -17,9 +17,11 @@ never reset. The next request is in flight while an answer is decoded; memory is
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kafka.future import Future
 from kafka.protocol.consumer import FetchRequest
 
 from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
@@ -28,16 +30,10 @@ from airflow_eos.recordbatch.decode import DecodedBatch, decode_batches
 from airflow_eos.recordbatch.header import RawBatch, iter_batches
 from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
 from airflow_eos.recordbatch.limits import DEFAULT_LIMITS, DecodeLimits
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
 from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from kafka.future import Future
-
-    from airflow_eos.wire.connection import BrokerConnections
 
 MAX_BYTES = 4 << 20
 """Bytes per request; an answer is larger only if a single batch is."""

@@ -13,22 +13,17 @@ into the answer, the rest of a range) is left to :func:`airflow_eos.wire.fetch.f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kafka.future import Future
 
 from airflow_eos.exceptions import EosError
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.header import iter_batches
-from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_request
 from airflow_eos.wire.retry import NotYet, is_transient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kafka.future import Future
-
-    from airflow_eos.model.ranges import OffsetRange
-    from airflow_eos.wire.connection import BrokerConnections
 
 SMALL_SPAN = 5_000
 """Largest range, in offsets, that is fetched together with others."""

@@ -6,22 +6,17 @@ is loaded, ListOffsets would return the first transaction's marker for every lat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import numpy as np
 
 from airflow_eos.exceptions import OffsetsOutOfRange
 from airflow_eos.model.kafka import TimedOffset
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
-from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import first_since, list_offsets
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from airflow_eos.model.ranges import TopicPartition
-    from airflow_eos.wire.connection import BrokerConnections
 
 _LOOKS = 5
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
@@ -21,10 +22,6 @@ from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
 from airflow_eos.wire.client_config import ClientConfig, for_kafka_python
 from airflow_eos.wire.retry import TRANSIENT, Backoff, NotYet, describe, translated
 from airflow_eos.wire.transport import DEFAULTS, Manager, quiet_logging
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
-
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

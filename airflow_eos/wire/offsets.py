@@ -12,20 +12,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Iterator
+from typing import Any, Literal
 
 from kafka.protocol.consumer import ListOffsetsRequest
 
 from airflow_eos.model.kafka import LogBounds, TimedOffset
 from airflow_eos.model.ranges import TopicPartition, by_topic
-from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.error_codes import LIST_OFFSETS
 from airflow_eos.wire.leaders import ask_leaders
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from airflow_eos.wire.connection import BrokerConnections
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 OffsetSpec = Literal["earliest", "latest", "earliest_local", "max_timestamp"] | int

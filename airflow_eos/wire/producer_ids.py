@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kafka.protocol.producer import InitProducerIdRequest
 
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import COORDINATOR
 from airflow_eos.wire.txn_requests import CONTROL_TIMEOUT
-
-if TYPE_CHECKING:
-    from airflow_eos.wire.connection import BrokerConnections
 
 _NO_PRODUCER = -1
 _CONCURRENT_TRANSACTIONS = 51

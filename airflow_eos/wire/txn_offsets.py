@@ -9,20 +9,16 @@ coordinator has under its producer id and epoch.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from kafka.protocol.producer import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
 
+from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
-    from airflow_eos.wire.connection import BrokerConnections
 
 ANSWER_SECONDS = 10.0
 """Seconds to wait for a coordinator's answer; brokers time out after 5 s (offsets.commit.timeout.ms)."""

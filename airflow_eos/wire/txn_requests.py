@@ -17,9 +17,10 @@ protocol (KIP-890 bumps the epoch from version 5 on).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kafka.protocol.admin import (
     DescribeProducersRequest,
@@ -28,19 +29,19 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, WriteTxnMarkersRequest
 
-from airflow_eos.model.kafka import ActiveProducer, EndTxnAnswer, TransactionDescription, TransactionState
+from airflow_eos.model.kafka import (
+    ActiveProducer,
+    EndTxnAnswer,
+    ProducerIdentity,
+    TransactionDescription,
+    TransactionState,
+)
 from airflow_eos.model.ranges import TopicPartition, by_topic
-from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
 from airflow_eos.wire.retry import NotYet
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from airflow_eos.model.kafka import ProducerIdentity
-    from airflow_eos.wire.connection import BrokerConnections
 
 T = TypeVar("T")
 
