@@ -97,7 +97,7 @@ TASK_SIGNALS = (
     DagRunTriggerException,
     DownstreamTasksSkipped,
 )
-"""Exceptions by which a task tells Airflow what becomes of it; what is no ``Exception`` passes by itself."""
+"""Exceptions by which a task tells Airflow what becomes of it; others than an ``Exception`` pass."""
 
 
 def with_options_of_providers(reads: Read) -> Read:

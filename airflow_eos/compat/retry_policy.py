@@ -24,7 +24,7 @@ except ImportError:  # before 3.3
     _AIRFLOW_ASKS = False
 
     class RetryAction(Enum):  # type: ignore[no-redef]
-        """What follows a try that failed."""
+        """What Airflow does after a failed try."""
 
         RETRY = "retry"
         FAIL = "fail"
@@ -32,7 +32,7 @@ except ImportError:  # before 3.3
 
     @dataclass(frozen=True)
     class RetryDecision:  # type: ignore[no-redef]
-        """What a policy decides.
+        """The decision of a policy.
 
         :param retry_delay: kept for the policy's callers: this Airflow waits for the task's ``retry_delay``.
         """

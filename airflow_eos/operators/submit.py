@@ -84,7 +84,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         )
 
     :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
-        that the driver can import. Not templated: whoever triggers a Dag does not choose the code.
+        that the driver can import. Not templated: the user who triggers a Dag must not choose the code.
     :param application: instead of ``process``: an application whose last statement is
         ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is not a file here
         (``local:///...``, ``s3a://...``) gets the specification by ``--files`` in cluster mode, and so does
@@ -368,7 +368,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         try:
             driver = SparkDriver(cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook)
             status = driver.status()
-        except Exception as error:  # noqa: BLE001 - whatever it is: nothing is known
+        except Exception as error:  # noqa: BLE001 - any error: the state is unknown
             self.log.warning("Driver %s could not be asked; the next try takes it up: %s", stored, error)
             return True
         self.log.info("Driver %s: %s", stored, status)

@@ -142,7 +142,7 @@ class ErrorMark:
 def root_cause(error: BaseException) -> str:
     """Return the cause in one line: the Python exception of the task, or Spark's own message.
 
-    Any exception has one, and it can be encoded, whatever class, text and arguments an author gave it.
+    Every exception has one that can be encoded, for any class, text and arguments.
     """
     try:
         line = _described(error)

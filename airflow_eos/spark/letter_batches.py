@@ -1,8 +1,8 @@
 """Dead letters of a run whose sink is a table: made and sent by the driver, in the transaction of the run.
 
 That transaction comes after the table's commit, and the executors that processed the records may be gone by
-then. So the INTENT names the records, and whoever commits the run reads them again and makes the letters:
-the run itself, or the attempt that finds its rows in the table.
+then. So the INTENT names the records, and the attempt that commits the run reads them again and makes the
+letters: the run itself, or the attempt that finds its rows in the table.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
         return serialized(self)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Announce batch after batch. What fails, whatever it is, is asked again, for ever."""
+        """Announce batch after batch; retries after every error, without end."""
         memory = await self._restore()
         restored = memory.batch is not None
         waiting_since: float | None = None

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class RunCommittedTrigger(ConditionTrigger):
     """Fire when the ledger holds a run.
 
-    A *yes* of the ledger is final, whatever becomes of the other Dag's task; a *no* is asked again.
+    A *yes* of the ledger is final, even if the other Dag's task fails afterwards; after a *no* it asks again.
 
     :param pipeline: pipeline of the run.
     :param run_key: key of the run in the ledger.

@@ -68,7 +68,7 @@ class SparkDriverTrigger(BaseTrigger):
                 driver = await to_thread(self._driver)
                 status = await to_thread(driver.status)
                 failures = 0
-            except Exception as error:  # noqa: BLE001 - whatever it is, the cluster may answer next time
+            except Exception as error:  # noqa: BLE001 - after any error the cluster may answer next time
                 failures += 1
                 log.warning(
                     "Driver %s, look %d of %d: %s", self.driver_id, failures, self.max_failures, error

@@ -73,7 +73,7 @@ def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | Non
 
     :param dag_ids: Dags that the user may see; no others are read.
     :param now: aware.
-    :param tasks: tasks that run a pipeline, whatever the class of their operator.
+    :param tasks: tasks that run a pipeline, of any class of operator.
     :raises AttemptsUnseen: this process cannot, or may not, read the database.
     """
     if not dag_ids:

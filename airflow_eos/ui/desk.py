@@ -82,7 +82,7 @@ class Desk:
             return question(history.as_of_now(ask_brokers))
 
         try:
-            # In a thread of its own, too: nobody waits longer, whatever a question does.
+            # In a thread of its own, so that the time limit holds for every question.
             return self._questions.result(object(), answer, user=user, seconds=self._seconds)
         except TimeoutError:
             raise self._silence() from None

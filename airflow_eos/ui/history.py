@@ -205,7 +205,7 @@ class RunHistory(KnownRuns, Closeable):
 
     def _refresh(self) -> None:
         if not self._verified:
-            self._ledger.describe(wait=False)  # whoever looks at a page does not wait for a topic to appear
+            self._ledger.describe(wait=False)  # a page does not wait for a topic to appear
             with ControlPlane(self._deployment) as control:
                 control.verify_ledger()
             self._verified = True
@@ -326,7 +326,7 @@ def _read_by_pruned(key: str, horizon: Horizon) -> Earlier:
         return Earlier.from_dict(horizon.read)
     except (LookupError, TypeError, ValueError) as error:
         raise LedgerUnreadable(
-            f"the ledger's record {key!r} is no horizon: {type(error).__name__}: {error}"
+            f"the ledger's record {key!r} is not a horizon: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -11,7 +11,7 @@ from airflow_eos.run.states import HOLDS_OPEN, IN_WORDS, State
 WIDTH = 1000.0
 """Of all drawings."""
 MEANING: Mapping[str, str] = {state.value: text for state, text in IN_WORDS.items()}
-"""What is true when a state is entered; states of a newer version have none."""
+"""The condition that holds when a state is entered; states of a newer version have none."""
 _HOLDS_OPEN = frozenset(state.value for state in HOLDS_OPEN)
 
 

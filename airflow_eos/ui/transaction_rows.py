@@ -29,7 +29,7 @@ MEANING: Mapping[TransactionState, str] = {
     TransactionState.PREPARE_COMMIT: "It is decided: it commits as soon as every leader has written the end.",
     TransactionState.PREPARE_ABORT: "It is decided: it aborts as soon as every leader has written the end.",
 }
-"""What an open transaction's state says."""
+"""Explains the state of an open transaction."""
 SECONDS_BESIDE = 1.0
 """How long a page that shows more waits for all brokers, which it asks for open transactions."""
 _OLD = 0.8

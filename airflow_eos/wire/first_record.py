@@ -1,6 +1,6 @@
 """Finds the first record at or after a time; ListOffsets may answer with a transaction marker.
 
-A marker has the broker's clock, whatever timestamps the records around it have. In a topic into which history
+A marker has the time of the broker's clock, not that of the records around it. In a topic into which history
 is loaded, ListOffsets would return the first transaction's marker for every later time of that history.
 """
 

@@ -185,7 +185,7 @@ class NodeConnections(Closeable):
     def _bootstrap(self, timeout: float) -> None:
         """Find a broker, in growing slices of time, because kafka-python's own timeout gives no reason."""
         backoff = Backoff(timeout)
-        slice_ms, told = 2000.0, False
+        slice_ms, warned = 2000.0, False
         while True:
             try:
                 self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
@@ -193,8 +193,8 @@ class NodeConnections(Closeable):
                 reason = self._why_not()
                 if reason is None and not backoff.expired:
                     continue
-                if not told and timeout - backoff.left >= SILENT_SECONDS:
-                    told = True
+                if not warned and timeout - backoff.left >= SILENT_SECONDS:
+                    warned = True
                     log.warning(
                         "No broker has answered at %s yet (%s); asking for another %.0f s",
                         self._servers,
@@ -211,7 +211,7 @@ class NodeConnections(Closeable):
                     f"({describe(reason) if reason else 'too slow'}); check 'bootstrap.servers', "
                     "'security.protocol' and that the brokers run"
                 ) from reason
-            if told:
+            if warned:
                 slice_ms *= 2
 
     def _why_not(self) -> Exception | None:

@@ -24,7 +24,7 @@ WITH_LETTERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Intent(Versioned):
-    """All that a run's commit needs once its rows are in the table, whoever makes that commit.
+    """The data for a run's commit once its rows are in the table; any attempt may make that commit.
 
     :param sink: the table, in words.
     :param layout: of the table for which the data files were written.
