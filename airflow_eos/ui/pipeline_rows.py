@@ -11,22 +11,20 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
+from airflow_eos.coverage.coverage import Coverage
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempt_rows import KINDS, MEANING, Kind, by_pipeline, last_of, last_row
+from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.history import PipelineHistory
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import lags_of, seconds_behind
 from airflow_eos.ui.moments import age_text, ago, is_since, moment
 from airflow_eos.ui.records import task_key
+from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    from airflow_eos.coverage.coverage import Coverage
-    from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.history import PipelineHistory
-    from airflow_eos.ui.known_runs import KnownRuns
-    from airflow_eos.ui.viewer import Viewer
 
 log = logging.getLogger(__name__)
 

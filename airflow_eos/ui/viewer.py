@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ui.history import PipelineHistory
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.trouble import Trouble
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.ui.history import PipelineHistory
-    from airflow_eos.ui.known_runs import KnownRuns
-
 
 NOT_SHOWN = 403
 """Status of the answer to a question for what is not there, or is not this user's."""
