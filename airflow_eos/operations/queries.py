@@ -249,11 +249,11 @@ def no_such_pipeline(deployment: Deployment, pipeline: str) -> ConfigurationErro
 def near(name: str, known: Sequence[str]) -> str:
     """Return a hint with the names that are similar to an unknown one, or with all names."""
     if not known:
-        return "it has none of any"
+        return "it has none at all"
     like = get_close_matches(name, known, n=3, cutoff=0.6)
     shown = like or known[:_NAMES_SHOWN]
     more = "" if like or len(known) <= _NAMES_SHOWN else f" and {len(known) - _NAMES_SHOWN} more"
-    return f"{'near it' if like else 'there'} are: {', '.join(map(repr, shown))}{more}"
+    return f"{'did you mean' if like else 'it has'} {', '.join(map(repr, shown))}{more}{'?' if like else ''}"
 
 
 def readable_runs(values: Iterable[tuple[str, str]], unreadable: list[str] | None = None) -> list[RunRecord]:

@@ -26,14 +26,14 @@ ANSWER_SECONDS = 5.0
 VERIFY_SECONDS = 30.0
 """How long it waits for a run's output to be read again."""
 VERIFY_OFFSETS = 1_000_000
-"""Runs whose output spans more are verified by ``airflow eos verify``: what lies between is read, too."""
+"""Runs whose output spans more, with offsets of others in between, are verified by ``airflow eos verify``."""
 _START_ANEW = (LedgerReplaced, AuthorizationFailed, ConfigurationError)
 _FRESH_SECONDS = 1.0
 _DAMAGED_KEPT = 1_000
 QUESTIONS_WAITING = (3, 24)
 """Of one user, and of all: each waits in a thread of the API server, which has 40."""
 CALLS_UNDER_WAY = (3, 32)
-"""Calls to brokers of one user, and of all: they may take longer than anybody waits for them."""
+"""Calls to brokers of one user, and of all: they may take longer than their callers wait."""
 _VERIFICATIONS = (1, 4)
 
 
@@ -143,7 +143,7 @@ class Desk:
         try:
             history.refresh()
         except Exception as error:
-            # With what was read goes the connection's settings: somebody may have set them right.
+            # Discard the connection's settings, too: a user may have corrected them.
             if isinstance(error, _START_ANEW) or not history.pipelines:
                 self.close()
             raise

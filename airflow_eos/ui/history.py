@@ -28,7 +28,7 @@ from airflow_eos.wire.client_config import ClientConfig
 log = logging.getLogger(__name__)
 
 RUNS_KEPT = 2_000
-"""Records of one pipeline in memory; of older ones it keeps where they read."""
+"""Records of one pipeline in memory; older records are reduced to the offsets they read."""
 CHARACTERS_KEPT = 32 << 20
 """JSON of all records in memory, in characters; above it the pipeline that holds most gives up its oldest."""
 _UNREADABLE_KEPT = 100
@@ -195,7 +195,7 @@ class RunHistory(KnownRuns, Closeable):
         """Read the records committed since the last refresh.
 
         :raises LedgerMissing: there is no ledger, and there never was one.
-        :raises LedgerReplaced: it is another one than before, or is lost.
+        :raises LedgerReplaced: it is not the ledger of before, or is lost.
         """
         try:
             self._refresh()
@@ -250,7 +250,7 @@ class RunHistory(KnownRuns, Closeable):
         return again
 
     def _is_dead(self, change: LedgerChange) -> bool:
-        """Take a tombstone; return whether its record may be a forgotten one."""
+        """Take a tombstone; return whether its record may be among the forgotten."""
         known = self._dead.get(change.key)
         if known is not None and known[1] >= change.offset:
             return False

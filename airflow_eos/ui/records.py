@@ -41,7 +41,7 @@ def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
 
 
 def task_of_record(record: RunRecord) -> dict[str, Any]:
-    """Return the names of the record's task; drops unexpected values, because records may be strangers'."""
+    """Return the names of the record's task; drops unexpected values, which other programs may write."""
     named = record.details.get(AIRFLOW)
     task = named if isinstance(named, Mapping) else {}
     index = task.get("map_index")

@@ -1,6 +1,6 @@
 """Calls that wait for brokers without blocking each other, because a page's question has little time.
 
-No lock is held while a call runs. With a lock around calls, or one thread for all, a silent broker of one
+No lock is held while a call runs. With a lock around calls, or a single thread, a silent broker of a
 pipeline would delay the pages of all others.
 """
 

@@ -41,7 +41,7 @@ class Fatal:
     """Stop everything with this error.
 
     :param error: class to raise.
-    :param meaning: for messages, with what to do about it.
+    :param meaning: for messages, with advice.
     """
 
     error: type[EosError]
@@ -246,5 +246,5 @@ COORDINATOR: Mapping[int, Reaction] = _COORDINATOR
 
 
 def reaction(table: Mapping[int, Reaction], code: int) -> Reaction:
-    """Return what to do about a code that is not 0."""
+    """Return the reaction to a code that is not 0."""
     return table.get(code) or Fatal(ProtocolViolation, f"error code {code} must not happen here")

@@ -1,4 +1,4 @@
-"""The produce state of one partition: which batch may be sent now, and what an answer means. No network I/O.
+"""The produce state of one partition: which batch may be sent now, and the effect of answers. No network.
 
 The rules (KIP-98, KIP-679, and measurements: see :mod:`airflow_eos.wire.produce`):
 

@@ -6,7 +6,7 @@
     end_txn(connections, identity, commit=False)                 # ENDED | NOTHING_OPEN | FENCED
     describe_transactions(connections, ids)                      # {id: TransactionStatus | None}
     describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
-    write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of what stayed open
+    write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of open ones
 
 They bypass librdkafka, which sends EndTxn only if it has written something itself: otherwise its abort
 "succeeds" without a request to the broker. They bypass kafka-python's admin client, which fails at the first
