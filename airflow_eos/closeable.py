@@ -1,4 +1,4 @@
-"""What is opened by being made, and closed by ``close()`` or the end of a ``with`` block."""
+"""Objects that their constructor opens, and ``close()`` or the end of a ``with`` block closes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Closeable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what is held; a second call does nothing."""
+        """Release the resources; idempotent."""
 
     def __enter__(self) -> Self:
         return self

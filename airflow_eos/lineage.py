@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.sink_table import SinkTable
 
 PRODUCER = "pkg:pypi/airflow-eos"  # a package URL
 
@@ -26,8 +24,8 @@ def run_lineage(
     Datasets are named as the OpenLineage naming rules for Kafka say: namespace ``kafka://host:port`` of the
     first bootstrap server, name the topic.
 
-    :param record: the committed run; None when it starts, or failed.
-    :param table: the sink, where it is one: a dataset of its catalog's connection.
+    :param record: the committed run; None if the run starts, or failed.
+    :param table: the sink, if it is a table: a dataset of its catalog's connection.
     """
     from airflow.providers.common.compat.openlineage.facet import (
         Dataset,
@@ -81,8 +79,8 @@ def run_lineage(
                 records_read=record.records_read,
                 records_written=record.records_written,
                 offset_ranges=[
-                    {"topic": one.topic, "partition": one.partition, "start": one.start, "end": one.end}
-                    for one in record.ranges
+                    {"topic": r.topic, "partition": r.partition, "start": r.start, "end": r.end}
+                    for r in record.ranges
                 ],
             )
         },

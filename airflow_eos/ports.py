@@ -1,8 +1,8 @@
-"""What the run protocol asks of the world: small interfaces, so that it runs against a model in tests.
+"""Interfaces of the run protocol to brokers and Spark, small enough for a model of them in tests.
 
 The broker layer implements :class:`Cluster`, :class:`Transactions` and :class:`Ledger`; the Spark layer
-implements :class:`SealAndSend`. Every call may block, and may raise; what an exception means is decided by
-the protocol's state, never by the exception alone.
+implements :class:`SealAndSend`. Every call may block, and may raise; the protocol's state decides what an
+exception means, never the exception alone. Tables have :mod:`airflow_eos.table_ports`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from airflow_eos.exceptions import SealedBlockLost
 from airflow_eos.ledger.records.index import Around, IndexRoot, LeafAt, Place
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.kafka import (
@@ -25,36 +24,12 @@ from airflow_eos.model.kafka import (
     TopicDescription,
     TransactionDescription,
 )
-from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
+from airflow_eos.model.ledger import LedgerMessage, LedgerView
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.table import (
-    DataFileMade,
-    EarlierRows,
-    PublishedRuns,
-    TableCommit,
-    TableLayout,
-    TableReceipt,
-)
-
-__all__ = [
-    "Cluster",
-    "IndexedLedger",
-    "Ledger",
-    "LedgerEntry",
-    "LedgerMessage",
-    "LedgerView",
-    "ProducerSession",
-    "SealAndSend",
-    "Sealed",
-    "SealedBlockLost",
-    "TableMoved",
-    "TableSink",
-    "TableVersion",
-    "TableWriter",
-    "Transactions",
-]
+from airflow_eos.model.table import DataFileMade
+from airflow_eos.table_ports import TableWriter
 
 
 class Cluster(Protocol):
@@ -323,93 +298,3 @@ class SealAndSend(Protocol):
 
     def release(self, sealed: Sealed) -> None:
         """Free the materialised blocks."""
-
-
-class TableMoved(Exception):
-    """A commit was refused: another one came between. Nothing of it is in the table."""
-
-
-class TableWriter(Protocol):
-    """Writes data files in Spark tasks, pickled with the plan; no reader sees them."""
-
-    @property
-    def name(self) -> str:
-        """Return the table, in words."""
-
-    def check(self, given: Any) -> None:
-        """Compare an Arrow schema with the table's before anything is read.
-
-        :raises ProcessFailed: as :meth:`columns`.
-        """
-
-    def columns(self, result: Any) -> Any:
-        """Return the rows of an Arrow process as a table of the sink's columns, None where there are none.
-
-        :raises ProcessFailed: a column is missing, unknown, or of a type that does not widen safely.
-        :raises RecordRefused: a row has no value in a column that needs one.
-        """
-
-    def write(self, table: Any) -> Sequence[DataFileMade]:
-        """Write rows, of which :meth:`columns` returned some, as data files."""
-
-    @property
-    def flush_bytes(self) -> int:
-        """Bytes of rows in memory that one call of :meth:`write` takes at most, about."""
-
-
-class TableVersion(Protocol):
-    """A table as it was when it was looked at: what a commit compares with."""
-
-    @property
-    def layout(self) -> TableLayout:
-        """Return what data files are written for."""
-
-    @property
-    def published(self) -> PublishedRuns:
-        """Return what the table says of the pipeline's runs."""
-
-    def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
-        """Return what some snapshot says that a run appended: where the property of the table was lost."""
-
-
-class TableSink(Protocol):
-    """A table that a run appends to."""
-
-    @property
-    def name(self) -> str:
-        """Return the table, in words."""
-
-    def load(self) -> TableVersion:
-        """Look at the table now.
-
-        :raises UnknownTable: there is none, or it is not of a kind that can be written.
-        """
-
-    def writer(self, version: TableVersion, label: str) -> TableWriter:
-        """Return what writes data files for this version.
-
-        :param label: part of their names, so that files of runs that died can be told.
-        """
-
-    def commit(self, version: TableVersion, change: TableCommit) -> TableReceipt:
-        """Append files, and say so in the table, in one compare-and-set on the version that was looked at.
-
-        Nothing is retried here. An append without files is one all the same: it moves the table, so that
-        commits on an older version are refused. What the change replaces is taken out in the same
-        compare-and-set.
-
-        :raises TableMoved: the table is no longer as it was looked at; nothing was changed.
-        :raises TableRewritten: what it replaces is not there as it was appended; nothing was changed.
-        :raises Exception: anything else leaves the outcome unknown.
-        """
-
-    def refuse_rewritten(self, version: TableVersion, replaces: Sequence[EarlierRows]) -> None:
-        """Look whether rows are there as they were written, and may be taken out.
-
-        :raises TableRewritten: they are not.
-        :raises UnknownTable: the table lets no rows be taken out.
-        :raises AuthorizationFailed: these credentials do not.
-        """
-
-    def close(self) -> None:
-        """Give up connections; a second call does nothing."""

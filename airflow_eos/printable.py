@@ -1,20 +1,22 @@
-"""Text that others chose, as a terminal and a log may show it."""
+"""Makes untrusted text safe for terminals and logs."""
 
 from __future__ import annotations
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Escape what is no visible character or space, as Python's ``repr`` does.
+    """Escape every character that is not printable, as Python's ``repr`` does.
 
     Names of groups and transactional ids, ledger records, messages of brokers and what a transform quotes may
-    hold anything: a terminal would obey escape sequences (ESC, or C1 as U+009B), overwrite a line (CR), begin
-    one (LF) or turn its order round (U+202E).
+    contain any character: a terminal would obey escape sequences (ESC, or C1 as U+009B), overwrite a line
+    (CR), begin another one (LF) or reverse its order (U+202E).
 
     :param keep: characters to leave as they are.
     """
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode("ascii")
-        for one in text
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
     )

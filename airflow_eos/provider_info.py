@@ -1,4 +1,4 @@
-"""What Airflow's provider manager is told about this distribution; imported at every start of Airflow."""
+"""The provider's description for Airflow's provider manager, which imports it at every start."""
 
 from __future__ import annotations
 

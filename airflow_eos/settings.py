@@ -24,17 +24,17 @@ PAGES_ROUTE = "exactly-once"
 
 
 def default_prefix() -> str:
-    """First part of every transactional id.
+    """Return the first part of every transactional id.
 
-    :raises ConfigurationError: it holds a dot, or something else that no prefix holds.
+    :raises ConfigurationError: it contains a dot or another invalid character.
     """
     return checked_prefix(str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX)))
 
 
 def origin() -> str:
-    """Name this Airflow in records: ``[eos] origin``, or the address that people know it by; empty: no name.
+    """Return this Airflow's name in records: ``[eos] origin``, or its public address; empty if it has none.
 
-    It must be the same in every process of a deployment, and hold no secret: the address is taken without
+    It must be the same in every process of a deployment, and contain no secret: the address is used without
     scheme, user and query.
     """
     given = str(conf.get(SECTION, "origin", fallback="") or "").strip()
@@ -42,7 +42,7 @@ def origin() -> str:
 
 
 def _public_address(url: str) -> str:
-    """Return host, port and path; empty where every machine goes by that name."""
+    """Return host, port and path; empty for an address that means the machine itself, as localhost."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -68,47 +68,47 @@ def default_ledger() -> LedgerSettings:
 
 
 def ledger_to_ask(topic: str) -> LedgerSettings:
-    """Return the settings of a ledger that is only asked."""
+    """Return the settings of a ledger that is only read."""
     return LedgerSettings(topic=topic, create=False, key=ledger_key())
 
 
 def with_key(ledger: LedgerSettings) -> LedgerSettings:
-    """Return settings that a Dag's author gave, with the key that stands in the configuration."""
+    """Return the settings of a Dag's author with the key of the configuration."""
     return ledger if ledger.key else replace(ledger, key=ledger_key())
 
 
 @with_options_of_providers
 def ledger_key() -> str:
-    """Return the secrets that sign the ledger's records; empty: none. They are masked in logs.
+    """Return the secrets that sign the ledger's records; empty if there are none. They are masked in logs.
 
     :raises ConfigurationError: a secret is too short to be one.
     """
-    found = str(conf.get(SECTION, "ledger_key", fallback="") or "").strip()
-    LedgerKey(found)
-    for secret in (found, *found.split()):
+    secrets = str(conf.get(SECTION, "ledger_key", fallback="") or "").strip()
+    LedgerKey(secrets)
+    for secret in (secrets, *secrets.split()):
         if secret:
             mask_secret(secret)
-    return found
+    return secrets
 
 
 def default_ledger_topic() -> str:
-    """Name of the ledger topic."""
+    """Return the name of the ledger topic."""
     return str(conf.get(SECTION, "ledger_topic", fallback=DEFAULT_LEDGER_TOPIC))
 
 
 def class_data_folder() -> Path:
-    """Where the class-data archives of ``airflow eos warm-spark`` are."""
+    """Return the folder of the class-data archives of ``airflow eos warm-spark``."""
     given = str(conf.get(SECTION, "class_data_folder", fallback="") or "")
     return Path(given).expanduser() if given else _home() / "eos-class-data"
 
 
 def writes_class_data() -> bool:
-    """Whether a task that started Spark without class data has them written for the next tasks."""
+    """Return whether a task that started Spark without class data writes them for the next tasks."""
     return bool(conf.getboolean(SECTION, "write_class_data", fallback=True))
 
 
 def spark_server_folder() -> Path:
-    """Where the server of ``airflow eos spark-server`` has its files, unless the command names a folder."""
+    """Return the folder of ``airflow eos spark-server``, unless the command names another one."""
     return _home() / "eos-spark-server"
 
 
@@ -117,17 +117,17 @@ def _home() -> Path:
 
 
 def require_encrypted_spark() -> bool:
-    """Whether runs are refused whose credentials would travel to Spark in clear."""
+    """Return whether runs are refused whose credentials would travel to Spark in clear."""
     return bool(conf.getboolean(SECTION, "require_encrypted_spark", fallback=False))
 
 
 def ledger_record_url() -> str:
-    """Address of a ledger record, with ``{topic}``, ``{key}`` and ``{pipeline}``; empty: our own pages."""
+    """Return the URL of a ledger record, with ``{topic}``, ``{key}``, ``{pipeline}``; empty: own pages."""
     return str(conf.get(SECTION, "ledger_record_url", fallback=""))
 
 
 def ui_kafka_config_id() -> str:
-    """Connection by which the pages in Airflow ask brokers; empty: there are no pages."""
+    """Return the Kafka connection of the pages in Airflow; empty if there are no pages."""
     return str(conf.get(SECTION, "ui_kafka_config_id", fallback="") or "").strip()
 
 
@@ -137,7 +137,7 @@ def base_path() -> str:
 
 
 def run_page(pipeline: str, run_key: str) -> str:
-    """Return where Airflow shows a run, as a path; empty where there are no pages."""
+    """Return the path of a run's page in Airflow; empty if there are no pages."""
     if not ui_kafka_config_id():
         return ""
     query = urlencode({"pipeline": pipeline, "key": run_key})
@@ -145,5 +145,5 @@ def run_page(pipeline: str, run_key: str) -> str:
 
 
 def spark_history_url() -> str:
-    """Address of a Spark application, with ``{application_id}``; empty: its own UI, while it lives."""
+    """Return the URL template of a Spark application (``{application_id}``); empty: its own UI."""
     return str(conf.get(SECTION, "spark_history_url", fallback=""))

@@ -1,4 +1,4 @@
-"""What an author's function tells Airflow by an exception: skip the task, or fail it for good.
+"""Airflow's exceptions that an author's function may raise to skip the task, or to fail it for good.
 
 Executors need not have Airflow, and nothing below the Airflow layer imports it: there its exceptions are
 known by the qualified names of their classes.
@@ -21,9 +21,9 @@ _SIGNALS: dict[str, Signal] = {
 
 def class_names(error: BaseException) -> tuple[str, ...]:
     """Return the qualified names of an exception's class and of its bases."""
-    return tuple(f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__[:-1])
+    return tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__[:-1])
 
 
 def signal_of(names: Iterable[str]) -> Signal | None:
-    """Return what an exception with these class names tells Airflow; None: it is a failure like any other."""
+    """Return the signal of an exception with these class names; None if it is an ordinary failure."""
     return next((_SIGNALS[name] for name in names if name in _SIGNALS), None)

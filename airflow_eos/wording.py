@@ -1,4 +1,4 @@
-"""Numbers and spans of time as people say them."""
+"""Formats numbers and times for messages."""
 
 from __future__ import annotations
 

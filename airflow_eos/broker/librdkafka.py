@@ -310,7 +310,7 @@ def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: fl
     """Run a blocking call in its own thread, and abandon it if it does not return in time.
 
     Not every call of librdkafka honours its timeout (its issue 5456), but a commit must. An abandoned thread
-    stays until the process ends; whatever it still sends has the producer id and epoch of an aborted
+    stays until the process ends; its late requests have the producer id and epoch of an aborted
     transaction. The caller receives signals while it waits, which it would not inside librdkafka.
 
     :param doing: for messages, see :func:`airflow_eos.broker.librdkafka.explained`.

@@ -6,15 +6,13 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option
-
-if TYPE_CHECKING:
-    from airflow_eos.cli.status import Gauge
-    from airflow_eos.model.spec import Deployment
+from airflow_eos.cli.status import Gauge
+from airflow_eos.model.spec import Deployment
 
 _CONN_ID = Option(
     "--conn-id", "connection of type kafka, default: kafka_default", {"default": "kafka_default"}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
@@ -21,10 +21,8 @@ from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.spec import Deployment, RunSpec
+from airflow_eos.table_ports import TableSink
 from airflow_eos.wire.client_config import ClientConfig
-
-if TYPE_CHECKING:
-    from airflow_eos.ports import TableSink
 
 
 def init(target: Deployment, options: Namespace) -> Outcome:
@@ -301,7 +299,7 @@ def _utc(text: str) -> dt.datetime:
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigurationError(f"{text!r} is no date: {error}") from error
+        raise ConfigurationError(f"{text!r} is not a date: {error}") from error
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
 
 
@@ -351,15 +349,15 @@ def _moment(text: str, timezone: str | None) -> dt.datetime:
     try:
         moment = pendulum.parse(text, tz=None)
         if not isinstance(moment, pendulum.DateTime):
-            raise WrongUsage(f"--interval {text!r} is no day or time, for example 2026-11-21T05:00Z")
+            raise WrongUsage(f"--interval {text!r} is not a day or time, for example 2026-11-21T05:00Z")
         if moment.tzinfo is not None:
             return moment
         if timezone is None:
             raise WrongUsage(
-                f"--interval {text!r} names no zone: write {moment:%Y-%m-%dT%H:%MZ}, or give --timezone UTC"
+                f"--interval {text!r} has no zone: write {moment:%Y-%m-%dT%H:%MZ}, or give --timezone UTC"
             )
         return moment.set(tz=timezone)
     except InvalidTimezone as error:
         raise WrongUsage(f"--timezone {timezone!r} is unknown, for example Europe/Berlin") from error
     except ValueError as error:
-        raise WrongUsage(f"--interval {text!r} is no ISO time: {error}") from error
+        raise WrongUsage(f"--interval {text!r} is not an ISO time: {error}") from error

@@ -70,7 +70,7 @@ def not_negative(text: str) -> int:
 def port(text: str) -> int:
     """Read a TCP port."""
     value = positive(text)
-    if value > 65_535:  # noqa: PLR2004 - what 16 bits hold
+    if value > 65_535:  # noqa: PLR2004 - 16 bits
         raise argparse.ArgumentTypeError(f"{text!r} is not a port")
     return value
 

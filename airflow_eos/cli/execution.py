@@ -5,16 +5,17 @@ from __future__ import annotations
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from airflow_eos.cli import commands, spark_commands
+from airflow_eos.cli import commands, spark_commands, status
 from airflow_eos.cli.definition import REFUSED, USAGE, Command
 from airflow_eos.cli.outcome import DOCUMENTS, Outcome, WrongUsage, document
-from airflow_eos.cli.status import status
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.spec import Deployment
 from airflow_eos.printable import printable
+
+_MODULES = (commands, status, spark_commands)
 
 
 def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment]) -> int:
@@ -43,22 +44,6 @@ def carry_out(command: Command, options: Namespace, find_target: Callable[[Names
 
 def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
     """Run a command by the name of its function."""
-    functions: Sequence[Any] = (
-        commands.init,
-        commands.doctor,
-        commands.plan,
-        status,
-        commands.ledger,
-        commands.verify,
-        commands.repair,
-        commands.abort,
-        commands.dismiss,
-        commands.sign,
-        commands.index,
-        commands.prune,
-        commands.reset_offsets,
-        spark_commands.warm_spark,
-        spark_commands.spark_server,
-    )
-    outcome: Outcome = next(function for function in functions if function.__name__ == name)(target, options)
+    function: Any = next(getattr(module, name) for module in _MODULES if hasattr(module, name))
+    outcome: Outcome = function(target, options)
     return outcome

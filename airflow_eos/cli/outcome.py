@@ -14,7 +14,7 @@ from airflow_eos.printable import printable
 Row = Mapping[str, Any]
 
 DOCUMENTS = ("json", "yaml")
-"""Forms in which everything that was found is one document; an error, too."""
+"""Formats that print all data, or an error, as a single document."""
 _LEAST_ROOM = 20  # for a value, on the narrowest terminal
 
 

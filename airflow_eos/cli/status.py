@@ -222,7 +222,7 @@ def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list
 def _cursor_row(group: str, cursor: Mapping[str, Any] | None) -> Row:
     row: dict[str, Any] = {"group": group, **(cursor or {"cursor": "none"})}
     if not row.get("ends"):
-        row.pop("ends", None)  # a mapped cursor has one record a partition, and this one has no ends
+        row.pop("ends", None)  # of a mapped cursor, whose partitions have records of their own
     open_now = row.pop("open_transaction", None)
     if open_now:
         row["open for"] = f"{open_now['age_seconds']} s"

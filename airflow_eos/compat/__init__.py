@@ -7,10 +7,11 @@ be done, or nothing. docs/airflow-versions.md lists what an older Airflow cannot
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from airflow import __version__ as _installed
 
@@ -43,9 +44,6 @@ from airflow.providers.common.compat.sdk import (  # noqa: E402 - after the refu
     TaskDeferred,
     conf,
 )
-
-if TYPE_CHECKING:
-    import datetime as dt
 
 Read = TypeVar("Read", bound=Callable[..., Any])
 Arguments = ParamSpec("Arguments")
@@ -99,7 +97,7 @@ TASK_SIGNALS = (
     DagRunTriggerException,
     DownstreamTasksSkipped,
 )
-"""Exceptions by which a task tells Airflow what becomes of it; what is no ``Exception`` passes by itself."""
+"""Exceptions by which a task tells Airflow what becomes of it; others than an ``Exception`` pass."""
 
 
 def with_options_of_providers(reads: Read) -> Read:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from airflow_eos.compat import TASK_SIGNALS, AirflowFailException
-
-if TYPE_CHECKING:
-    import datetime as dt
 
 __all__ = ["RetryAction", "RetryDecision", "RetryPolicy", "arguments_of_operator", "asks_retry_policy"]
 
@@ -26,7 +24,7 @@ except ImportError:  # before 3.3
     _AIRFLOW_ASKS = False
 
     class RetryAction(Enum):  # type: ignore[no-redef]
-        """What follows a try that failed."""
+        """What Airflow does after a failed try."""
 
         RETRY = "retry"
         FAIL = "fail"
@@ -34,7 +32,7 @@ except ImportError:  # before 3.3
 
     @dataclass(frozen=True)
     class RetryDecision:  # type: ignore[no-redef]
-        """What a policy decides.
+        """The decision of a policy.
 
         :param retry_delay: kept for the policy's callers: this Airflow waits for the task's ``retry_delay``.
         """

@@ -97,7 +97,7 @@ def _with_run_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return function  # takes whatever it is given
+        return function  # takes any argument
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
         for name in _MAPPABLE

@@ -31,7 +31,8 @@ from airflow_eos.wire.producer_ids import touch_transactional_id
 if TYPE_CHECKING:
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.ports import SealAndSend, TableSink
+    from airflow_eos.ports import SealAndSend
+    from airflow_eos.table_ports import TableSink
 
 
 log = logging.getLogger(__name__)

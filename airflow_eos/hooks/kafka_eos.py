@@ -27,8 +27,8 @@ class KafkaEosHook(KafkaBaseHook):
 
     Everything the Kafka provider does with a connection stays: callbacks from the allow-list, managed
     authentication of Amazon MSK and Google Managed Kafka. The connection type is the provider's; it is not
-    registered again. Group, offset and isolation settings of the connection are no concern of a run: the run
-    sets its own.
+    registered again. A run ignores group, offset and isolation settings of the connection, and sets
+    its own.
 
     :param kafka_config_id: id of the connection.
     """

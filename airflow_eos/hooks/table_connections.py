@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from airflow_eos.hooks.delta_storage import storage_options
 from airflow_eos.hooks.iceberg_catalog import catalog_properties
@@ -11,9 +10,7 @@ from airflow_eos.hooks.postgres_connection import connection_properties
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
-
-if TYPE_CHECKING:
-    from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.model.sink_table import SinkTable
 
 
 def with_connection(sink: SinkTable | None) -> SinkTable | None:

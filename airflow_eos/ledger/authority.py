@@ -202,8 +202,8 @@ def nothing_is_forged(
                     else f" holds a record of {key!r} at offset {offset} that no run wrote, and none of ours"
                 )
                 + ": it is not evidence, and compaction may have removed ours for it. Take the right to "
-                "write to the ledger from whoever did, find out from the sink what was written; if nothing "
-                "was, `airflow eos dismiss` makes the key unused again"
+                "write to the ledger from that writer, and look into the sink for the run's output; if there "
+                "is none, `airflow eos dismiss` makes the key unused again"
             )
 
 

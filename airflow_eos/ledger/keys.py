@@ -425,7 +425,7 @@ def cursor_key(group: str, only: TopicPartition | None = None) -> str:
 
 
 def intent_key(transactional_id: str) -> str:
-    """Return the ledger key of the INTENT of whoever works under an id."""
+    """Return the ledger key of the INTENT of a transactional id."""
     return f"{INTENTS}{transactional_id}"
 
 

@@ -94,7 +94,7 @@ class Pins:
             transaction.wait_until_seen()
         except (PlanError, ConfigurationError):
             raise
-        except Exception as failure:  # noqa: BLE001 - the ledger decides the outcome, whatever the error is
+        except Exception as failure:  # noqa: BLE001 - the ledger decides the outcome after any error
             log.info(
                 "Did not write the ledger entry %r (%s); checking whether another task has written it",
                 message.key,

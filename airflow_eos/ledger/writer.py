@@ -17,16 +17,12 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import NotYetVisible, OutcomeUnknown, RunFenced
-from airflow_eos.model.kafka import EndTxnAnswer
-
-if TYPE_CHECKING:
-    from airflow_eos.model.kafka import ActiveProducer, CommittedOffset, ProducerIdentity
-    from airflow_eos.model.ledger import LedgerMessage
-    from airflow_eos.model.ranges import TopicPartition
-    from airflow_eos.ports import Cluster, ProducerSession, Transactions
+from airflow_eos.model.kafka import ActiveProducer, CommittedOffset, EndTxnAnswer, ProducerIdentity
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.ports import Cluster, ProducerSession, Transactions
 
 log = logging.getLogger(__name__)
 

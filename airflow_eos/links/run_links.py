@@ -5,7 +5,7 @@ Airflow asks for a link when the task has ended, in the task's process, and keep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import attrs
@@ -13,16 +13,14 @@ from airflow.sdk import BaseOperatorLink
 
 from airflow_eos import settings
 from airflow_eos.ledger.keys import run_record_key
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run import RunRecord
 
 
 @attrs.define()
 class LedgerRecordLink(BaseOperatorLink):
-    """The run's record: in whatever shows topics (``[eos] ledger_record_url``), else on its page in Airflow.
+    """The run's record in a viewer of topics (``[eos] ledger_record_url``), else on its page in Airflow.
 
-    Empty where there is neither.
+    Empty if there is neither.
     """
 
     name = "Ledger record"
@@ -47,7 +45,7 @@ class LedgerRecordLink(BaseOperatorLink):
 class SparkUiLink(BaseOperatorLink):
     """The run's Spark application in the history server: ``[eos] spark_history_url``.
 
-    Spark's own UI is no link: that of a session which a task starts ends with it.
+    Spark's own UI cannot be linked: it ends with the session of the task.
     """
 
     name = "Spark UI"
@@ -66,7 +64,7 @@ class SparkUiLink(BaseOperatorLink):
 
 
 def configured_links() -> tuple[BaseOperatorLink, ...]:
-    """Return the links that have somewhere to lead: without any the UI shows no heading for them."""
+    """Return the links with an address; without any, Airflow's UI shows no heading for them."""
     links: list[BaseOperatorLink] = []
     if settings.ledger_record_url() or settings.ui_kafka_config_id():
         links.append(LedgerRecordLink())

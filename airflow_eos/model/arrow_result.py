@@ -1,4 +1,4 @@
-"""What an Arrow process may return, whatever the sink: data frames of several libraries, as one type."""
+"""Converts the result of an Arrow process, a data frame of several libraries, to a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_eos.exceptions import ProcessFailed
 
 
 def returned_table(result: Any) -> pa.Table | None:
-    """Return what an Arrow process returned as a table; None: no rows.
+    """Return the result of an Arrow process as a table; None: no rows.
 
     :raises ProcessFailed: it is not a table, a record batch or a data frame.
     """

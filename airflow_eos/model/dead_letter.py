@@ -1,4 +1,4 @@
-"""Dead letters that are named before they are made: of a run whose sink is a table."""
+"""Dead letters of a run whose sink is a table: named in its INTENT, and written after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.versioned import integer, text, topic_name
 
 MOST_BESIDE_TABLE = 1_000
-"""Dead letters of a run, or round, with a table: each is named in the INTENT, one record of the ledger."""
+"""Maximum number of dead letters of a run, or round, with a table: the INTENT, one record, names each."""
 _ERROR_BYTES = 500
 """Of the JSON form."""
 
@@ -49,10 +49,10 @@ class FailingRecord:
 
 @dataclass(frozen=True, slots=True)
 class DueLetters:
-    """Dead letters that belong to the transaction of a run: whoever commits the run makes them.
+    """Dead letters that belong to a run's transaction; the attempt that commits the run writes them.
 
     :param topic: of the letters.
-    :param records: that they are made of, in order.
+    :param records: the records that failed, in order.
     """
 
     topic: str

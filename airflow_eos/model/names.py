@@ -69,7 +69,7 @@ def checked_topic(field: str, value: str) -> str:
 
 
 def _topic_hint(value: str) -> str:
-    """Return what to write instead of a text that looks like several topics, or like a pattern."""
+    """Return the advice for a text that looks like several topics, or like a pattern."""
     if "," in value:
         listed = [name.strip() for name in value.split(",") if name.strip()]
         return f". Names of several topics are a list: {listed!r}"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import integer, topic_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NOT_COUNTED = -1
 """Value of an unknown count."""

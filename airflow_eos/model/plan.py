@@ -13,7 +13,7 @@ ModeName = Literal["cursor", "interval", "partition", "explicit", "reprocess"]
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What one run reads, and what its transaction commits about it.
+    """The offsets that a run reads, and the conditions and group of its commit.
 
     :param mode: how the ranges were chosen.
     :param ranges: ``[start, end)`` per source partition, sorted, including empty ranges. A reprocessing may

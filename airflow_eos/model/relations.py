@@ -19,7 +19,7 @@ TABLE_REFUSES: Mapping[str, tuple[object, str]] = {
     ),
     "allow_loop": (False, "a table is not read by the run"),
 }
-"""Parameters that say nothing about a table: the value they have to have beside one, and the way on."""
+"""Parameters that do not apply to a table: the only value beside a table, and the advice."""
 
 
 def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_loop: bool) -> None:
@@ -39,7 +39,7 @@ def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_l
 
 
 def check_table(sink: object, others: Mapping[str, object]) -> None:
-    """Check a table as the sink, and what is given beside it.
+    """Check a table as the sink, and the parameters beside it.
 
     :param others: the parameters of :data:`TABLE_REFUSES`; those that are not known yet are left out.
     :raises ConfigurationError: it is not a table, or a parameter beside it would be ignored.

@@ -1,4 +1,4 @@
-"""What all kinds of table have in common as a run's sink."""
+"""The base of all tables that can be a run's sink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table that is a sink says of the runs that wrote it, and what tasks wrote for it."""
+"""Values of a table that is a sink: its layout, its notes about runs, receipts, data files, commits."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PublishedState = Literal["published", "barred"]
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """What data files are written for: they fit no other table, and are published in no other layout.
+    """Identifies table, schema and partition spec that data files are written for; others refuse them.
 
-    :param uuid: a table that is dropped and made again has another one.
+    :param uuid: a table that is dropped and created again has another UUID.
     """
 
     uuid: str
@@ -28,7 +28,7 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True)
 class TableReceipt:
-    """What a run appended, as the table's commit says.
+    """The rows and files that a run appended, by the table's commit.
 
     :param snapshot: id of the table's snapshot.
     """
@@ -77,7 +77,7 @@ class EarlierRows:
 class DataFileMade:
     """A data file that a task wrote; no reader sees it before it is published.
 
-    :param data: what the table's commit needs to know of it, in the sink's own form.
+    :param data: the sink's own description of the file, for the table's commit.
     :param size: bytes.
     """
 
@@ -88,13 +88,13 @@ class DataFileMade:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """The last word of a transactional id in a table.
+    """The last note of a transactional id in a table.
 
     :param key: of the run that published, or was barred.
-    :param token: fencing token: who has a lower one of the same id publishes nothing any more.
+    :param token: fencing token; a commit with a lower token of the same id is refused.
     :param receipt: None where a run was barred.
-    :param lasting: keep it for ever, as for a cursor, whose next run has the same id. Others go once the
-        ledger holds their run.
+    :param lasting: keep the note forever, as for a cursor, whose next run has the same id. Other notes
+        are removed when the ledger has their run.
     """
 
     key: str
@@ -104,13 +104,13 @@ class PublishedRun:
 
     @property
     def state(self) -> PublishedState:
-        """Whether it published, or never will."""
+        """Whether the run published, or never can."""
         return "barred" if self.receipt is None else "published"
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRuns:
-    """What one property of a table says of a pipeline's runs: set in the very commits that append their rows.
+    """The notes of a table about a pipeline's runs, set in the same commits that append their rows.
 
     :param runs: by the scope of the transactional id (:func:`~airflow_eos.ledger.keys.table_scope`).
     """
@@ -118,9 +118,9 @@ class PublishedRuns:
     runs: Mapping[str, PublishedRun] = field(default_factory=dict)
 
     def with_run(self, scope: str, run: PublishedRun, over: frozenset[str] = frozenset()) -> PublishedRuns:
-        """Return this with one run's word.
+        """Return the notes with that of one run.
 
-        :param over: keys of runs that the ledger holds: what does not last is left out.
+        :param over: keys of runs that the ledger has; their notes that do not last are removed.
         """
         kept = {name: entry for name, entry in self.runs.items() if entry.lasting or entry.key not in over}
         return replace(self, runs={**kept, scope: run})
@@ -142,7 +142,7 @@ class PublishedRuns:
     def from_json(cls, value: str | None) -> PublishedRuns:
         """Read the JSON form; None: no run of the pipeline has published.
 
-        :raises ConfigurationError: a newer version of this package wrote it, or nobody of ours.
+        :raises ConfigurationError: a newer version of this package, or another program, wrote it.
         """
         if value is None:
             return cls()
@@ -159,10 +159,10 @@ class PublishedRuns:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """What one commit to a table changes and says, beside the version that it is compared with.
+    """The changes of one commit to a table, and the notes that it sets.
 
     :param scope: of the transactional id whose run it is.
-    :param published: what the table is to say of the pipeline's runs, but for the receipt of this one.
+    :param published: the notes about the pipeline's runs, without the receipt of this run.
     :param files: data files that it appends.
     :param replaces: rows of the run's earlier commits that it takes out.
     :param summary: of the commit, for people.
@@ -176,7 +176,7 @@ class TableCommit:
 
     @property
     def run(self) -> PublishedRun:
-        """What the table is to say of this run."""
+        """The note about this run."""
         return self.published.runs[self.scope]
 
     def receipt(self, snapshot: int) -> TableReceipt:
@@ -187,7 +187,7 @@ class TableCommit:
         return TableReceipt(snapshot, len(self.files), sum(file.rows for file in self.files))
 
     def published_with(self, receipt: TableReceipt) -> PublishedRuns:
-        """Return what the table is to say of the pipeline's runs; a bar has no receipt."""
+        """Return the notes about the pipeline's runs with the receipt; a bar has none."""
         if self.run.receipt is None:
             return self.published
         return self.published.with_run(self.scope, replace(self.run, receipt=receipt))

@@ -6,15 +6,44 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_eos.exceptions import LedgerUnreadable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 _SHOWN = 60
 _INT64 = range(-(2**63), 2**63)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Versioned:
+    """A value of the ledger; its JSON form has a version.
+
+    :cvar KIND: the kind of value, for errors.
+    :cvar VERSIONS: the versions that can be read.
+    """
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+    VERSIONS: ClassVar[tuple[int, ...]]
+
+    @classmethod
+    def from_json(cls, value: str | bytes | Mapping[str, Any], key: str = "") -> Self:
+        """Read the JSON form, as text or already parsed.
+
+        :param key: key of the ledger record, for errors.
+        :raises LedgerUnreadable: the value is not of this kind, or of another version.
+        """
+        return read_versioned(cls.KIND, value, cls.VERSIONS, cls._of, key)
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any]) -> Self:
+        """Build the value from its parsed form; see :func:`read_versioned` for what this may raise."""
+        raise NotImplementedError
 
 
 def read_versioned(
@@ -59,7 +88,12 @@ def json_of_transaction(version: int, producer: tuple[int, int], content: Mappin
     :param producer: producer id and epoch of that transaction.
     """
     named = {"producer_id": producer[0], "producer_epoch": producer[1]}
-    return json.dumps({"v": version, "producer": named, **content}, separators=(",", ":"))
+    return compact_json({"v": version, "producer": named, **content})
+
+
+def compact_json(data: Mapping[str, Any]) -> str:
+    """Return JSON without white space."""
+    return json.dumps(data, separators=(",", ":"))
 
 
 def _parsed(value: str | bytes) -> Any:

@@ -12,7 +12,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.spec import Deployment
-from airflow_eos.ports import TableSink
+from airflow_eos.table_ports import TableSink
 
 
 @dataclass(frozen=True, slots=True)

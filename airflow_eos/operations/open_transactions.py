@@ -126,7 +126,7 @@ def abort_transaction(
     :param epoch: the producer epoch that a dry run has shown, so that a newer transaction is not aborted.
     :param foreign: abort it even if the id does not have the prefix.
     :param execute: False for a dry run, which also accepts foreign ids.
-    :raises ConfigurationError: the coordinator does not know the id; it is foreign; the epoch is another one.
+    :raises ConfigurationError: the coordinator does not know the id; it is foreign; the epoch differs.
     """
     with ControlPlane(Deployment(kafka)) as control:
         before = control.cluster.describe_transaction(transactional_id)

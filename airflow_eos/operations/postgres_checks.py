@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.sinks.postgres_catalog import find_target
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
 from airflow_eos.sinks.postgres_written import rows_as_written
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    from airflow_eos.model.postgres_table import PostgresTable
 
 _RIGHTS = """SELECT coalesce(
         (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %(schema)s),

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.unpinned import Unpinned
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run import RunRecord
-from airflow_eos.model.spec import MayCreate
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.spec import MayCreate, RunSpec
 from airflow_eos.run import laws
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.topic_roles import described
 from airflow_eos.run.work import SINK, WorkDefinition, differences
-
-if TYPE_CHECKING:
-    from airflow_eos.model.plan import RunPlan
-    from airflow_eos.model.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)

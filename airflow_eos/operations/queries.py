@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, LedgerPruned, LedgerUnreadable
@@ -21,9 +21,6 @@ from airflow_eos.model.spec import Deployment, MayCreate
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -252,11 +249,11 @@ def no_such_pipeline(deployment: Deployment, pipeline: str) -> ConfigurationErro
 def near(name: str, known: Sequence[str]) -> str:
     """Return a hint with the names that are similar to an unknown one, or with all names."""
     if not known:
-        return "it has none of any"
+        return "it has none at all"
     like = get_close_matches(name, known, n=3, cutoff=0.6)
     shown = like or known[:_NAMES_SHOWN]
     more = "" if like or len(known) <= _NAMES_SHOWN else f" and {len(known) - _NAMES_SHOWN} more"
-    return f"{'near it' if like else 'there'} are: {', '.join(map(repr, shown))}{more}"
+    return f"{'did you mean' if like else 'it has'} {', '.join(map(repr, shown))}{more}{'?' if like else ''}"
 
 
 def readable_runs(values: Iterable[tuple[str, str]], unreadable: list[str] | None = None) -> list[RunRecord]:

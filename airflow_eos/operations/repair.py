@@ -193,8 +193,8 @@ class _Search:
             return "abort", "the ledger has no run of it"
         seen = seen_of(self._control.cluster, undecided)
         if seen is not None:
-            return "commit" if seen else "abort", f"what {undecided.run_key} wrote elsewhere shows it"
-        return "unknown", f"the record of {undecided.run_key} hangs with it, and nothing else tells"
+            return "commit" if seen else "abort", f"the other records of {undecided.run_key} show it"
+        return "unknown", f"the record of {undecided.run_key} hangs with it, and there is no other evidence"
 
 
 def ended(control: ControlPlane, transaction: Hanging) -> Hanging:
@@ -219,7 +219,7 @@ def ended(control: ControlPlane, transaction: Hanging) -> Hanging:
         advice = (
             f"{error}, or have somebody run: {tool}"
             if transaction.decision == "abort"
-            else f"{error}. Kafka's own tool can only abort, which would lose what is committed"
+            else f"{error}. Kafka's own tool can only abort, which would lose committed records"
         )
         return replace(transaction, advice=advice)
     return replace(transaction, done=True)

@@ -67,7 +67,7 @@ def _source(
         return _kept(name, topic, settings)
     retention = f"keeps records for {span_text(keeps)}"
     limit = timestamp_of(now - keeps)
-    advice = "raise retention.ms, or set it to -1 while history is loaded: what is deleted unread is lost"
+    advice = "raise retention.ms, or set it to -1 while history is loaded: records deleted unread are lost"
     if record is not None and record < limit:
         return (
             name,

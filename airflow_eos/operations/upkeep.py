@@ -152,7 +152,7 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
     if offset is None or value is not None:
         raise ConfigurationError(
             f"{tp} holds no record of {key!r} that could be dismissed: "
-            + ("there is none of others" if offset is None else "there is one of ours, which counts")
+            + ("no other program wrote one" if offset is None else "a run wrote it, and it counts")
         )
     return offset
 

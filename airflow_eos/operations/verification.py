@@ -5,25 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import AuthorizationFailed
-from airflow_eos.ledger.records.run import TABLE
+from airflow_eos.ledger.records.run import TABLE, RunRecord
+from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations.findings import Finding, Outcome
-from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.operations.table_verification import Connected, table_finding
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.run.retention import is_compacted
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.output import PartitionReceipt
-    from airflow_eos.operations.table_verification import Connected
-    from airflow_eos.wire.connection import BrokerConnections
 
 
 def verify_output(

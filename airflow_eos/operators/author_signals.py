@@ -33,3 +33,10 @@ def asked_of_airflow(error: EosError) -> Exception | None:
             "is read again when the task is cleared"
         )
     return asked
+
+
+def raise_asked(error: EosError) -> None:
+    """Raise the exception of :func:`asked_of_airflow`; return if there is none."""
+    asked = asked_of_airflow(error)
+    if asked is not None:
+        raise asked from None

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import BrokersUnavailable
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.spec import RunSpec
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.spec import RunSpec
 
 log = logging.getLogger(__name__)
 

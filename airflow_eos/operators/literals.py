@@ -64,8 +64,8 @@ def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
         value = values.get(name)
         if isinstance(value, str) and not value.strip() and name not in _EMPTY_IS_THE_DEFAULT:
             raise ConfigurationError(
-                f"{name} is empty: its template {_shown(template)} rendered to {value!r}; give what it reads "
-                "a value"
+                f"{name} is empty: its template {_shown(template)} rendered to {value!r}; give its "
+                "variables a value"
             )
     _apply(type(task), values, (), whole=True, with_dag=False)
 

@@ -22,7 +22,7 @@ def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
     try:
         listed: Any = literal(given) if isinstance(given, str) else given
         if isinstance(listed, Mapping):
-            raise TypeError("a mapping is no list of ranges")  # noqa: TRY301
+            raise TypeError("a mapping is not a list of ranges")  # noqa: TRY301
         return tuple(
             item if isinstance(item, OffsetRange) else OffsetRange.from_list(list(item)) for item in listed
         )

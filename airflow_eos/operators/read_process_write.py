@@ -10,7 +10,7 @@ from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperat
 
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import EosError, OutcomeUnknown, RunAlreadyCommitted, RunFenced
-from airflow_eos.operators.author_signals import asked_of_airflow
+from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.process_function import Process, load_process, ship_by_value, with_arguments
 from airflow_eos.operators.process_signature import check_call, signature_of
@@ -82,10 +82,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         ``sink_topic``, ``ranges``, ``on_committed``, ...) and Airflow's operators.
     """
 
-    template_fields: Sequence[str] = (
-        *RunParameters.run_fields,
-        *PySparkOperator.template_fields,
-    )
+    template_fields: Sequence[str] = (*RunParameters.run_fields, *PySparkOperator.template_fields)
     ui_color = "#f4e3ff"
 
     if TYPE_CHECKING:
@@ -197,9 +194,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             record = self._execute_or_find(self._run, spec, telemetry)
         except EosError as error:
             telemetry.failed(error)
-            asked = asked_of_airflow(error)
-            if asked is not None:
-                raise asked from None
+            raise_asked(error)
             raise
         else:
             telemetry.answered(record)

@@ -67,7 +67,7 @@ BACKED_OFF: tuple[type[EosError], ...] = (NotYetVisible, OutcomeUnknown, RunFenc
 
 
 class Retry(Enum):
-    """What :class:`~airflow_eos.operators.retry.TransactionRetryPolicy` does after an error."""
+    """The reaction of :class:`~airflow_eos.operators.retry.TransactionRetryPolicy` to an error."""
 
     NEVER = "not retried"
     BACK_OFF = "retried with back-off"

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_eos import exceptions
 from airflow_eos.compat.retry_policy import asks_retry_policy
-from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, ProcessFailed, RunFailed
-from airflow_eos.operators.author_signals import asked_of_airflow
+from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
+from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
+from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.spark_encryption import check_encryption
+from airflow_eos.operators.submit_hook import (
+    call_when_started,
+    check_deferrable,
+    cluster_manager,
+    error_in_output,
+    is_in_cluster,
+    kill_on_yarn,
+    master_of,
+    settings_of,
+)
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
 from airflow_eos.spark.encryption import ADVICE, local_defaults
+from airflow_eos.triggers.spark_driver import SparkDriverTrigger
 from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
@@ -73,7 +84,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         )
 
     :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
-        that the driver can import. Not templated: whoever triggers a Dag does not choose the code.
+        that the driver can import. Not templated: the user who triggers a Dag must not choose the code.
     :param application: instead of ``process``: an application whose last statement is
         ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is not a file here
         (``local:///...``, ``s3a://...``) gets the specification by ``--files`` in cluster mode, and so does
@@ -86,10 +97,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         ``SparkSubmitOperator``.
     """
 
-    template_fields: Sequence[str] = (
-        *RunParameters.run_fields,
-        *SparkSubmitOperator.template_fields,
-    )
+    template_fields: Sequence[str] = (*RunParameters.run_fields, *SparkSubmitOperator.template_fields)
     ui_color = "#f4e3ff"
 
     if TYPE_CHECKING:
@@ -181,18 +189,15 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """Wait for a driver in cluster mode: in the triggerer where ``deferrable``, else here."""
         hook: Any = self._hook
-        on_yarn = self._cluster_manager() == "yarn"
+        on_yarn = cluster_manager(hook) == "yarn"
         if on_yarn:  # the provider does not note the id of one that an earlier try submitted
             hook._yarn_application_id = str(external_id)  # noqa: SLF001
         if not self.deferrable:
             super().poll_until_complete(external_id, context)
             return
-        from airflow_eos.hooks.spark_driver import name_yarn_user
-        from airflow_eos.triggers.spark_driver import SparkDriverTrigger
-
         self.defer(
             trigger=SparkDriverTrigger(
-                backend=self._cluster_manager(),
+                backend=cluster_manager(hook),
                 driver_id=str(external_id),
                 conn_id=self._conn_id,
                 poll_interval=max(1.0, self._status_poll_interval),
@@ -215,12 +220,6 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         record = self._counted(context, lambda: self._conclude(context, spec, failure, ended=ended))
         return self.finish(context, record)
 
-    def _cluster_manager(self) -> Any:
-        hook: Any = self._hook
-        if hook._is_yarn_cluster_mode:  # noqa: SLF001 - as the provider's own operators
-            return "yarn"
-        return "kubernetes" if hook._is_kubernetes else "standalone"  # noqa: SLF001
-
     @staticmethod
     def _counted(context: Context, work: Callable[[], RunRecord]) -> RunRecord:
         telemetry = RunTelemetry(context)
@@ -228,9 +227,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             record = work()
         except EosError as error:
             telemetry.failed(error)
-            asked = asked_of_airflow(error)
-            if asked is not None:
-                raise asked from None
+            raise_asked(error)
             raise
         telemetry.committed(record, elsewhere=True)
         return record
@@ -249,23 +246,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if process is not None and process.poll() is None:
                 terminate_children(process.pid, budget.left(keep=_PROVIDERS_SECONDS))
             provider = super().on_kill  # asks a cluster manager or runs a command, without a time-out
-            budget.spend(lambda seconds: self._kill_on_yarn(seconds) or provider())
+            budget.spend(lambda seconds: kill_on_yarn(self._hook, self._conn_id, seconds) or provider())
         if self._submitted is not None:
             self._submitted.remove()
-
-    def _kill_on_yarn(self, seconds: float) -> bool:
-        """End the application over REST; return False if that does not apply to this job."""
-        from airflow_eos.hooks.spark_driver import SparkDriver
-
-        hook: Any = self._hook
-        job = getattr(hook, "_yarn_application_id", None)
-        if not (job and hook._is_yarn_cluster_mode and hook._yarn_track_via_rm_api):  # noqa: SLF001
-            return False
-        try:
-            SparkDriver("yarn", job, self._conn_id, hook=hook).kill(seconds)
-        except Exception as error:  # noqa: BLE001 - the next attempt fences it in any case
-            self.log.warning("Application %s could not be killed: %s", job, error)
-        return True
 
     def _submit(self, context: Context, spec: RunSpec) -> RunRecord:
         folder = Path(context["dag"].fileloc).parent
@@ -297,9 +280,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         except EosError as error:
             raise error from failure
         if record is not None:
-            told = self._error_of_the_application()
-            if isinstance(told, OutputLost):
-                raise told from failure
+            reported = self._error_of_the_application()
+            if isinstance(reported, OutputLost):
+                raise reported from failure
             if failure is not None:
                 self.log.warning("The Spark job failed after its commit, which stands: %s", failure)
             return record
@@ -316,8 +299,6 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     def _resolve_application(self, folder: Path) -> None:
         if self._module is not None:
-            from importlib.util import find_spec
-
             script = find_spec("airflow_eos.spark.submit_main")
             assert script is not None
             self.application = str(script.origin)
@@ -332,11 +313,10 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()
-        in_cluster = provided._connection["deploy_mode"] == "cluster"  # noqa: SLF001 - as the provider's own
+        in_cluster = is_in_cluster(provided)
         if in_cluster:
             self._give_to_the_driver(mine)
-        master = provided._connection["master"]  # noqa: SLF001 - as the provider's own
-        self.conf = {**local_defaults(master), **(self.conf or {})}
+        self.conf = {**local_defaults(master_of(provided)), **(self.conf or {})}
         self.py_files = joined(self.py_files, *map(str, mine.py_files))
         self.application_args = [
             *(self.application_args or []),
@@ -350,18 +330,18 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.files, self.py_files, self.application_args, self.conf = before
         if self._killed:
             raise RunFailed("the task was killed before it had submitted its application")
-        if hook._is_yarn_cluster_mode:  # noqa: SLF001 - as the provider's own
-            from airflow_eos.hooks.spark_driver import name_yarn_user
-
+        if cluster_manager(hook) == "yarn":
             name_yarn_user(hook)
-        self._end_what_starts_late(hook)
-        self._check_deferrable(hook)
-        known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001
-        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}", sink=mine.sink)
+        # A kill that came earlier had no process to end.
+        call_when_started(hook, lambda: self.on_kill() if self._killed else None)
+        if self.deferrable:
+            check_deferrable(hook, self.task_id)
+        advice = f"{ADVICE}; {_ONLY_CONF}"
+        check_encryption(settings_of(hook), ClientConfig.of(mine.kafka), advice, sink=mine.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-            if hook._connection["master"].startswith("local"):  # noqa: SLF001
+            if master_of(hook).startswith("local"):
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
 
@@ -379,47 +359,16 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 self.application,
             )
 
-    def _end_what_starts_late(self, hook: Any) -> None:
-        """Check for a kill once the process exists: an earlier kill had nothing to end."""
-        read = hook._process_spark_submit_log  # noqa: SLF001 - the first that is called then
-
-        def ended_or_read(lines: Any) -> None:
-            if self._killed:
-                self.on_kill()
-            read(lines)
-
-        hook._process_spark_submit_log = ended_or_read  # noqa: SLF001
-
-    def _check_deferrable(self, hook: Any) -> None:
-        """Refuse ``deferrable`` if the provider would wait on the worker without a message."""
-        if not self.deferrable or hook._should_track_driver_status:  # noqa: SLF001
-            return
-        if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001
-            advice = (
-                "a driver in client mode runs in the task itself: set deploy_mode='cluster' or leave it out"
-            )
-        elif hook._is_kubernetes and not hook._should_track_driver_via_k8s_api():  # noqa: SLF001
-            advice = "on Kubernetes it needs track_driver_via_k8s_api=True"
-        elif hook._is_yarn_cluster_mode and not hook._yarn_track_via_rm_api:  # noqa: SLF001
-            advice = "on YARN it needs yarn_track_via_rm_api=True"
-        else:
-            return
-        raise ConfigurationError(f"deferrable=True of task {self.task_id!r} would be ignored: {advice}")
-
-    # -- a job submitted earlier --
-
     def _may_be_running(self, context: Context) -> bool:
         """Return whether a stored job goes on; True if its cluster does not answer."""
-        from airflow_eos.hooks.spark_driver import SparkDriver
-
         store = context.get("task_state_store")
         stored = None if store is None else store.get(self.external_id_key)
         if stored is None or self._hook is None:
             return stored is not None
         try:
-            driver = SparkDriver(self._cluster_manager(), str(stored), self._conn_id, hook=self._hook)
+            driver = SparkDriver(cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook)
             status = driver.status()
-        except Exception as error:  # noqa: BLE001 - whatever it is: nothing is known
+        except Exception as error:  # noqa: BLE001 - any error: the state is unknown
             self.log.warning("Driver %s could not be asked; the next try takes it up: %s", stored, error)
             return True
         self.log.info("Driver %s: %s", stored, status)
@@ -447,14 +396,4 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
         if self._submitted is None:
             return None
-        mark = re.escape(failure_mark(self._submitted.spec.name))
-        lines = getattr(self._hook, "_last_submit_log_lines", ())
-        for line in reversed(list(lines)):
-            match = re.search(rf"{mark} (\w+)((?: \[[\w.]+\])?): (.*)", line)
-            if match:
-                kind = getattr(exceptions, match[1], None)
-                if kind is ProcessFailed:
-                    return ProcessFailed(match[3], raised=(match[2].strip(" []"),))
-                if isinstance(kind, type) and issubclass(kind, EosError):
-                    return kind(match[3])
-        return None
+        return error_in_output(self._hook, failure_mark(self._submitted.spec.name))

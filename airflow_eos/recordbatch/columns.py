@@ -8,7 +8,8 @@ offsets might not reach), int64 milliseconds, and one list array of headers.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.recordbatch.segments import Segments, segments_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_eos.recordbatch.varint import Int64s
+from airflow_eos.recordbatch.varint import Int64s
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

@@ -7,7 +7,8 @@ an array operation is the same for ten records and for a thousand. So neighbouri
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +26,7 @@ from airflow_eos.recordbatch.limits import (
 )
 from airflow_eos.recordbatch.record_fields import read_frames, read_strings
 from airflow_eos.recordbatch.record_starts import LEAST_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from airflow_eos.recordbatch.varint import Int64s
+from airflow_eos.recordbatch.varint import Int64s
 
 # Batches are read together up to so many bytes, as they are in the log, and records.
 _GROUP_BYTES = 1_000_000

@@ -12,15 +12,13 @@ offset and leader epoch without computing it again.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 
 from airflow_eos.exceptions import CorruptBatch, UnsupportedMagic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61

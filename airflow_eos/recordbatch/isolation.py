@@ -8,15 +8,12 @@ marker its transactional batches are not data. Control batches never are, at any
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import NO_PRODUCER_ID, RawBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 AbortedTransaction = tuple[int, int]
 """Producer id and first offset of an aborted transaction."""

@@ -1,4 +1,4 @@
-"""What a record batch of somebody else's may cost to read.
+"""Limits for reading a record batch that another program wrote.
 
 Brokers bound the compressed size of a batch and count nothing in it, so that a writer of a source topic
 chooses what its readers spend. Both bounds are client settings, and go wherever those of librdkafka go.

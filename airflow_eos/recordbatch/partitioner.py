@@ -6,8 +6,6 @@ them by broker load; here it is runs of rows, so that a retried task chooses the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -15,9 +13,7 @@ import pyarrow as pa
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.recordbatch.columns import Column, binary_column
 from airflow_eos.recordbatch.segments import Segments, segments_of
-
-if TYPE_CHECKING:
-    from airflow_eos.recordbatch.varint import Int64s
+from airflow_eos.recordbatch.varint import Int64s
 
 Int32s = npt.NDArray[np.int32]
 UInt32s = npt.NDArray[np.uint32]

@@ -7,7 +7,7 @@ never reads elsewhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,7 @@ from airflow_eos.recordbatch.columns import HEADERS_TYPE
 from airflow_eos.recordbatch.limits import HEADER_BYTES, OverBudget, TooManyHeaders
 from airflow_eos.recordbatch.record_starts import record_starts
 from airflow_eos.recordbatch.segments import binary_array
-from airflow_eos.recordbatch.varint import CONTINUED, read_varints
-
-if TYPE_CHECKING:
-    from airflow_eos.recordbatch.varint import Int64s, UInt8s
+from airflow_eos.recordbatch.varint import CONTINUED, Int64s, UInt8s, read_varints
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 

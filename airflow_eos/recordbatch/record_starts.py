@@ -9,14 +9,9 @@ by comparing arrays, which of them do. The result is that of the walk, whatever 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from airflow_eos.recordbatch.varint import CONTINUED
-
-if TYPE_CHECKING:
-    from airflow_eos.recordbatch.varint import Int64s, UInt8s
+from airflow_eos.recordbatch.varint import CONTINUED, Int64s, UInt8s
 
 LEAST_BYTES = 7
 """Bytes of the smallest record: seven fields, none of them empty."""

@@ -7,7 +7,8 @@ already, always: a batch without it would be visible after an abort.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +28,7 @@ from airflow_eos.recordbatch.header import (
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_eos.recordbatch.varint import Int64s
+from airflow_eos.recordbatch.varint import Int64s
 
 # Uncompressed, so that a batch fits Kafka's default ``max.message.bytes`` of 1,048,588 whatever the codec
 # makes of it.

@@ -9,17 +9,15 @@ trick.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_eos.recordbatch.varint import Int64s, PackedVarints
+from airflow_eos.recordbatch.varint import Int64s, PackedVarints
 
 Int32s = npt.NDArray[np.int32]
 

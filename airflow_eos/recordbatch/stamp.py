@@ -42,7 +42,7 @@ def stamp(data: bytes, producer_id: int, producer_epoch: int, base_sequence: int
         control batch, or the identity is none
     """
     if len(data) < HEADER_BYTES or data[MAGIC_AT] != MAGIC:
-        raise ProtocolViolation(f"{len(data)} bytes to be stamped are no record batch of magic {MAGIC}")
+        raise ProtocolViolation(f"{len(data)} bytes to be stamped are not a record batch of magic {MAGIC}")
     (attributes,) = struct.unpack_from(">h", data, ATTRIBUTES_AT)
     if not attributes & TRANSACTIONAL_BIT or attributes & CONTROL_BIT:
         raise ProtocolViolation(
@@ -52,7 +52,7 @@ def stamp(data: bytes, producer_id: int, producer_epoch: int, base_sequence: int
     if producer_id < 0 or producer_epoch < 0 or not 0 <= base_sequence < _SEQUENCES:
         raise ProtocolViolation(
             f"producer id {producer_id}, epoch {producer_epoch}, sequence {base_sequence} "
-            "are no producer's identity"
+            "are not the identity of a producer"
         )
     signed = b"".join(
         (

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.ledger import LedgerId
-from airflow_eos.ports import Cluster, Ledger, SealAndSend, TableSink, Transactions
+from airflow_eos.ports import Cluster, Ledger, SealAndSend, Transactions
 from airflow_eos.run.planner import Planner
+from airflow_eos.table_ports import TableSink
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ from airflow_eos.exceptions import (
     RecordRefused,
     RunFailed,
     RunFenced,
+    SealedBlockLost,
     SessionLost,
 )
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.ports import Cluster, ProducerSession, SealAndSend, SealedBlockLost, Transactions
+from airflow_eos.ports import Cluster, ProducerSession, SealAndSend, Transactions
 from airflow_eos.run import laws
 from airflow_eos.run.kept_failures import clear_frames
 from airflow_eos.run.kill import Kill

@@ -34,7 +34,7 @@ from airflow_eos.model.table import (
     TableLayout,
     TableReceipt,
 )
-from airflow_eos.ports import TableMoved, TableSink, TableVersion
+from airflow_eos.table_ports import TableMoved, TableSink, TableVersion
 
 log = logging.getLogger(__name__)
 

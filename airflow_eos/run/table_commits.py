@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.model.table import DataFileMade, EarlierRows, TableReceipt
-    from airflow_eos.ports import ProducerSession, Sealed, TableSink, TableVersion, TableWriter
+    from airflow_eos.ports import ProducerSession, Sealed
     from airflow_eos.run.collaborators import Collaborators
+    from airflow_eos.table_ports import TableSink, TableVersion, TableWriter
 
 log = logging.getLogger(__name__)
 

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from airflow_eos.ledger.records.intent import Intent
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.table import TableReceipt
-    from airflow_eos.ports import ProducerSession, TableWriter
+    from airflow_eos.ports import ProducerSession
     from airflow_eos.run.commit_entry import CommitEntry
     from airflow_eos.run.endings import Endings
     from airflow_eos.run.kill import Kill
     from airflow_eos.run.states import Trace
     from airflow_eos.run.table_commits import TableCommits, TableEntry
     from airflow_eos.run.unit_of_work import UnitOfWork
+    from airflow_eos.table_ports import TableWriter
 
 
 class TableSteps:

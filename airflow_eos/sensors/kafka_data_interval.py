@@ -77,7 +77,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
         """
         interval = self.interval or dag_run_interval(context, self.allowed_lateness, self.partition_duration)
         return KafkaDataIntervalTrigger(
-            topics=parse_topics("topics", self.topics),
+            topics=list(parse_topics("topics", self.topics)),
             start=interval.start.isoformat(),
             end=interval.end.isoformat(),
             allowed_lateness=interval.allowed_lateness.total_seconds(),

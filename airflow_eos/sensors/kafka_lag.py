@@ -67,7 +67,7 @@ class KafkaLagSensor(WaitingSensor):
         if self.max_delay is not None:
             any_after = (self.waiting_since(context) + self.max_delay).isoformat()
         return KafkaLagTrigger(
-            topics=parse_topics("topics", self.topics),
+            topics=list(parse_topics("topics", self.topics)),
             group_id=self.group_id,
             min_records=self.min_records,
             any_after=any_after,

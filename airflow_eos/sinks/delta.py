@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
-from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.delta_features import refuse_unwritable
 from airflow_eos.sinks.delta_rows import files_as_added
 from airflow_eos.sinks.redaction import redacted
+from airflow_eos.table_ports import TableMoved
 
 if TYPE_CHECKING:
     import deltalake

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
-from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.redaction import redacted
+from airflow_eos.table_ports import TableMoved
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

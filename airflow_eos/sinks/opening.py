@@ -12,7 +12,7 @@ from airflow_eos.model.postgres_table import PostgresTable
 
 if TYPE_CHECKING:
     from airflow_eos.model.sink_table import SinkTable
-    from airflow_eos.ports import TableSink, TableVersion
+    from airflow_eos.table_ports import TableSink, TableVersion
 
 
 def open_table(sink: SinkTable, property_name: str) -> TableSink:

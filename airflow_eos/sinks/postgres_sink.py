@@ -21,7 +21,6 @@ from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import EosError, OutcomeUnknown, SendError, StagedRowsLost, TableRefused
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import DataFileMade, EarlierRows, TableCommit, TableReceipt
-from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.postgres_catalog import (
     CONTROL_TABLE,
     PostgresVersion,
@@ -42,6 +41,7 @@ from airflow_eos.sinks.postgres_session import (
     transaction,
 )
 from airflow_eos.sinks.postgres_written import refuse_rewritten
+from airflow_eos.table_ports import TableMoved
 
 log = logging.getLogger(__name__)
 

@@ -6,16 +6,14 @@ fits a partition number, any timestamp unit with a time zone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.model.arrow_result import returned_table, without_dictionary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _IN_A_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))

@@ -45,7 +45,7 @@ class Blocks(Protocol):
     """Sealed rows: those of owner task i are in partition i."""
 
     source: Any
-    """What they are computed from."""
+    """The rows that they are computed from."""
     layout: OwnerLayout
     """Which task owns which target partition."""
 

@@ -10,14 +10,11 @@ import sys
 import sysconfig
 import threading
 from collections import Counter
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from types import ModuleType
+from types import ModuleType
+from typing import Any
 
 _lock = threading.Lock()
 _holders: Counter[str] = Counter()

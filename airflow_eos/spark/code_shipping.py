@@ -56,6 +56,7 @@ _DRIVERS = (
     "engine",
     "ledger",
     "ports.py",
+    "table_ports.py",
     "run",
     "sinks",
 )

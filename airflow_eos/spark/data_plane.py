@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.model.table import DataFileMade
-    from airflow_eos.ports import TableWriter
     from airflow_eos.spark.blocks import Blocks
     from airflow_eos.spark.dead_letters import DeadLetterRule
     from airflow_eos.spark.sealing import Sealing
     from airflow_eos.spark.single_evaluation import SingleEvaluation
+    from airflow_eos.table_ports import TableWriter
 
 log = logging.getLogger(__name__)
 Process = Callable[..., Any]

@@ -15,9 +15,10 @@ import logging
 import re
 import secrets
 import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import (
@@ -41,9 +42,6 @@ from airflow_eos.spark.spark_failure import (
     python_class,
 )
 from airflow_eos.task_signals import class_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +142,7 @@ class ErrorMark:
 def root_cause(error: BaseException) -> str:
     """Return the cause in one line: the Python exception of the task, or Spark's own message.
 
-    Any exception has one, and it can be encoded, whatever class, text and arguments an author gave it.
+    Every exception has one that can be encoded, for any class, text and arguments.
     """
     try:
         line = _described(error)

@@ -12,13 +12,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import EosError
+from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.decode import way_on
-
-if TYPE_CHECKING:
-    from airflow_eos.model.ranges import OffsetRange
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.ports import TableWriter
     from airflow_eos.spark.data_plane import SparkDataPlane
+    from airflow_eos.table_ports import TableWriter
 
 
 class LazyDataPlane:

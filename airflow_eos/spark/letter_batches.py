@@ -1,8 +1,8 @@
 """Dead letters of a run whose sink is a table: made and sent by the driver, in the transaction of the run.
 
 That transaction comes after the table's commit, and the executors that processed the records may be gone by
-then. So the INTENT names the records, and whoever commits the run reads them again and makes the letters:
-the run itself, or the attempt that finds its rows in the table.
+then. So the INTENT names the records, and the attempt that commits the run reads them again and makes the
+letters: the run itself, or the attempt that finds its rows in the table.
 """
 
 from __future__ import annotations
@@ -11,28 +11,24 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_eos.model.output import SealedManifest, SealedTarget
+from airflow_eos.model.dead_letter import DueLetters, FailingRecord
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import RunSpec
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
 from airflow_eos.spark.placement import OwnerLayout
 from airflow_eos.spark.seal_task import SealTask
 from airflow_eos.spark.source import arrow_schema, read_slices
 from airflow_eos.spark.targets import describe_targets
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
-
-if TYPE_CHECKING:
-    from airflow_eos.model.dead_letter import DueLetters, FailingRecord
-    from airflow_eos.model.kafka import ProducerIdentity
-    from airflow_eos.model.output import PartitionReceipt
-    from airflow_eos.model.spec import RunSpec
-    from airflow_eos.wire.client_config import ClientConfig
 
 LOST = "record"
 """What a dead letter says that it lacks (:data:`~airflow_eos.spark.dead_letters.CUT`): all of its record."""

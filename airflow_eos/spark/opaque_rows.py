@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from airflow_eos.spark.sealed_rows import SCHEMA
-
-if TYPE_CHECKING:
-    from typing import Any
 
 _NUMBERS = struct.Struct(">iiiqq?")
 _END = b"\0"

@@ -110,7 +110,7 @@ def _rotated(value: int, bits: int) -> int:
 MIN_SPAN = 20_000
 """Offsets below which a slice is not worth a task of its own."""
 SLICE_COST = 1_000
-"""What a slice costs whatever it holds (a place in a request, a call of the process), in offsets."""
+"""Fixed cost of a slice (a place in a request, a call of the process), in offsets."""
 PACKED_WEIGHT = 200_000
 """Offsets, slices' own cost included, of a task that several slices share."""
 

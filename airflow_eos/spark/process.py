@@ -104,7 +104,7 @@ def arrow_process(function: Function) -> Function:
     several processes: it must not remember anything that changes its results, since a batch's size is not
     part of the contract.
 
-    :raises ConfigurationError: it is no function that can carry the declaration.
+    :raises ConfigurationError: it is not a function that can carry the declaration.
     """
     try:
         setattr(function, _MARK, True)

@@ -9,22 +9,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordTooLarge
+from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.columns import with_headers
 from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.spark.arrow_contract import sink_rows
-from airflow_eos.spark.dead_letters import DeadLetters
+from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
 from airflow_eos.spark.errors import ErrorMark, process_failed
-from airflow_eos.spark.process import call_process
+from airflow_eos.spark.placement import OwnerLayout
+from airflow_eos.spark.process import RunContext, call_process
 from airflow_eos.spark.read_counts import SliceCount
 from airflow_eos.spark.sealed_rows import (
     DEAD_TRAILER_PARTITION,
@@ -33,17 +35,11 @@ from airflow_eos.spark.sealed_rows import (
     SealedRows,
 )
 from airflow_eos.spark.source import read_slices
+from airflow_eos.spark.table_seal_task import TableSealTask
 from airflow_eos.spark.targets import TargetTopic, describe_targets
 from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-
-if TYPE_CHECKING:
-    from airflow_eos.model.ranges import OffsetRange
-    from airflow_eos.spark.dead_letters import DeadLetterRule
-    from airflow_eos.spark.placement import OwnerLayout
-    from airflow_eos.spark.process import RunContext
-    from airflow_eos.spark.table_seal_task import TableSealTask
-    from airflow_eos.wire.client_config import ClientConfig
 
 # Per target partition, so that batches of many targets are still worth their header and compress well.
 _FLUSH_PER_TARGET = 256 << 10

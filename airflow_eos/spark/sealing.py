@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.ports import TableWriter
     from airflow_eos.spark.errors import ErrorMark
     from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
     from airflow_eos.spark.sealed_blocks import BlockCounts
     from airflow_eos.spark.table_seal_task import TableSealTask
+    from airflow_eos.table_ports import TableWriter
     from airflow_eos.wire.client_config import ClientConfig
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,17 +31,14 @@ from airflow_eos.exceptions import (
     SecondAttempt,
     SendError,
 )
-from airflow_eos.model.output import PartitionReceipt
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.spark.errors import ErrorMark, error_from_dict, error_to_dict
 from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
-
-if TYPE_CHECKING:
-    from airflow_eos.model.kafka import ProducerIdentity
-    from airflow_eos.model.output import SealedManifest
-    from airflow_eos.wire.client_config import ClientConfig
 
 ANSWER_DDL = "answer string"
 _ANSWER = pa.schema([("answer", pa.string())])

@@ -20,9 +20,9 @@ from airflow_eos.spark.worker_memory import tidy
 
 if TYPE_CHECKING:
     from airflow_eos.model.table import DataFileMade
-    from airflow_eos.ports import TableWriter
     from airflow_eos.spark.process import RunContext
     from airflow_eos.spark.targets import TargetTopic
+    from airflow_eos.table_ports import TableWriter
     from airflow_eos.wire.client_config import ClientConfig
 
 PLACE = ("table", 0)

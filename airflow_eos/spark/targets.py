@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,10 +13,8 @@ from kafka.protocol.admin import DescribeConfigsRequest
 
 from airflow_eos.exceptions import RecordRefused
 from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.retry import is_transient
-
-if TYPE_CHECKING:
-    from airflow_eos.wire.connection import BrokerConnections
 
 _MAX_BYTES = "max.message.bytes"
 _CLEANUP = "cleanup.policy"

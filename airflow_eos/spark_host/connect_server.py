@@ -109,7 +109,7 @@ class Launch:
 def prepare(folder: Path, settings: ServerSettings) -> Launch:
     """Take the folder and the port for a server of this process, and write the connection's file.
 
-    The folder stays locked, and the port of ``::1`` bound, until the process ends, whatever it becomes.
+    The folder stays locked, and the port of ``::1`` bound, until the process ends, also after ``exec``.
 
     :raises ConfigurationError: a server of this folder runs, the port is in use, the folder or the file is
         not private, or this Spark cannot run such a server.

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 OPTIONS = "spark.driver.extraJavaOptions"
 OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
-"""What ``spark-submit``, and so every local PySpark session, adds to its JVM's options."""
+"""Options that ``spark-submit``, and so every local PySpark session, adds to those of its JVM."""
 
 SMALL_PLAN = 100_000
 """Offsets up to which a run is over before the optimising compiler has paid off."""

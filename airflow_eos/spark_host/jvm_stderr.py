@@ -24,7 +24,7 @@ _OUT, _ERR = 1, 2
 
 @contextlib.contextmanager
 def sorted_first_lines() -> Iterator[None]:
-    """Send the harmless first lines of whatever is started meanwhile to standard output.
+    """Send the harmless first lines of a process that is started meanwhile to standard output.
 
     What is started inherits a pipe as its standard error for as long as it lives; a thread passes on what
     comes, the first lines one by one, all else as it is. Without a standard error nothing is changed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -19,23 +20,24 @@ MAX_FAILURES = 10
 """Questions in a row that may fail for a reason that is not ours: a connection that cannot be read."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ConditionTrigger(BaseTrigger):
     """Ask until there is an answer, then fire one event; the first question comes after ``poll_interval``.
 
     The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}`` if
     the question cannot be answered. Unreachable brokers are asked again; so is what failed outside this
     package (Airflow's API server, its database), a few times in a row. Blocking calls run in a thread.
-    Airflow's database gets the name of the connection, not its contents. A subclass has an attribute for each
-    parameter of its constructor.
+    Airflow's database gets the name of the connection, not its contents.
 
     :param kafka_config_id: connection of type ``kafka``.
     :param poll_interval: seconds between two questions.
     """
 
-    def __init__(self, *, kafka_config_id: str = "kafka_default", poll_interval: float = 60.0) -> None:
+    kafka_config_id: str = "kafka_default"
+    poll_interval: float = 60.0
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.kafka_config_id = kafka_config_id
-        self.poll_interval = poll_interval
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Ask once; None: not yet. Blocks.

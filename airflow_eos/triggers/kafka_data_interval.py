@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.triggers.condition import ConditionTrigger
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class KafkaDataIntervalTrigger(ConditionTrigger):
     """Fire when every partition has passed the end of an interval.
 
@@ -27,27 +29,13 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
     :param ledger_topic: ledger that holds boundaries which are fixed already; None: do not ask.
     """
 
-    def __init__(
-        self,
-        *,
-        topics: Sequence[str],
-        start: str,
-        end: str,
-        allowed_lateness: float = 300.0,
-        idle_partitions: IdlePolicy = "allowed_lateness",
-        accept_deleted: bool = False,
-        ledger_topic: str | None = None,
-        kafka_config_id: str = "kafka_default",
-        poll_interval: float = 60.0,
-    ) -> None:
-        super().__init__(kafka_config_id=kafka_config_id, poll_interval=poll_interval)
-        self.topics = list(topics)
-        self.start = start
-        self.end = end
-        self.allowed_lateness = allowed_lateness
-        self.idle_partitions = idle_partitions
-        self.accept_deleted = accept_deleted
-        self.ledger_topic = ledger_topic
+    topics: Sequence[str]
+    start: str
+    end: str
+    allowed_lateness: float = 300.0
+    idle_partitions: IdlePolicy = "allowed_lateness"
+    accept_deleted: bool = False
+    ledger_topic: str | None = None
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"start", "end"}`` once every partition has passed the end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_eos.triggers.condition import ConditionTrigger
@@ -12,6 +13,7 @@ from airflow_eos.triggers.condition import ConditionTrigger
 log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class KafkaLagTrigger(ConditionTrigger):
     """Fire when enough offsets lie between a group's position and the last stable offset.
 
@@ -26,25 +28,12 @@ class KafkaLagTrigger(ConditionTrigger):
     :param ledger_topic: ledger that knows the cursor where committed offsets are gone; None: do not ask.
     """
 
-    def __init__(
-        self,
-        *,
-        topics: Sequence[str],
-        group_id: str,
-        min_records: int = 1,
-        any_after: str | None = None,
-        start: Literal["earliest", "latest"] = "earliest",
-        ledger_topic: str | None = None,
-        kafka_config_id: str = "kafka_default",
-        poll_interval: float = 60.0,
-    ) -> None:
-        super().__init__(kafka_config_id=kafka_config_id, poll_interval=poll_interval)
-        self.topics = list(topics)
-        self.group_id = group_id
-        self.min_records = min_records
-        self.any_after = any_after
-        self.start = start
-        self.ledger_topic = ledger_topic
+    topics: Sequence[str]
+    group_id: str
+    min_records: int = 1
+    any_after: str | None = None
+    start: Literal["earliest", "latest"] = "earliest"
+    ledger_topic: str | None = None
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"group_id", "lag", "ranges"}`` once the lag is large enough."""

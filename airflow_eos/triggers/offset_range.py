@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
     """Announce batches of records; consume nothing, commit nothing.
 
@@ -61,38 +63,27 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
     :raises ConfigurationError: a value is wrong; Airflow shows it as an import error of the Dag.
     """
 
-    def __init__(
-        self,
-        *,
-        topics: Sequence[str],
-        group_id: str,
-        min_records: int = 1,
-        max_delay: float | None = None,
-        max_records: int | None = None,
-        start: Literal["earliest", "latest"] = "earliest",
-        ledger_topic: str | None = None,
-        kafka_config_id: str = "kafka_default",
-        poll_interval: float = 30.0,
-    ) -> None:
-        super().__init__()
-        self.topics = topics
-        self.group_id = group_id
-        self.min_records = min_records
-        self.max_delay = max_delay
-        self.max_records = max_records
-        self.start = start
-        self.ledger_topic = ledger_topic
-        self.kafka_config_id = kafka_config_id
-        self.poll_interval = poll_interval
+    topics: Sequence[str]
+    group_id: str
+    min_records: int = 1
+    max_delay: float | None = None
+    max_records: int | None = None
+    start: Literal["earliest", "latest"] = "earliest"
+    ledger_topic: str | None = None
+    kafka_config_id: str = "kafka_default"
+    poll_interval: float = 30.0
+
+    def __post_init__(self) -> None:
         check_literals(type(self), vars(self))
-        self.topics = list(topics)
+        self.topics = list(self.topics)
+        super().__init__()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments; they identify the watcher."""
         return serialized(self)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Announce batch after batch. What fails, whatever it is, is asked again, for ever."""
+        """Announce batch after batch; retries after every error, without end."""
         memory = await self._restore()
         restored = memory.batch is not None
         waiting_since: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.exceptions import LedgerMissing
@@ -12,10 +13,11 @@ from airflow_eos.triggers.condition import ConditionTrigger
 log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RunCommittedTrigger(ConditionTrigger):
     """Fire when the ledger holds a run.
 
-    A *yes* of the ledger is final, whatever becomes of the other Dag's task; a *no* is asked again.
+    A *yes* of the ledger is final, even if the other Dag's task fails afterwards; after a *no* it asks again.
 
     :param pipeline: pipeline of the run.
     :param run_key: key of the run in the ledger.
@@ -24,23 +26,11 @@ class RunCommittedTrigger(ConditionTrigger):
     :param work: what is known of the run, see :func:`~airflow_eos.engine.committed.find_committed_by_key`.
     """
 
-    def __init__(
-        self,
-        *,
-        pipeline: str,
-        run_key: str,
-        ledger_topic: str,
-        prefix: str,
-        work: Mapping[str, Any] | None = None,
-        kafka_config_id: str = "kafka_default",
-        poll_interval: float = 60.0,
-    ) -> None:
-        super().__init__(kafka_config_id=kafka_config_id, poll_interval=poll_interval)
-        self.pipeline = pipeline
-        self.run_key = run_key
-        self.ledger_topic = ledger_topic
-        self.prefix = prefix
-        self.work = dict(work or {})
+    pipeline: str
+    run_key: str
+    ledger_topic: str
+    prefix: str
+    work: Mapping[str, Any] = field(default_factory=dict)
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the record's summary once the run is committed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 _LOOKS_TO_BE_MISSING = 3
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SparkDriverTrigger(BaseTrigger):
     """Fire when a driver in cluster mode has ended.
 
@@ -43,23 +45,15 @@ class SparkDriverTrigger(BaseTrigger):
     :param user: YARN's user of the application; default: this process's.
     """
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        driver_id: str,
-        conn_id: str = "spark_default",
-        poll_interval: float = 10.0,
-        max_failures: int = 10,
-        user: str | None = None,
-    ) -> None:
+    backend: Backend
+    driver_id: str
+    conn_id: str = "spark_default"
+    poll_interval: float = 10.0
+    max_failures: int = 10
+    user: str | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.backend: Backend = backend
-        self.driver_id = driver_id
-        self.conn_id = conn_id
-        self.poll_interval = poll_interval
-        self.max_failures = max_failures
-        self.user = user
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
@@ -74,7 +68,7 @@ class SparkDriverTrigger(BaseTrigger):
                 driver = await to_thread(self._driver)
                 status = await to_thread(driver.status)
                 failures = 0
-            except Exception as error:  # noqa: BLE001 - whatever it is, the cluster may answer next time
+            except Exception as error:  # noqa: BLE001 - after any error the cluster may answer next time
                 failures += 1
                 log.warning(
                     "Driver %s, look %d of %d: %s", self.driver_id, failures, self.max_failures, error

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ui.attempts import Attempt
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.records import task_of_record
 from airflow_eos.ui.trouble import Trouble
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.known_runs import KnownRuns
-    from airflow_eos.ui.viewer import Viewer
+from airflow_eos.ui.viewer import Viewer
 
 
 @dataclass(frozen=True, slots=True)

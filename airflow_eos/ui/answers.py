@@ -60,7 +60,7 @@ def html_answer(request: Request, template: str, status: int = 200, **values: An
 
 def json_answer(values: Any, status: int = 200) -> Response:
     """Return values as JSON."""
-    # A record may hold what UTF-8 or JSON cannot: it costs a "?" or an error, never the whole page.
+    # A record may hold text that UTF-8 or JSON cannot: it becomes a "?" or an error, the page remains.
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Response(text.encode(errors="replace"), status, headers=HEADERS, media_type="application/json")
 

@@ -6,9 +6,10 @@ Airflow does not authenticate a plugin's application: every route depends on :fu
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import logging
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
@@ -17,12 +18,14 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from airflow_eos import __version__, settings
+from airflow_eos.model.spec import Deployment
 from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt, AttemptsUnseen, Tasks, read_attempts
 from airflow_eos.ui.desk import Desk
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.pipeline_rows import (
     UNANSWERED,
     UNCOMMITTED,
@@ -35,10 +38,6 @@ from airflow_eos.ui.pipeline_rows import (
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import NOT_SHOWN, Viewer, not_shown
-
-if TYPE_CHECKING:
-    from airflow_eos.model.spec import Deployment
-    from airflow_eos.ui.known_runs import KnownRuns
 
 log = logging.getLogger(__name__)
 
@@ -120,41 +119,127 @@ def _damaged(request: Request) -> Collection[tuple[str, str]]:
     return desk.damaged
 
 
-# -- pages ------------------------------------------------------------------------------------------------
+# -- pages, and the same as JSON --------------------------------------------------------------------------
+
+Answered = tuple[dict[str, Any], int]
+"""The values of a page, and the status of the answer."""
 
 
-@_router.get("/", response_class=HTMLResponse)
-def pipelines_page(
+def _page(
+    path: str, template: str, without_runs: str = ""
+) -> Callable[[Callable[..., Answered]], Callable[..., Answered]]:
+    """Return a decorator that answers a path with HTML, and the same path below ``/api/v1`` with JSON.
+
+    :param template: file name of the HTML.
+    :param without_runs: the template for a pipeline without a committed run.
+    """
+
+    def add(view: Callable[..., Answered]) -> Callable[..., Answered]:
+        @functools.wraps(view)  # FastAPI reads the parameters of the view
+        def html(request: Request, **parameters: Any) -> Response:
+            values, status = view(request, **parameters)
+            chosen = template if values.get("runs", template) else without_runs
+            return html_answer(request, chosen, status, **values)
+
+        @functools.wraps(view)
+        def as_json(request: Request, **parameters: Any) -> Response:
+            return json_answer(*view(request, **parameters))
+
+        _router.add_api_route(path, html, response_class=HTMLResponse, response_model=None)
+        _router.add_api_route(f"{_JSON}{path.strip('/') or 'pipelines'}", as_json, response_model=None)
+        return view
+
+    return add
+
+
+@_page("/", "pipelines.html")
+def _pipelines(
     request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
-) -> Response:
-    """All pipelines."""
-    values, status = _pipelines(request, viewer, find, state, order)
-    return html_answer(request, "pipelines.html", status, **values)
+) -> Answered:
+    """All pipelines; without an answer of Kafka, Airflow's part."""
+    damaged, now = _damaged(request), _now()
+    prefix = settings.default_prefix()
+    ledger: LedgerRows | None = None
+    trouble: Trouble | None = None
+    open_now = OpenNow()
+
+    def answer(history: KnownRuns) -> tuple[LedgerRows, OpenNow]:
+        return ledger_rows(history, viewer, now, damaged=damaged), OpenNow.beside(history, viewer, prefix)
+
+    try:
+        ledger, open_now = _ask(request, viewer, answer)
+    except Trouble as error:
+        trouble = error
+    attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
+    transactions = open_now.rows(viewer, attempts or (), prefix, now)
+    values = pipelines_view(
+        ledger, attempts, now, transactions, open_now.unseen, find=find, state=state, order=order
+    )
+    return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
-@_router.get("/pipeline", response_class=HTMLResponse)
-def pipeline_page(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
-    """One pipeline."""
-    values, status = _pipeline(request, viewer, name, page, find)
-    return html_answer(request, "pipeline.html" if values["runs"] else "uncommitted.html", status, **values)
+@_page("/pipeline", "pipeline.html", without_runs="uncommitted.html")
+def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Answered:
+    """One pipeline, with its coverage and a page of its runs."""
+    damaged, now = _damaged(request), _now()
+    trouble: Trouble | None = None
+
+    def answer(history: KnownRuns) -> tuple[dict[str, Any], Tasks]:
+        view = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
+        return view, views.tasks_of(history, viewer, name)
+
+    tasks: Tasks = {}
+    try:
+        values, tasks = _ask(request, viewer, answer)
+    except Trouble as error:
+        trouble = error
+        sentence = UNCOMMITTED if error.status == NOT_SHOWN else UNANSWERED
+        values = row_without_record(name, sentence)
+    attempts = _attempts(viewer, now, tasks, trouble)
+    tries = [attempt for attempt in attempts or () if attempt.pipeline == name]
+    if trouble and not tries:
+        raise trouble
+    if trouble and trouble.status == NOT_SHOWN:
+        trouble = None  # it has not committed yet, as far as this user may know
+    values |= attempts_view(None if attempts is None else tries, now)
+    return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
-@_router.get("/run", response_class=HTMLResponse)
-def run_page(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Response:
+@_page("/run", "run.html")
+def _run(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Answered:
     """One run."""
-    return html_answer(request, "run.html", **_run(request, viewer, pipeline, key))
+    damaged = (pipeline, key) in _damaged(request)
+    view = _ask(
+        request, viewer, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged)
+    )
+    return view, 200
 
 
-@_router.get("/transactions", response_class=HTMLResponse)
-def transactions_page(request: Request, viewer: AskingAll) -> Response:
+@_page("/transactions", "transactions.html")
+def _transactions(request: Request, viewer: AskingAll) -> Answered:
     """The transactions that are open now."""
-    return html_answer(request, "transactions.html", **_transactions(request, viewer))
+    prefix, now = settings.default_prefix(), _now()
+    attempts = _attempts(viewer, now, None, None) or ()
+    open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
+    return {"transactions": open_now.rows(viewer, attempts, prefix, now)}, 200
 
 
-@_router.get("/health", response_class=HTMLResponse)
-def health_page(request: Request, viewer: AskingAll) -> Response:
+@_page("/health", "health.html")
+def _health(request: Request, viewer: AskingAll) -> Answered:
     """The doctor's checks that need no writing."""
-    return html_answer(request, "health.html", **_health(request, viewer))
+    prefix, now = settings.default_prefix(), _now()
+    attempts = _attempts(viewer, now, None, None) or ()
+
+    def answer(history: KnownRuns) -> dict[str, Any]:
+        open_now = OpenNow.beside(history, viewer, prefix)
+        rows = open_now.rows(viewer, attempts, prefix, now)
+        check = check_of(rows, open_now.unseen)
+        return {**views.health_view(history, viewer, check), "transactions": rows}
+
+    return _ask(request, viewer, answer), 200
+
+
+# -- other answers ----------------------------------------------------------------------------------------
 
 
 @_router.get("/of")
@@ -187,41 +272,6 @@ def script() -> Response:
     return file_answer("page.js", "text/javascript")
 
 
-# -- JSON -------------------------------------------------------------------------------------------------
-
-
-@_router.get("/api/v1/pipelines")
-def pipelines_json(
-    request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
-) -> Response:
-    """All pipelines."""
-    return json_answer(*_pipelines(request, viewer, find, state, order))
-
-
-@_router.get("/api/v1/pipeline")
-def pipeline_json(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
-    """One pipeline, with its coverage and a page of its runs."""
-    return json_answer(*_pipeline(request, viewer, name, page, find))
-
-
-@_router.get("/api/v1/run")
-def run_json(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Response:
-    """One run."""
-    return json_answer(_run(request, viewer, pipeline, key))
-
-
-@_router.get("/api/v1/transactions")
-def transactions_json(request: Request, viewer: AskingAll) -> Response:
-    """The transactions that are open now."""
-    return json_answer(_transactions(request, viewer))
-
-
-@_router.get("/api/v1/health")
-def health_json(request: Request, viewer: AskingAll) -> Response:
-    """The doctor's checks that need no writing."""
-    return json_answer(_health(request, viewer))
-
-
 @_router.post("/api/v1/verify")
 def verify_json(
     request: Request,
@@ -250,62 +300,6 @@ def verify_json(
     )
 
 
-# -- both -------------------------------------------------------------------------------------------------
-
-
-def _pipelines(
-    request: Request, viewer: Viewer, find: str, state: str, order: Order
-) -> tuple[dict[str, Any], int]:
-    """Return the list and the status of the answer; without an answer of Kafka, Airflow's part."""
-    damaged, now = _damaged(request), _now()
-    prefix = settings.default_prefix()
-    ledger: LedgerRows | None = None
-    trouble: Trouble | None = None
-    open_now = OpenNow()
-
-    def answer(history: KnownRuns) -> tuple[LedgerRows, OpenNow]:
-        return ledger_rows(history, viewer, now, damaged=damaged), OpenNow.beside(history, viewer, prefix)
-
-    try:
-        ledger, open_now = _ask(request, viewer, answer)
-    except Trouble as error:
-        trouble = error
-    attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
-    transactions = open_now.rows(viewer, attempts or (), prefix, now)
-    values = pipelines_view(
-        ledger, attempts, now, transactions, open_now.unseen, find=find, state=state, order=order
-    )
-    return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
-
-
-def _pipeline(
-    request: Request, viewer: Viewer, name: str, page: int, find: str
-) -> tuple[dict[str, Any], int]:
-    """Return one pipeline and the status of the answer, see :func:`_pipelines`."""
-    damaged, now = _damaged(request), _now()
-    trouble: Trouble | None = None
-
-    def answer(history: KnownRuns) -> tuple[dict[str, Any], Tasks]:
-        view = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
-        return view, views.tasks_of(history, viewer, name)
-
-    tasks: Tasks = {}
-    try:
-        values, tasks = _ask(request, viewer, answer)
-    except Trouble as error:
-        trouble = error
-        sentence = UNCOMMITTED if error.status == NOT_SHOWN else UNANSWERED
-        values = row_without_record(name, sentence)
-    attempts = _attempts(viewer, now, tasks, trouble)
-    tries = [attempt for attempt in attempts or () if attempt.pipeline == name]
-    if trouble and not tries:
-        raise trouble
-    if trouble and trouble.status == NOT_SHOWN:
-        trouble = None  # it has not committed yet, as far as this user may know
-    values |= attempts_view(None if attempts is None else tries, now)
-    return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
-
-
 def _attempts(
     viewer: Viewer, now: dt.datetime, tasks: Tasks | None, trouble: Trouble | None
 ) -> list[Attempt] | None:
@@ -320,33 +314,6 @@ def _attempts(
     if trouble and not attempts:
         raise trouble
     return attempts
-
-
-def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str, Any]:
-    damaged = (pipeline, key) in _damaged(request)
-    return _ask(
-        request, viewer, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged)
-    )
-
-
-def _transactions(request: Request, viewer: Viewer) -> dict[str, Any]:
-    prefix, now = settings.default_prefix(), _now()
-    attempts = _attempts(viewer, now, None, None) or ()
-    open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
-    return {"transactions": open_now.rows(viewer, attempts, prefix, now)}
-
-
-def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
-    prefix, now = settings.default_prefix(), _now()
-    attempts = _attempts(viewer, now, None, None) or ()
-
-    def answer(history: KnownRuns) -> dict[str, Any]:
-        open_now = OpenNow.beside(history, viewer, prefix)
-        rows = open_now.rows(viewer, attempts, prefix, now)
-        check = check_of(rows, open_now.unseen)
-        return {**views.health_view(history, viewer, check), "transactions": rows}
-
-    return _ask(request, viewer, answer)
 
 
 def _on_trouble(request: Request, error: Trouble) -> Response:

@@ -73,7 +73,7 @@ def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | Non
 
     :param dag_ids: Dags that the user may see; no others are read.
     :param now: aware.
-    :param tasks: tasks that run a pipeline, whatever the class of their operator.
+    :param tasks: tasks that run a pipeline, of any class of operator.
     :raises AttemptsUnseen: this process cannot, or may not, read the database.
     """
     if not dag_ids:
@@ -87,7 +87,7 @@ def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | Non
         log.warning("The page cannot read Airflow's metadata database", exc_info=error)
         raise AttemptsUnseen from error
     rows.sort(key=_moment, reverse=True)
-    for row in reversed(rows):  # the newest last: it is the one that stays
+    for row in reversed(rows):  # the newest last: it replaces the others
         if row["group"]:
             known[row["dag_id"], row["task_id"]] = _pipeline(row)
     return [_attempt(row, known) for row in rows]

@@ -12,7 +12,7 @@ HEIGHT = 100.0
 _FILLED = 0.8
 """Share of its place that a bar takes."""
 _LEAST = 2.0
-"""Height of the smallest bar: a figure of 0 is drawn, one that is not known is not."""
+"""Height of the smallest bar: a figure of 0 is drawn, an unknown figure is not."""
 
 
 def bars_of(figures: Sequence[float | None], text: Callable[[float], str]) -> dict[str, Any] | None:

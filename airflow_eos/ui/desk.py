@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, LedgerReplaced
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.ui.history import RunHistory
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.shared_calls import Places, SharedCalls
 from airflow_eos.ui.trouble import Trouble, trouble_of
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.spec import Deployment
-    from airflow_eos.ui.known_runs import KnownRuns
 
 T = TypeVar("T")
 
@@ -28,14 +26,14 @@ ANSWER_SECONDS = 5.0
 VERIFY_SECONDS = 30.0
 """How long it waits for a run's output to be read again."""
 VERIFY_OFFSETS = 1_000_000
-"""Runs whose output spans more are verified by ``airflow eos verify``: what lies between is read, too."""
+"""Runs whose output spans more, with offsets of others in between, are verified by ``airflow eos verify``."""
 _START_ANEW = (LedgerReplaced, AuthorizationFailed, ConfigurationError)
 _FRESH_SECONDS = 1.0
 _DAMAGED_KEPT = 1_000
 QUESTIONS_WAITING = (3, 24)
 """Of one user, and of all: each waits in a thread of the API server, which has 40."""
 CALLS_UNDER_WAY = (3, 32)
-"""Calls to brokers of one user, and of all: they may take longer than anybody waits for them."""
+"""Calls to brokers of one user, and of all: they may take longer than their callers wait."""
 _VERIFICATIONS = (1, 4)
 
 
@@ -84,7 +82,7 @@ class Desk:
             return question(history.as_of_now(ask_brokers))
 
         try:
-            # In a thread of its own, too: nobody waits longer, whatever a question does.
+            # In a thread of its own, so that the time limit holds for every question.
             return self._questions.result(object(), answer, user=user, seconds=self._seconds)
         except TimeoutError:
             raise self._silence() from None
@@ -145,7 +143,7 @@ class Desk:
         try:
             history.refresh()
         except Exception as error:
-            # With what was read goes the connection's settings: somebody may have set them right.
+            # Discard the connection's settings, too: a user may have corrected them.
             if isinstance(error, _START_ANEW) or not history.pipelines:
                 self.close()
             raise

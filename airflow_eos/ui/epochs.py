@@ -53,7 +53,7 @@ def is_fenced(run: RunRecord, by: RunRecord) -> bool:
 
 
 def attempt_ends(record: RunRecord) -> tuple[str, ...]:
-    """Return how each epoch ended that the run's own process took under the id, the committed one last."""
+    """Return how each epoch ended that the run's own process took under the id, that of the commit last."""
     ends: list[str] = []
     previous = ""
     for state, _ in record.trace:
@@ -66,7 +66,7 @@ def attempt_ends(record: RunRecord) -> tuple[str, ...]:
 
 
 def _neighbours(record: RunRecord, runs: Sequence[RunRecord]) -> tuple[RunRecord | None, RunRecord | None]:
-    """Return the runs that held the transactional id before and after, None for one that is not known."""
+    """Return the runs that held the transactional id before and after, None for an unknown run."""
     name = record.producer.transactional_id
     same = [run for run in runs if run.producer.transactional_id == name]
     at = next((number for number, run in enumerate(same) if run.run_key == record.run_key), None)
@@ -76,7 +76,7 @@ def _neighbours(record: RunRecord, runs: Sequence[RunRecord]) -> tuple[RunRecord
 
 
 def _effect(run: RunRecord, following: RunRecord, fenced: str) -> str:
-    """Return what the epochs of two runs prove of the first one; an empty text where they prove nothing."""
+    """Return the outcome of a run that the epochs of two runs prove; empty if they prove none."""
     if is_fenced(run, following):
         return fenced
     renamed = run.producer.producer_id != following.producer.producer_id

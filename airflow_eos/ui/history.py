@@ -28,7 +28,7 @@ from airflow_eos.wire.client_config import ClientConfig
 log = logging.getLogger(__name__)
 
 RUNS_KEPT = 2_000
-"""Records of one pipeline in memory; of older ones it keeps where they read."""
+"""Records of one pipeline in memory; older records are reduced to the offsets they read."""
 CHARACTERS_KEPT = 32 << 20
 """JSON of all records in memory, in characters; above it the pipeline that holds most gives up its oldest."""
 _UNREADABLE_KEPT = 100
@@ -195,7 +195,7 @@ class RunHistory(KnownRuns, Closeable):
         """Read the records committed since the last refresh.
 
         :raises LedgerMissing: there is no ledger, and there never was one.
-        :raises LedgerReplaced: it is another one than before, or is lost.
+        :raises LedgerReplaced: it is not the ledger of before, or is lost.
         """
         try:
             self._refresh()
@@ -205,7 +205,7 @@ class RunHistory(KnownRuns, Closeable):
 
     def _refresh(self) -> None:
         if not self._verified:
-            self._ledger.describe(wait=False)  # whoever looks at a page does not wait for a topic to appear
+            self._ledger.describe(wait=False)  # a page does not wait for a topic to appear
             with ControlPlane(self._deployment) as control:
                 control.verify_ledger()
             self._verified = True
@@ -250,7 +250,7 @@ class RunHistory(KnownRuns, Closeable):
         return again
 
     def _is_dead(self, change: LedgerChange) -> bool:
-        """Take a tombstone; return whether its record may be a forgotten one."""
+        """Take a tombstone; return whether its record may be among the forgotten."""
         known = self._dead.get(change.key)
         if known is not None and known[1] >= change.offset:
             return False
@@ -326,7 +326,7 @@ def _read_by_pruned(key: str, horizon: Horizon) -> Earlier:
         return Earlier.from_dict(horizon.read)
     except (LookupError, TypeError, ValueError) as error:
         raise LedgerUnreadable(
-            f"the ledger's record {key!r} is no horizon: {type(error).__name__}: {error}"
+            f"the ledger's record {key!r} is not a horizon: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The committed runs of a ledger together with the brokers' present answers, for one question."""
+"""The committed runs of a ledger and the brokers' present answers, for a single question."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class KnownRuns:
     :param intents: by key: open INTENTs of tables; immutable.
     :param reader: has read the runs.
     :param unreadable: errors of unreadable records.
-    :param brokers: answers what is not in memory.
+    :param brokers: answers questions that memory cannot.
     :param ask_brokers: runs the calls to brokers.
     """
 

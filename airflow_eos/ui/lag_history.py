@@ -1,8 +1,8 @@
 """The lag of a pipeline at each run and now, from its run records without the brokers.
 
-In offsets, the lag of a cursor's run is what it read and what it left. In time, figures are upper bounds: no
-record that a run read was readable when the last run began that left nothing. The lag of a data interval's
-run is the time since the end of the interval.
+In offsets, the lag of a cursor's run is the number that it read or left. In time, figures are upper bounds:
+no record that a run read was readable when the last run began that left nothing. The lag of a data
+interval's run is the time since the end of the interval.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from airflow_eos.coverage.coverage import Coverage
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.moments import moment
-
-if TYPE_CHECKING:
-    from airflow_eos.coverage.coverage import Coverage
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.ranges import TopicPartition
 
 RUNS_LOOKED_AT = 100
 """Newest runs of a pipeline in which its lag now is looked for."""
@@ -82,7 +79,7 @@ def seconds_behind(records: Sequence[RunRecord], coverage: Coverage, now: dt.dat
 
 
 def _caught_up_in(records: Sequence[RunRecord], waiting: set[TopicPartition]) -> dt.datetime | None:
-    """Return when all of these partitions had been read to their end; None if one never was."""
+    """Return when all of these partitions had been read to their end; None if a partition never was."""
     since: list[dt.datetime] = []
     for record in reversed(records):
         began = moment(record.started_at)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.coverage.segments import WRONG, Kind, Lane, Segment
 from airflow_eos.coverage.sentence import range_text
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.ui.timeline import WIDTH
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
 
 SEGMENTS_SHOWN = 2_000
 """Of one lane in JSON."""

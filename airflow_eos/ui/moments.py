@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run import RunRecord
 
 
 def moment(text: str) -> dt.datetime | None:
-    """Return an aware moment; None if the text is not one: records may be strangers'."""
+    """Return an aware moment; None if the text is none: other programs may have written it."""
     try:
         parsed = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

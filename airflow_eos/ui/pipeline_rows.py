@@ -11,22 +11,20 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
+from airflow_eos.coverage.coverage import Coverage
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempt_rows import KINDS, MEANING, Kind, by_pipeline, last_of, last_row
+from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.history import PipelineHistory
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import lags_of, seconds_behind
 from airflow_eos.ui.moments import age_text, ago, is_since, moment
 from airflow_eos.ui.records import task_key
+from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    from airflow_eos.coverage.coverage import Coverage
-    from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.history import PipelineHistory
-    from airflow_eos.ui.known_runs import KnownRuns
-    from airflow_eos.ui.viewer import Viewer
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ PIPELINES_SHOWN = 1_000
 RUNS_DRAWN = 20
 """Newest runs of a pipeline whose lag its row draws."""
 Damaged = Collection[tuple[str, str]]
-"""Runs, by pipeline and run key, whose output was not what they wrote when it was verified last."""
+"""Runs, by pipeline and run key, whose output differed from the receipts when it was verified last."""
 Order = Literal["urgency", "name", "attempt", "commit", "unread", "lag"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 WRONG = "not whole"
@@ -257,14 +255,16 @@ def pipeline_row(
 def _of_damaged(runs: int) -> str:
     if not runs:
         return ""
-    return f"; and what {counted(runs, 'run')} wrote is not there as it was written"
+    return f"; and the output of {counted(runs, 'run')} is not there as it was written"
 
 
 def _of_unseen(topics: Sequence[str]) -> str:
     if not topics:
         return ""
     more = f" and {counted(len(topics) - 1, 'other topic')}" if len(topics) > 1 else ""
-    return f"; what is left to read is unknown: the page's principal may not Describe {topics[0]}{more}"
+    return (
+        f"; the number of unread offsets is unknown: the page's principal may not Describe {topics[0]}{more}"
+    )
 
 
 def _tasks(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Iterable[tuple[tuple[str, str], str]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_eos.ledger.records.run import AIRFLOW
+from airflow_eos.ledger.records.run import AIRFLOW, RunRecord
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.lag_history import Lag
 from airflow_eos.ui.moments import seconds_of
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
 
 
 def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
@@ -44,7 +41,7 @@ def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
 
 
 def task_of_record(record: RunRecord) -> dict[str, Any]:
-    """Return the names of the record's task; drops unexpected values, because records may be strangers'."""
+    """Return the names of the record's task; drops unexpected values, which other programs may write."""
     named = record.details.get(AIRFLOW)
     task = named if isinstance(named, Mapping) else {}
     index = task.get("map_index")

@@ -1,6 +1,6 @@
 """Calls that wait for brokers without blocking each other, because a page's question has little time.
 
-No lock is held while a call runs. With a lock around calls, or one thread for all, a silent broker of one
+No lock is held while a call runs. With a lock around calls, or a single thread, a silent broker of a
 pipeline would delay the pages of all others.
 """
 
@@ -93,10 +93,10 @@ class SharedCalls:
         failure: BaseException | None = None
         try:
             result = call()
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the waiting threads raise it
             failure = error
         with self._lock:
-            del self._under_way[name]  # who asks from here on asks anew
+            del self._under_way[name]  # later callers start a new call
         self._places.free(user)
         if failure is None:
             future.set_result(result)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_eos.ledger.records.run import TABLE
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.intent import Intent
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.ui.viewer import Viewer
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.ledger.records.run import TABLE, RunRecord
+from airflow_eos.ui.viewer import Viewer
 
 
 def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:

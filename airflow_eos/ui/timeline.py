@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.run.states import HOLDS_OPEN, IN_WORDS, State
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
 
 WIDTH = 1000.0
 """Of all drawings."""
 MEANING: Mapping[str, str] = {state.value: text for state, text in IN_WORDS.items()}
-"""What is true when a state is entered; states of a newer version have none."""
+"""The condition that holds when a state is entered; states of a newer version have none."""
 _HOLDS_OPEN = frozenset(state.value for state in HOLDS_OPEN)
 
 

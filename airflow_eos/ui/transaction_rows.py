@@ -6,21 +6,19 @@ import datetime as dt
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.operations.checks import Check
 from airflow_eos.operations.open_transactions import TransactionTimes, abort_command
+from airflow_eos.ui.attempts import Attempt
+from airflow_eos.ui.history import PipelineHistory
+from airflow_eos.ui.known_runs import KnownRuns
+from airflow_eos.ui.viewer import Viewer
+from airflow_eos.wire.txn_requests import TransactionStatus
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.history import PipelineHistory
-    from airflow_eos.ui.known_runs import KnownRuns
-    from airflow_eos.ui.viewer import Viewer
-    from airflow_eos.wire.txn_requests import TransactionStatus
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +27,7 @@ MEANING: Mapping[TransactionState, str] = {
     TransactionState.PREPARE_COMMIT: "It is decided: it commits as soon as every leader has written the end.",
     TransactionState.PREPARE_ABORT: "It is decided: it aborts as soon as every leader has written the end.",
 }
-"""What an open transaction's state says."""
+"""Explains the state of an open transaction."""
 SECONDS_BESIDE = 1.0
 """How long a page that shows more waits for all brokers, which it asks for open transactions."""
 _OLD = 0.8

@@ -51,7 +51,7 @@ def trouble_of(error: Exception) -> Trouble:
     if isinstance(error, BrokersUnavailable):
         return Trouble(502, "The brokers cannot be reached", "That says nothing about any run.")
     if isinstance(error, ConfigurationError):
-        text = "See [eos] ui_kafka_config_id, and what the API server's log says."
+        text = "See [eos] ui_kafka_config_id, and the API server's log."
         return Trouble(500, "The page's connection cannot be used", text)
     kind = type(error).__name__ if isinstance(error, EosError) else "an unexpected error"
     return Trouble(502, "There is no answer", f"The API server's log has the reason ({kind}).")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ui.history import PipelineHistory
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.trouble import Trouble
 
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.ui.history import PipelineHistory
-    from airflow_eos.ui.known_runs import KnownRuns
-
-
 NOT_SHOWN = 403
-"""Status of the answer to a question for what is not there, or is not this user's."""
+"""Status of the answer about an object that does not exist, or belongs to another user."""
 
 
 class Viewer:
@@ -22,7 +18,7 @@ class Viewer:
 
     :param dag_ids: Dags that this user may see.
     :param name: of the user; questions of one user are limited together.
-    :param is_admin: may see what belongs to no Dag.
+    :param is_admin: may see transactions without a Dag.
     """
 
     def __init__(self, dag_ids: Collection[str], name: str = "", *, is_admin: bool = False) -> None:
@@ -64,6 +60,6 @@ class Viewer:
 
 
 def not_shown(subject: str) -> Trouble:
-    """Return the error of a question for something that does not exist, or is not this user's."""
+    """Return the error about an object that does not exist, or belongs to another user."""
     text = f"There is no such {subject}, or it belongs to a Dag that you may not see."
     return Trouble(NOT_SHOWN, "Not shown", text)

@@ -10,13 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.coverage.segments import WRONG
 from airflow_eos.coverage.sentence import place
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.operations.checks import Check
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.bar_drawing import bars_of
 from airflow_eos.ui.epochs import epoch_rows
+from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import Lag, lags_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
@@ -26,11 +29,6 @@ from airflow_eos.ui.table_rows import intent_rows, table_of, table_row
 from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.operations.checks import Check
-    from airflow_eos.ui.known_runs import KnownRuns
 
 RUNS_A_PAGE = 50
 LANES_SHOWN = 64

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import base64
 import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
@@ -27,22 +29,16 @@ from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosE
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
-from airflow_eos.wire.authorized_operations import names as operation_names
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
 from airflow_eos.wire.retry import NotYet
-
-if TYPE_CHECKING:
-    import uuid
-    from collections.abc import Iterable, Mapping
-
-    from airflow_eos.wire.client_config import ClientConfig
-
 
 METADATA_TIMEOUT = 60.0
 """Seconds to retry metadata and coordinator look-ups."""
 UNKNOWN_TOPIC_GRACE = 5.0
 """Seconds to retry an unknown topic: brokers learn of new topics with a delay."""
 _LONGEST_NAME_SHOWN = 60
+_OPERATIONS = {"READ": 3, "WRITE": 4, "DESCRIBE": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class TopicMetadata:
 
     :param topic_id: the topic's UUID, in Kafka's own text form (KIP-516).
     :param leaders: leader's node id per partition; -1 while there is none.
-    :param operations: allowed operations, see :func:`airflow_eos.wire.authorized_operations.names`.
+    :param operations: allowed operations, see :func:`operation_names`.
     """
 
     topic: str
@@ -330,6 +326,14 @@ def _refusal(topic: str, code: int) -> EosError | None:
             f"{shown!r} is not a valid topic name: brokers take 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
         )
     return None
+
+
+def operation_names(codes: Collection[int] | None) -> frozenset[str] | None:
+    """Return which of READ, WRITE and DESCRIBE are allowed; None if the broker does not say (KIP-430).
+
+    :param codes: ``authorized_operations`` of an answer, codes of AclOperation.
+    """
+    return None if codes is None else frozenset(name for name, code in _OPERATIONS.items() if code in codes)
 
 
 def _uuid_text(topic_id: uuid.UUID | str | None) -> str:

@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NoReturn, TypeVar
 
-from airflow_eos.wire.error_codes import Fatal, reaction
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
 from airflow_eos.wire.retry import NotYet, is_transient
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from airflow_eos.wire.connection import BrokerConnections
-    from airflow_eos.wire.error_codes import Reaction
-
 T = TypeVar("T")
-CoordinatorKind = Literal["transaction", "group"]
 
 
-async def at_coordinator(
-    connections: BrokerConnections,
-    kind: CoordinatorKind,
-    key: str,
-    attempt: Callable[[int], Awaitable[T]],
-    subject: str,
-    timeout: float,
-) -> T:
-    """Run ``attempt(node)`` at the coordinator until it returns; looks it up again after connection errors.
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The coordinator of a transactional id or a group.
 
     :param key: transactional id or group.
-    :param subject: names the request in errors.
-    :param timeout: seconds, including all retries.
     """
 
-    async def once() -> T:
-        node = await connections.coordinator_async(kind, key, timeout=timeout)
-        try:
-            return await attempt(node)
-        except Exception as error:
-            if is_transient(error):
-                connections.forget_coordinator(kind, key)
-            raise
+    connections: BrokerConnections
+    kind: Literal["transaction", "group"]
+    key: str
 
-    return await connections.retry_async(once, subject=subject, timeout=timeout)
+    def ask(self, attempt: Callable[[int], Awaitable[T]], subject: str, timeout: float) -> T:
+        """Run ``attempt(node)`` until it returns; looks the coordinator up again after connection errors.
 
+        :param subject: names the request in errors.
+        :param timeout: seconds, including all retries.
+        :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+        """
 
-def refuse(
-    connections: BrokerConnections,
-    kind: CoordinatorKind,
-    key: str,
-    table: Mapping[int, Reaction],
-    code: int,
-    subject: str,
-) -> NoReturn:
-    """Raise the table's error for a coordinator's error code, or :class:`NotYet` if the code is retriable.
+        async def once() -> T:
+            node = await self.connections.coordinator_async(self.kind, self.key, timeout=timeout)
+            try:
+                return await attempt(node)
+            except Exception as error:
+                if is_transient(error):
+                    self.connections.forget_coordinator(self.kind, self.key)
+                raise
 
-    :param table: one of :mod:`airflow_eos.wire.error_codes`.
-    :param code: not 0.
-    """
-    decision = reaction(table, code)
-    if isinstance(decision, Fatal):
-        raise decision.error(f"{subject}: {decision.meaning}")
-    if decision.refresh:
-        connections.forget_coordinator(kind, key)
-    raise NotYet(f"{subject}: {decision.meaning}")
+        return self.connections.run(self.connections.retry_async(once, subject=subject, timeout=timeout))
+
+    def refuse(self, table: Mapping[int, Reaction], code: int, subject: str) -> NoReturn:
+        """Raise the table's error for an error code, or :class:`NotYet` if the code is retriable.
+
+        :param table: one of :mod:`airflow_eos.wire.error_codes`.
+        :param code: not 0.
+        """
+        decision = reaction(table, code)
+        if isinstance(decision, Fatal):
+            raise decision.error(f"{subject}: {decision.meaning}")
+        if decision.refresh:
+            self.connections.forget_coordinator(self.kind, self.key)
+        raise NotYet(f"{subject}: {decision.meaning}")

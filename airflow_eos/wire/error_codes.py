@@ -1,4 +1,4 @@
-"""What each broker error code means for us: try again, look for the leader first, or stop.
+"""The reaction to each error code of brokers: retry, look up the leader and retry, or stop.
 
 One table per request. A code that is in no table is fatal: the protocol rules it out here, and guessing would
 risk a duplicate. Codes: https://kafka.apache.org/protocol#protocol_error_codes
@@ -41,7 +41,7 @@ class Fatal:
     """Stop everything with this error.
 
     :param error: class to raise.
-    :param meaning: for messages, with what to do about it.
+    :param meaning: for messages, with advice.
     """
 
     error: type[EosError]
@@ -231,7 +231,7 @@ TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
         ProtocolViolation, "TRANSACTION_ABORTABLE: the group is not in the transaction, or it has ended"
     ),
 }
-"""Answer to TxnOffsetCommit, version 3, of someone who is no member of the group (KIP-447)."""
+"""Answer to TxnOffsetCommit, version 3, of a producer that is not a member of the group (KIP-447)."""
 
 GROUP: Mapping[int, Reaction] = {
     **{code: _COORDINATOR[code] for code in (14, 15, 16)},
@@ -242,9 +242,9 @@ GROUP: Mapping[int, Reaction] = {
 """Answer to OffsetFetch, DescribeGroups and ListGroups, which ask a group's coordinator."""
 
 COORDINATOR: Mapping[int, Reaction] = _COORDINATOR
-"""Codes every request to a transaction coordinator may get."""
+"""Codes that every request to a transaction coordinator may return."""
 
 
 def reaction(table: Mapping[int, Reaction], code: int) -> Reaction:
-    """Return what to do about a code that is not 0."""
+    """Return the reaction to a code that is not 0."""
     return table.get(code) or Fatal(ProtocolViolation, f"error code {code} must not happen here")

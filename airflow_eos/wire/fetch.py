@@ -17,9 +17,11 @@ never reset. The next request is in flight while an answer is decoded; memory is
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kafka.future import Future
 from kafka.protocol.consumer import FetchRequest
 
 from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
@@ -28,16 +30,10 @@ from airflow_eos.recordbatch.decode import DecodedBatch, decode_batches
 from airflow_eos.recordbatch.header import RawBatch, iter_batches
 from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
 from airflow_eos.recordbatch.limits import DEFAULT_LIMITS, DecodeLimits
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
 from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kafka.future import Future
-
-    from airflow_eos.wire.connection import BrokerConnections
 
 MAX_BYTES = 4 << 20
 """Bytes per request; an answer is larger only if a single batch is."""
@@ -76,8 +72,6 @@ def fetch_range(
     isolation: Isolation = "read_committed",
     max_bytes: int = MAX_BYTES,
     stall_timeout: float = STALL_TIMEOUT,
-    check_crc: bool = True,
-    headers: bool = True,
     limits: DecodeLimits = DEFAULT_LIMITS,
     first: FetchedAnswer | None = None,
 ) -> Iterator[DecodedBatch]:
@@ -88,7 +82,6 @@ def fetch_range(
         ``stall_timeout`` for it.
     :param max_bytes: bytes per answer.
     :param stall_timeout: seconds without progress until :class:`FetchStalled`.
-    :param headers: whether to decode headers.
     :param limits: limits for decoding a batch.
     :param first: the first answer of the range, if it was already fetched.
     :raises OffsetsOutOfRange: the log begins above the position: records have been deleted.
@@ -110,10 +103,8 @@ def fetch_range(
     )
     unpumped = 0
     for answer in answers:
-        visible = data_batches(answer.batches, answer.aborted, check_crc=check_crc)
-        for decoded in decode_batches(
-            visible, start=start, end=end, check_crc=check_crc, headers=headers, limits=limits
-        ):
+        visible = data_batches(answer.batches, answer.aborted)
+        for decoded in decode_batches(visible, start=start, end=end, limits=limits):
             unpumped += decoded.value.nbytes
             if unpumped >= _PUMP_BYTES:
                 # Drain the socket, so that the broker keeps sending while this answer is decoded.
@@ -294,36 +285,50 @@ class _RangeReader:
         raise NotYet(decision.meaning)
 
     def _request(self, position: int) -> Any:
-        topic_class = FetchRequest.FetchTopic
-        return FetchRequest(
-            replica_id=-1,
-            max_wait_ms=_MAX_WAIT_MS,
-            min_bytes=1,
+        return fetch_request(
+            {self._where: position},
+            isolation=self._isolation,
             max_bytes=self._max_bytes,
-            isolation_level=int(self._isolation == "read_committed"),
-            session_id=0,
-            session_epoch=-1,
-            topics=[
-                topic_class(
-                    topic=self._where.topic,
-                    partitions=[
-                        topic_class.FetchPartition(
-                            partition=self._where.partition,
-                            current_leader_epoch=-1,
-                            fetch_offset=position,
-                            last_fetched_epoch=-1,
-                            log_start_offset=-1,
-                            partition_max_bytes=self._max_bytes,
-                        )
-                    ],
-                )
-            ],
-            forgotten_topics_data=[],
-            rack_id="",
-            # 10 is the first version that returns zstd batches; above 12, requests name topics by id.
-            min_version=10,
-            max_version=11,
+            max_wait_ms=_MAX_WAIT_MS,
         )
+
+
+def fetch_request(
+    positions: Mapping[TopicPartition, int], *, isolation: Isolation, max_bytes: int, max_wait_ms: int
+) -> Any:
+    """Return the request for the batches at these offsets.
+
+    :param max_bytes: per partition, and of the answer; an answer has at least one whole batch (KIP-74).
+    :param max_wait_ms: how long the broker waits for the first byte.
+    """
+    topic_class = FetchRequest.FetchTopic
+    parts: dict[str, list[Any]] = {}
+    for tp, position in sorted(positions.items()):
+        parts.setdefault(tp.topic, []).append(
+            topic_class.FetchPartition(
+                partition=tp.partition,
+                current_leader_epoch=-1,
+                fetch_offset=position,
+                last_fetched_epoch=-1,
+                log_start_offset=-1,
+                partition_max_bytes=max_bytes,
+            )
+        )
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=int(isolation == "read_committed"),
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic_class(topic=name, partitions=partitions) for name, partitions in parts.items()],
+        forgotten_topics_data=[],
+        rack_id="",
+        # 10 is the first version that returns zstd batches; above 12, requests name topics by id.
+        min_version=10,
+        max_version=11,
+    )
 
 
 class _Waiting(NotYet):

@@ -13,24 +13,17 @@ into the answer, the rest of a range) is left to :func:`airflow_eos.wire.fetch.f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from kafka.protocol.consumer import FetchRequest
+from kafka.future import Future
 
 from airflow_eos.exceptions import EosError
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.header import iter_batches
-from airflow_eos.wire.connection import METADATA_TIMEOUT
-from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_request
 from airflow_eos.wire.retry import NotYet, is_transient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kafka.future import Future
-
-    from airflow_eos.model.ranges import OffsetRange
-    from airflow_eos.wire.connection import BrokerConnections
 
 SMALL_SPAN = 5_000
 """Largest range, in offsets, that is fetched together with others."""
@@ -90,7 +83,16 @@ async def _ask(
     except (EosError, NotYet):
         return {}
     asked = [
-        connections.send(_request(ranges, [numbers[tp] for tp in tps]), node) for node, tps in leaders.items()
+        connections.send(
+            fetch_request(
+                {tp: ranges[numbers[tp]].start for tp in tps},
+                isolation="read_committed",
+                max_bytes=MAX_BYTES,
+                max_wait_ms=_MAX_WAIT_MS,
+            ),
+            node,
+        )
+        for node, tps in leaders.items()
     ]
     usable_by_number: dict[int, FetchedAnswer] = {}
     for future in asked:
@@ -118,34 +120,3 @@ def _usable(wanted: OffsetRange, part: Any) -> FetchedAnswer | None:
         return None
     aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
     return FetchedAnswer(wanted.start, batches[-1].header.next_offset, part.records, batches, aborted)
-
-
-def _request(ranges: Sequence[OffsetRange], numbers: Sequence[int]) -> Any:
-    topic_class = FetchRequest.FetchTopic
-    by_topic: dict[str, list[Any]] = {}
-    for wanted in (ranges[number] for number in sorted(numbers)):
-        by_topic.setdefault(wanted.topic, []).append(
-            topic_class.FetchPartition(
-                partition=wanted.partition,
-                current_leader_epoch=-1,
-                fetch_offset=wanted.start,
-                last_fetched_epoch=-1,
-                log_start_offset=-1,
-                partition_max_bytes=MAX_BYTES,
-            )
-        )
-    return FetchRequest(
-        replica_id=-1,
-        max_wait_ms=_MAX_WAIT_MS,
-        min_bytes=1,
-        max_bytes=MAX_BYTES,
-        isolation_level=1,
-        session_id=0,
-        session_epoch=-1,
-        topics=[topic_class(topic=name, partitions=parts) for name, parts in by_topic.items()],
-        forgotten_topics_data=[],
-        rack_id="",
-        # The versions of fetch.py, for the same reason.
-        min_version=10,
-        max_version=11,
-    )

@@ -1,27 +1,22 @@
 """Finds the first record at or after a time; ListOffsets may answer with a transaction marker.
 
-A marker has the broker's clock, whatever timestamps the records around it have. In a topic into which history
+A marker has the time of the broker's clock, not that of the records around it. In a topic into which history
 is loaded, ListOffsets would return the first transaction's marker for every later time of that history.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import numpy as np
 
 from airflow_eos.exceptions import OffsetsOutOfRange
 from airflow_eos.model.kafka import TimedOffset
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
-from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import first_since, list_offsets
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from airflow_eos.model.ranges import TopicPartition
-    from airflow_eos.wire.connection import BrokerConnections
 
 _LOOKS = 5
 

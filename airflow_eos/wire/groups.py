@@ -7,22 +7,17 @@ during a request to a group's coordinator (an assertion in its coordinator reque
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, GroupDescription
-from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.authorized_operations import names as operation_names
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
-from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.model.ranges import TopicPartition, by_topic
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, operation_names
+from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import GROUP
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from airflow_eos.wire.connection import BrokerConnections
 
 _GROUP_ID_NOT_FOUND = 69
 _UNSTABLE_OFFSET_COMMIT = 88
@@ -50,15 +45,16 @@ def fetch_committed_offsets(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"committed offsets of group {group!r}"
+    coordinator = Coordinator(connections, "group", group)
 
     async def attempt(node: int) -> dict[TopicPartition, CommittedOffset]:
         answer = await connections.send(_offsets_request(group, partitions, stable=stable), node)
-        _check(connections, group, answer.error_code, subject)
+        _check(coordinator, answer.error_code, subject)
         committed: dict[TopicPartition, CommittedOffset] = {}
         for topic in answer.topics:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
-                _check(connections, group, part.error_code, f"{subject} in {tp}")
+                _check(coordinator, part.error_code, f"{subject} in {tp}")
                 if part.committed_offset >= 0:
                     # librdkafka commits the NUL that ends a C string along with the metadata.
                     metadata = (part.metadata or "").removesuffix("\0")
@@ -67,7 +63,7 @@ def fetch_committed_offsets(
 
     if partitions is not None and not partitions:
         return {}
-    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+    return coordinator.ask(attempt, subject, timeout)
 
 
 def has_pending_offsets(
@@ -84,6 +80,7 @@ def has_pending_offsets(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"pending offsets of group {group!r}"
+    coordinator = Coordinator(connections, "group", group)
 
     async def attempt(node: int) -> bool:
         answer = await connections.send(_offsets_request(group, partitions, stable=True), node)
@@ -92,12 +89,12 @@ def has_pending_offsets(
             *(part.error_code for topic in answer.topics for part in topic.partitions),
         }
         for code in codes - {_UNSTABLE_OFFSET_COMMIT}:
-            _check(connections, group, code, subject)
+            _check(coordinator, code, subject)
         return _UNSTABLE_OFFSET_COMMIT in codes
 
     if not partitions:
         return False
-    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+    return coordinator.ask(attempt, subject, timeout)
 
 
 def describe_group(
@@ -109,42 +106,43 @@ def describe_group(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"DescribeGroups of group {group!r}"
+    coordinator = Coordinator(connections, "group", group)
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True, max_version=5)
 
     async def attempt(node: int) -> GroupDescription:
         described = (await connections.send(request, node)).groups[0]
         if described.error_code != _GROUP_ID_NOT_FOUND:
-            _check(connections, group, described.error_code, subject)
+            _check(coordinator, described.error_code, subject)
         members = len(described.members)
         if not members and described.group_state in _NOT_CLASSIC:
-            members = await _members_listed(connections, group, node, subject)
+            members = await _members_listed(coordinator, node, subject)
         elif not members and described.group_state != _EMPTY:
             members = 1
         return GroupDescription(group, members, operation_names(described.authorized_operations))
 
-    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+    return coordinator.ask(attempt, subject, timeout)
 
 
-async def _members_listed(connections: BrokerConnections, group: str, node: int, subject: str) -> int:
+async def _members_listed(coordinator: Coordinator, node: int, subject: str) -> int:
     """Return 1 if ListGroups shows a group with members: DescribeGroups knows classic groups only."""
     request = ListGroupsRequest(states_filter=[], types_filter=[], max_version=5)
-    listed = await connections.send(request, node)
-    _check(connections, group, listed.error_code, subject)
-    states = [entry.group_state for entry in listed.groups if entry.group_id == group]
+    listed = await coordinator.connections.send(request, node)
+    _check(coordinator, listed.error_code, subject)
+    states = [entry.group_state for entry in listed.groups if entry.group_id == coordinator.key]
     return sum(state not in (*_NOT_CLASSIC, _EMPTY) for state in states)
 
 
-def _check(connections: BrokerConnections, group: str, code: int, subject: str) -> None:
+def _check(coordinator: Coordinator, code: int, subject: str) -> None:
     if code:
-        refuse(connections, "group", group, GROUP, code, subject)
+        coordinator.refuse(GROUP, code, subject)
 
 
 def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:
     topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
-    grouped: dict[str, list[int]] = {}
-    for tp in sorted(set(partitions or ())):
-        grouped.setdefault(tp.topic, []).append(tp.partition)
-    topics = [topic_class(name=topic, partition_indexes=indexes) for topic, indexes in grouped.items()]
+    topics = [
+        topic_class(name=topic, partition_indexes=indexes)
+        for topic, indexes in by_topic(partitions or ()).items()
+    ]
     return OffsetFetchRequest(
         group_id=group,
         topics=None if partitions is None else topics,

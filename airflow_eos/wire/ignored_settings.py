@@ -163,4 +163,4 @@ HINTS: Mapping[str, str] = {
     "ssl.engine.location": "OpenSSL engines cannot be loaded from Python; use PEM files",
     "ssl.truststore.location": "it is a Java setting: use ssl.ca.location with a PEM file",
 }
-"""What to use instead of a setting that is refused."""
+"""The alternative to a refused setting."""

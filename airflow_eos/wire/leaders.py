@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
 from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
-
-if TYPE_CHECKING:
-    from airflow_eos.wire.connection import BrokerConnections
 
 T = TypeVar("T")
 Answers = Iterable[tuple[TopicPartition, int, T]]

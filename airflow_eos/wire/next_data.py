@@ -5,15 +5,10 @@ Markers, aborted transactions and compaction leave offsets without records, some
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.isolation import data_batches
-from airflow_eos.wire.fetch import fetch_answers
-
-if TYPE_CHECKING:
-    from airflow_eos.model.ranges import OffsetRange
-    from airflow_eos.wire.connection import BrokerConnections
-    from airflow_eos.wire.fetch import FetchedAnswer
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.fetch import FetchedAnswer, fetch_answers
 
 LOOK_BYTES = 64 << 20
 """Bytes of one partition that the search reads at most."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
@@ -21,10 +22,6 @@ from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
 from airflow_eos.wire.client_config import ClientConfig, for_kafka_python
 from airflow_eos.wire.retry import TRANSIENT, Backoff, NotYet, describe, translated
 from airflow_eos.wire.transport import DEFAULTS, Manager, quiet_logging
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
-
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -188,7 +185,7 @@ class NodeConnections(Closeable):
     def _bootstrap(self, timeout: float) -> None:
         """Find a broker, in growing slices of time, because kafka-python's own timeout gives no reason."""
         backoff = Backoff(timeout)
-        slice_ms, told = 2000.0, False
+        slice_ms, warned = 2000.0, False
         while True:
             try:
                 self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
@@ -196,8 +193,8 @@ class NodeConnections(Closeable):
                 reason = self._why_not()
                 if reason is None and not backoff.expired:
                     continue
-                if not told and timeout - backoff.left >= SILENT_SECONDS:
-                    told = True
+                if not warned and timeout - backoff.left >= SILENT_SECONDS:
+                    warned = True
                     log.warning(
                         "No broker has answered at %s yet (%s); asking for another %.0f s",
                         self._servers,
@@ -214,7 +211,7 @@ class NodeConnections(Closeable):
                     f"({describe(reason) if reason else 'too slow'}); check 'bootstrap.servers', "
                     "'security.protocol' and that the brokers run"
                 ) from reason
-            if told:
+            if warned:
                 slice_ms *= 2
 
     def _why_not(self) -> Exception | None:

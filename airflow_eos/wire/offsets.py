@@ -12,20 +12,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Iterator
+from typing import Any, Literal
 
 from kafka.protocol.consumer import ListOffsetsRequest
 
 from airflow_eos.model.kafka import LogBounds, TimedOffset
-from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.model.ranges import TopicPartition, by_topic
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.error_codes import LIST_OFFSETS
 from airflow_eos.wire.leaders import ask_leaders
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from airflow_eos.wire.connection import BrokerConnections
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 OffsetSpec = Literal["earliest", "latest", "earliest_local", "max_timestamp"] | int
@@ -164,9 +160,6 @@ def _read(answer: Any) -> Iterator[tuple[TopicPartition, int, TimedOffset]]:
 
 def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: Isolation) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
-    by_topic: dict[str, list[int]] = {}
-    for tp in sorted(partitions):
-        by_topic.setdefault(tp.topic, []).append(tp.partition)
     return ListOffsetsRequest(
         replica_id=-1,
         isolation_level=int(isolation == "read_committed"),
@@ -180,7 +173,7 @@ def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: 
                     for index in indexes
                 ],
             )
-            for topic, indexes in by_topic.items()
+            for topic, indexes in by_topic(partitions).items()
         ],
         min_version=_MIN_VERSIONS.get(timestamp, 2),
         max_version=8,

@@ -1,4 +1,4 @@
-"""The produce state of one partition: which batch may be sent now, and what an answer means. No network I/O.
+"""The produce state of one partition: which batch may be sent now, and the effect of answers. No network.
 
 The rules (KIP-98, KIP-679, and measurements: see :mod:`airflow_eos.wire.produce`):
 
@@ -15,21 +15,17 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import DeliveryTimedOut, DuplicateReceipt, ProtocolViolation
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import NO_OFFSET, PartitionReceipt
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.header import HEADER_BYTES, BatchHeader
 from airflow_eos.recordbatch.stamp import next_sequence, stamp
 from airflow_eos.wire.error_codes import Fatal, Reaction
 from airflow_eos.wire.retry import pause_after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from airflow_eos.model.kafka import ProducerIdentity
-    from airflow_eos.model.ranges import TopicPartition
 
 MAX_IN_FLIGHT = 5
 """Unacknowledged batches of one partition; brokers keep the last five (``ProducerStateEntry``)."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kafka.protocol.producer import InitProducerIdRequest
 
-from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import COORDINATOR
 from airflow_eos.wire.txn_requests import CONTROL_TIMEOUT
-
-if TYPE_CHECKING:
-    from airflow_eos.wire.connection import BrokerConnections
 
 _NO_PRODUCER = -1
 _CONCURRENT_TRANSACTIONS = 51
@@ -28,6 +24,7 @@ def touch_transactional_id(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"InitProducerId of {transactional_id!r}"
+    coordinator = Coordinator(connections, "transaction", transactional_id)
 
     async def attempt(node: int) -> None:
         request = InitProducerIdRequest(
@@ -39,6 +36,6 @@ def touch_transactional_id(
         )
         answer = await connections.send(request, node)
         if answer.error_code not in (0, _CONCURRENT_TRANSACTIONS):  # another process is initialising it
-            refuse(connections, "transaction", transactional_id, COORDINATOR, answer.error_code, subject)
+            coordinator.refuse(COORDINATOR, answer.error_code, subject)
 
-    connections.run(at_coordinator(connections, "transaction", transactional_id, attempt, subject, timeout))
+    coordinator.ask(attempt, subject, timeout)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import DecodeError
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import iter_batches
-
-if TYPE_CHECKING:
-    from airflow_eos.model.ranges import TopicPartition
 
 _NAMED = 3
 _KEY_BYTES = 100

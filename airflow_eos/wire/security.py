@@ -6,18 +6,14 @@ import os
 import ssl
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.wire.client_config import read_bool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.client_config import ClientConfig, read_bool
 
 
 def ssl_context(config: ClientConfig) -> ssl.SSLContext:

@@ -12,16 +12,14 @@ import os
 import socket
 import ssl
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from airflow_eos.wire.login_log import hide_logins
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Below malloc's mmap threshold, above which every read would map new pages.
 _TCP_READ_BYTES = 64 << 10

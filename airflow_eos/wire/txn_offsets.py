@@ -9,20 +9,16 @@ coordinator has under its producer id and epoch.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from kafka.protocol.producer import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
 
+from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT
-from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
-    from airflow_eos.wire.connection import BrokerConnections
 
 ANSWER_SECONDS = 10.0
 """Seconds to wait for a coordinator's answer; brokers time out after 5 s (offsets.commit.timeout.ms)."""
@@ -41,22 +37,16 @@ def add_offsets_to_txn(
     :raises AuthorizationFailed: names the group or the transactional id.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
-    name = identity.transactional_id
-    subject = f"transaction of {name!r}: adding group {group!r}"
+    subject = f"transaction of {identity.transactional_id!r}: adding group {group!r}"
+    coordinator = Coordinator(connections, "transaction", identity.transactional_id)
 
     async def attempt(node: int) -> None:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=name,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            group_id=group,
-            max_version=3,
-        )
+        request = AddOffsetsToTxnRequest(**identity.to_dict(), group_id=group, max_version=3)
         answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
         if answer.error_code:
-            refuse(connections, "transaction", name, ADD_OFFSETS, answer.error_code, subject)
+            coordinator.refuse(ADD_OFFSETS, answer.error_code, subject)
 
-    connections.run(at_coordinator(connections, "transaction", name, attempt, subject, timeout))
+    coordinator.ask(attempt, subject, timeout)
 
 
 def commit_offsets_in_txn(
@@ -77,6 +67,7 @@ def commit_offsets_in_txn(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"transaction of {identity.transactional_id!r}: offsets of group {group!r}"
+    coordinator = Coordinator(connections, "group", group)
 
     async def attempt(node: int) -> None:
         request = _commit_request(identity, group, offsets)
@@ -85,11 +76,9 @@ def commit_offsets_in_txn(
             for part in topic.partitions:
                 if part.error_code:
                     tp = TopicPartition(topic.name, part.partition_index)
-                    refuse(
-                        connections, "group", group, TXN_OFFSET_COMMIT, part.error_code, f"{subject} in {tp}"
-                    )
+                    coordinator.refuse(TXN_OFFSET_COMMIT, part.error_code, f"{subject} in {tp}")
 
-    connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
+    coordinator.ask(attempt, subject, timeout)
 
 
 def stage_offsets(
@@ -122,10 +111,8 @@ def _commit_request(
             )
         )
     return TxnOffsetCommitRequest(
-        transactional_id=identity.transactional_id,
+        **identity.to_dict(),
         group_id=group,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.producer_epoch,
         generation_id=-1,
         member_id="",
         group_instance_id=None,

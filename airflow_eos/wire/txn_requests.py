@@ -6,7 +6,7 @@
     end_txn(connections, identity, commit=False)                 # ENDED | NOTHING_OPEN | FENCED
     describe_transactions(connections, ids)                      # {id: TransactionStatus | None}
     describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
-    write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of what stayed open
+    write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of open ones
 
 They bypass librdkafka, which sends EndTxn only if it has written something itself: otherwise its abort
 "succeeds" without a request to the broker. They bypass kafka-python's admin client, which fails at the first
@@ -17,9 +17,10 @@ protocol (KIP-890 bumps the epoch from version 5 on).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kafka.protocol.admin import (
     DescribeProducersRequest,
@@ -28,19 +29,19 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, WriteTxnMarkersRequest
 
-from airflow_eos.model.kafka import ActiveProducer, EndTxnAnswer, TransactionDescription, TransactionState
-from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT
-from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.model.kafka import (
+    ActiveProducer,
+    EndTxnAnswer,
+    ProducerIdentity,
+    TransactionDescription,
+    TransactionState,
+)
+from airflow_eos.model.ranges import TopicPartition, by_topic
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
 from airflow_eos.wire.retry import NotYet
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from airflow_eos.model.kafka import ProducerIdentity
-    from airflow_eos.wire.connection import BrokerConnections
 
 T = TypeVar("T")
 
@@ -92,6 +93,7 @@ def add_partitions_to_txn(
     :raises AuthorizationFailed: names the topic or the transactional id.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
+    coordinator = Coordinator(connections, "transaction", identity.transactional_id)
 
     async def attempt(node: int) -> None:
         answer = await connections.send(_add_request(identity, partitions), node)
@@ -103,20 +105,11 @@ def add_partitions_to_txn(
         ]
         # 55 means that another partition was refused; report that partition first.
         for code, tp in sorted(refused, key=lambda pair: pair[0] == _NOT_ATTEMPTED):
-            refuse(
-                connections,
-                "transaction",
-                identity.transactional_id,
-                ADD_PARTITIONS,
-                code,
-                f"adding {tp} to the transaction",
-            )
+            coordinator.refuse(ADD_PARTITIONS, code, f"adding {tp} to the transaction")
 
     if partitions:
         subject = f"adding {len(partitions)} partitions to the transaction of {identity.transactional_id!r}"
-        connections.run(
-            at_coordinator(connections, "transaction", identity.transactional_id, attempt, subject, timeout)
-        )
+        coordinator.ask(attempt, subject, timeout)
 
 
 def end_txn(
@@ -133,26 +126,17 @@ def end_txn(
     :raises BrokersUnavailable: no answer within ``timeout`` seconds; the outcome is unknown.
     """
     subject = f"EndTxn({'commit' if commit else 'abort'}) of {identity.transactional_id!r}"
+    coordinator = Coordinator(connections, "transaction", identity.transactional_id)
 
     async def attempt(node: int) -> EndTxnAnswer:
-        request = EndTxnRequest(
-            transactional_id=identity.transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            committed=commit,
-            max_version=_MAX_VERSION,
-        )
+        request = EndTxnRequest(**identity.to_dict(), committed=commit, max_version=_MAX_VERSION)
         answer = await connections.send(request, node)
         result = _END_CODES.get(answer.error_code)
         if result is None:
-            refuse(
-                connections, "transaction", identity.transactional_id, COORDINATOR, answer.error_code, subject
-            )
+            coordinator.refuse(COORDINATOR, answer.error_code, subject)
         return result
 
-    return connections.run(
-        at_coordinator(connections, "transaction", identity.transactional_id, attempt, subject, timeout)
-    )
+    return coordinator.ask(attempt, subject, timeout)
 
 
 def describe_transactions(
@@ -164,8 +148,9 @@ def describe_transactions(
     :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
     """
 
-    async def describe_id(name: str) -> TransactionStatus | None:
+    def describe_id(name: str) -> TransactionStatus | None:
         subject = f"describing transaction {name!r}"
+        coordinator = Coordinator(connections, "transaction", name)
 
         async def attempt(node: int) -> TransactionStatus | None:
             answer = await connections.send(DescribeTransactionsRequest(transactional_ids=[name]), node)
@@ -173,7 +158,7 @@ def describe_transactions(
             if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
                 return None
             if state.error_code:
-                refuse(connections, "transaction", name, COORDINATOR, state.error_code, subject)
+                coordinator.refuse(COORDINATOR, state.error_code, subject)
             return TransactionStatus(
                 state=TransactionState(state.transaction_state),
                 producer_id=state.producer_id,
@@ -185,12 +170,9 @@ def describe_transactions(
                 start_ms=state.transaction_start_time_ms,
             )
 
-        return await at_coordinator(connections, "transaction", name, attempt, subject, CONTROL_TIMEOUT)
+        return coordinator.ask(attempt, subject, CONTROL_TIMEOUT)
 
-    async def every() -> dict[str, TransactionStatus | None]:
-        return {name: await describe_id(name) for name in sorted(set(transactional_ids))}
-
-    return connections.run(every())
+    return {name: describe_id(name) for name in sorted(set(transactional_ids))}
 
 
 def list_transactions(
@@ -294,7 +276,7 @@ def write_txn_markers(
                     transaction_result=commit,
                     topics=[
                         topic_class(name=topic, partition_indexes=indexes)
-                        for topic, indexes in _by_topic(group).items()
+                        for topic, indexes in by_topic(group).items()
                     ],
                     coordinator_epoch=0,  # the leader knows of no marker, so no epoch is too low
                 )
@@ -329,13 +311,6 @@ def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[Pr
             yield TopicPartition(topic.name, part.partition_index), part.error_code, producers
 
 
-def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
-    grouped: dict[str, list[int]] = {}
-    for tp in sorted(set(partitions)):
-        grouped.setdefault(tp.topic, []).append(tp.partition)
-    return grouped
-
-
 def _add_request(identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> Any:
     topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     return AddPartitionsToTxnRequest(
@@ -343,7 +318,7 @@ def _add_request(identity: ProducerIdentity, partitions: Collection[TopicPartiti
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.producer_epoch,
         v3_and_below_topics=[
-            topic_class(name=topic, partitions=indexes) for topic, indexes in _by_topic(partitions).items()
+            topic_class(name=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()
         ],
         max_version=_MAX_VERSION,
     )
@@ -354,7 +329,7 @@ def _producers_request(partitions: Collection[TopicPartition]) -> Any:
     return DescribeProducersRequest(
         topics=[
             topic_class(name=topic, partition_indexes=indexes)
-            for topic, indexes in _by_topic(partitions).items()
+            for topic, indexes in by_topic(partitions).items()
         ]
     )
 

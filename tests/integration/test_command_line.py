@@ -523,8 +523,8 @@ def test_misspelt_names_are_errors_with_the_near_ones(cli: Cli, pipeline: Pipeli
     for command in ("verify", "ledger"):
         code, found = cli(command, "--pipeline", f"{name}x")
         assert (code, error_of(found)[0]) == (1, "ConfigurationError")
-        assert f"no run of the pipeline '{name}x'; near it are: '{name}'" in error_of(found)[1]
-        assert f"there are: '{name}'" in error_of(cli(command, "--pipeline", "~")[1])[1]
+        assert f"no run of the pipeline '{name}x'; did you mean '{name}'?" in error_of(found)[1]
+        assert f"it has '{name}'" in error_of(cli(command, "--pipeline", "~")[1])[1]
     code, found = cli("ledger", "--key", f"cursor:{group}x")
     assert (code, "no record of the key" in error_of(found)[1]) == (1, True)
 

@@ -131,7 +131,7 @@ def test_a_forged_record_is_no_commit(pipeline, caplog):
     assert dismiss_record(pipeline.spec.deployment, **record).done is True
     assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
     assert pipeline.output() == copies(20)
-    with pytest.raises(ConfigurationError, match="there is none of others"):
+    with pytest.raises(ConfigurationError, match="no other program wrote one"):
         dismiss_record(pipeline.spec.deployment, **record)
 
 
@@ -240,7 +240,7 @@ def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipe
             pipeline.run(**given(pipeline, "r2", 10, 20))
         record = {"key": key, "routing": spec.pipeline}
         if value == newer:
-            with pytest.raises(ConfigurationError, match="there is none of others"):
+            with pytest.raises(ConfigurationError, match="no other program wrote one"):
                 dismiss_record(spec.deployment, **record)
         else:
             assert not dismiss_record(spec.deployment, **record, execute=False).done

@@ -606,7 +606,7 @@ def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbe
     assert [(one["outcome"], one["recorded"]) for one in found["findings"]] == [("mismatch", 3)]
     twin = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
     assert not twin["whole"]
-    assert twin["sentence"].endswith("; and what 1 run wrote is not there as it was written")
+    assert twin["sentence"].endswith("; and the output of 1 run is not there as it was written")
     assert twin["damaged"] == [{"run_key": key, "run_id": "r0"}]
     assert 'class="sentence broken"' in page.get(f"/eos/pipeline?name={quote(name)}").text
     text = page.get("/eos/run", params={"pipeline": name, "key": key}).text

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import integer, read_versioned, text
+from airflow_eos.model.versioned import Versioned, compact_json, integer, text
 from airflow_eos.wording import moment_text
 
 BOUNDARY_VERSION = 1
@@ -53,7 +52,7 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(Versioned):
     """Per partition, the first offset that belongs to the time at or after ``moment``.
 
     :param pinned_at: when the boundary was pinned; empty in records that do not name it.
@@ -63,6 +62,9 @@ class Boundary:
     :param unproven: partitions in which deleted records, or records without timestamps, may belong to the
         time at or after ``moment``.
     """
+
+    KIND = "boundary"
+    VERSIONS = (BOUNDARY_VERSION, UNPROVEN_VERSION)
 
     topic: str
     topic_id: str
@@ -87,16 +89,7 @@ class Boundary:
         }
         if self.unproven:
             data["unproven"] = {str(p): head.to_dict() for p, head in sorted(self.unproven.items())}
-        return json.dumps(data, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, value: str, key: str = "") -> Boundary:
-        """Read the JSON form.
-
-        :param key: key of the ledger record, for errors.
-        :raises LedgerUnreadable: the value is not a boundary, or of a newer version.
-        """
-        return read_versioned("boundary", value, (BOUNDARY_VERSION, UNPROVEN_VERSION), cls._of, key)
+        return compact_json(data)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Boundary:

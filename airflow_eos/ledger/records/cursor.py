@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.versioned import integer, read_versioned, text
+from airflow_eos.model.versioned import Versioned, compact_json, integer, text
 
 CURSOR_VERSION = 1
 Layout = Literal["whole", "mapped"]
 
 
 @dataclass(frozen=True, slots=True)
-class CursorRecord:
+class CursorRecord(Versioned):
     """The next offsets to read of a group.
 
     :param layout: ``whole`` if one task moves all partitions, ``mapped`` if one task moves each partition.
@@ -26,6 +25,9 @@ class CursorRecord:
     :param ledger_topic_id: topic id of the ledger it was written to.
     :param origin: the environment that owns the cursor; empty if unknown.
     """
+
+    KIND = "cursor"
+    VERSIONS = (CURSOR_VERSION,)
 
     group: str
     pipeline: str
@@ -41,7 +43,7 @@ class CursorRecord:
 
     def to_json(self) -> str:
         """Return the versioned JSON form."""
-        return json.dumps(
+        return compact_json(
             {
                 "v": CURSOR_VERSION,
                 "group": self.group,
@@ -55,18 +57,8 @@ class CursorRecord:
                 "ledger_topic_id": self.ledger_topic_id,
                 "ledger_partitions": self.ledger_partitions,
                 **({"origin": self.origin} if self.origin else {}),
-            },
-            separators=(",", ":"),
+            }
         )
-
-    @classmethod
-    def from_json(cls, value: str, key: str = "") -> CursorRecord:
-        """Read the JSON form.
-
-        :param key: key of the ledger record, for errors.
-        :raises LedgerUnreadable: the value is not a cursor, or of a newer version.
-        """
-        return read_versioned("cursor", value, (CURSOR_VERSION,), cls._of, key)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> CursorRecord:

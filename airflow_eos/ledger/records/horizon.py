@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
+from airflow_eos.model.versioned import Versioned, integer, json_of_transaction, text
 
 HORIZON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Horizon:
+class Horizon(Versioned):
     """The offsets and intervals that the pruned runs of a pipeline covered.
 
     :param pipeline: name of the pipeline.
@@ -22,6 +22,9 @@ class Horizon:
         :meth:`airflow_eos.coverage.folded.Earlier.to_dict`.
     :param intervals: their intervals, adjacent ones joined: ``[topics, partition, start, end]``.
     """
+
+    KIND = "horizon"
+    VERSIONS = (HORIZON_VERSION,)
 
     pipeline: str
     before: str = ""
@@ -44,28 +47,20 @@ class Horizon:
         return json_of_transaction(HORIZON_VERSION, producer, content)
 
     @classmethod
-    def from_json(cls, value: str, key: str = "") -> Horizon:
-        """Read the JSON form.
-
-        :raises LedgerUnreadable: the value is not a horizon, or of another version.
-        """
-
-        def build(data: Mapping[str, Any]) -> Horizon:
-            intervals = tuple(
-                (
-                    tuple(text(topic) for topic in topics),
-                    None if partition is None else integer(partition),
-                    text(start),
-                    text(end),
-                )
-                for topics, partition, start, end in data["intervals"]
+    def _of(cls, data: Mapping[str, Any]) -> Horizon:
+        intervals = tuple(
+            (
+                tuple(text(topic) for topic in topics),
+                None if partition is None else integer(partition),
+                text(start),
+                text(end),
             )
-            return cls(
-                text(data["pipeline"]),
-                text(data["before"]),
-                integer(data["runs"]),
-                dict(data["read"]),
-                intervals,
-            )
-
-        return read_versioned("horizon", value, (HORIZON_VERSION,), build, key)
+            for topics, partition, start, end in data["intervals"]
+        )
+        return cls(
+            text(data["pipeline"]),
+            text(data["before"]),
+            integer(data["runs"]),
+            dict(data["read"]),
+            intervals,
+        )

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
-from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
+from airflow_eos.model.versioned import Versioned, integer, json_of_transaction, read_versioned, text
 
 INDEX_VERSION = 1
 LEAF_ENTRIES = 2_000
@@ -103,13 +103,16 @@ class LeafAt:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRoot:
+class IndexRoot(Versioned):
     """The root.
 
     :param topic_id: id of the ledger topic; the offsets are not valid in a copy of the topic.
     :param through: the index covers all records below this offset.
     :param recent: places that are not in a leaf yet; they take precedence over the leaves.
     """
+
+    KIND = "index"
+    VERSIONS = (INDEX_VERSION,)
 
     topic_id: str
     through: int = 0
@@ -130,22 +133,14 @@ class IndexRoot:
         return json_of_transaction(INDEX_VERSION, producer, {"content": _packed(content)})
 
     @classmethod
-    def from_json(cls, value: str, key: str = "") -> IndexRoot:
-        """Read the JSON form.
-
-        :raises LedgerUnreadable: the value is not a root, or of another version.
-        """
-
-        def build(data: Mapping[str, Any]) -> IndexRoot:
-            content = _unpacked(text(data["content"]))
-            return cls(
-                text(content["topic_id"]),
-                integer(content["through"]),
-                tuple(LeafAt(text(first), integer(at), text(sum_)) for first, at, sum_ in content["leaves"]),
-                _places(content["recent"]),
-            )
-
-        return read_versioned("index", value, (INDEX_VERSION,), build, key)
+    def _of(cls, data: Mapping[str, Any]) -> IndexRoot:
+        content = _unpacked(text(data["content"]))
+        return cls(
+            text(content["topic_id"]),
+            integer(content["through"]),
+            tuple(LeafAt(text(first), integer(at), text(sum_)) for first, at, sum_ in content["leaves"]),
+            _places(content["recent"]),
+        )
 
     def leaf_of(self, key: str) -> LeafAt | None:
         """Return the leaf that may have a key; None if the key is below the first leaf."""

@@ -15,7 +15,7 @@ from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.table import EarlierRows, TableLayout
-from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
+from airflow_eos.model.versioned import Versioned, integer, json_of_transaction, text
 
 INTENT_VERSION = 1
 WITH_LETTERS = 2
@@ -23,8 +23,8 @@ WITH_LETTERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
-    """All that a run's commit needs once its rows are in the table, whoever makes that commit.
+class Intent(Versioned):
+    """The data for a run's commit once its rows are in the table; any attempt may make that commit.
 
     :param sink: the table, in words.
     :param layout: of the table for which the data files were written.
@@ -36,6 +36,9 @@ class Intent:
     :param replaces: rows of the run's earlier commits that the same commit of the table takes out.
     :param letters: dead letters of the run's transaction.
     """
+
+    KIND = "intent"
+    VERSIONS = (INTENT_VERSION, WITH_LETTERS)
 
     sink: str
     layout: TableLayout
@@ -72,14 +75,6 @@ class Intent:
         }
         version = INTENT_VERSION if self.letters is None else WITH_LETTERS
         return json_of_transaction(version, producer, content)
-
-    @classmethod
-    def from_json(cls, value: str, key: str = "") -> Intent:
-        """Read the JSON form.
-
-        :raises LedgerUnreadable: it is none, or of another version.
-        """
-        return read_versioned("intent", value, (INTENT_VERSION, WITH_LETTERS), cls._of, key)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Intent:

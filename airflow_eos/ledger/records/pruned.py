@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.model.versioned import json_of_transaction, read_versioned, text
+from airflow_eos.model.versioned import Versioned, json_of_transaction, text
 
 PRUNED_VERSION = 1
 DIGEST_BYTES = 10
@@ -19,12 +19,15 @@ DIGEST_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedRuns:
+class PrunedRuns(Versioned):
     """A bucket: pruned runs of a pipeline whose digests share their first byte.
 
     :param before: the latest moment before which records were pruned, UTC.
     :param digests: hexadecimal.
     """
+
+    KIND = "record of pruned runs"
+    VERSIONS = (PRUNED_VERSION,)
 
     before: str = ""
     digests: frozenset[str] = frozenset()
@@ -43,17 +46,9 @@ class PrunedRuns:
         return json_of_transaction(PRUNED_VERSION, producer, content)
 
     @classmethod
-    def from_json(cls, value: str, key: str = "") -> PrunedRuns:
-        """Read the JSON form.
-
-        :raises LedgerUnreadable: the value is not a record of pruned runs, or of another version.
-        """
-
-        def build(data: Mapping[str, Any]) -> PrunedRuns:
-            packed = base64.b64decode(text(data["digests"]), validate=True)
-            if len(packed) % DIGEST_BYTES:
-                raise ValueError("digests are cut off")
-            parts = (packed[at : at + DIGEST_BYTES].hex() for at in range(0, len(packed), DIGEST_BYTES))
-            return cls(text(data["before"]), frozenset(parts))
-
-        return read_versioned("record of pruned runs", value, (PRUNED_VERSION,), build, key)
+    def _of(cls, data: Mapping[str, Any]) -> PrunedRuns:
+        packed = base64.b64decode(text(data["digests"]), validate=True)
+        if len(packed) % DIGEST_BYTES:
+            raise ValueError("digests are cut off")
+        parts = (packed[at : at + DIGEST_BYTES].hex() for at in range(0, len(packed), DIGEST_BYTES))
+        return cls(text(data["before"]), frozenset(parts))

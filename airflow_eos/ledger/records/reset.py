@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.versioned import integer, read_versioned, text
+from airflow_eos.model.versioned import Versioned, compact_json, integer, text
 
 RESET_VERSION = 1
 
@@ -29,8 +28,11 @@ class OffsetMove:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetRecord:
+class ResetRecord(Versioned):
     """A reset, written in the transaction that moved cursor and offsets; the record's key has its time."""
+
+    KIND = "reset"
+    VERSIONS = (RESET_VERSION,)
 
     group: str
     pipeline: str
@@ -41,18 +43,9 @@ class ResetRecord:
         changes = [
             [str(move.topic_partition), move.committed, move.recorded, move.offset] for move in self.moves
         ]
-        return json.dumps(
+        return compact_json(
             {"v": RESET_VERSION, "group": self.group, "pipeline": self.pipeline, "changes": changes}
         )
-
-    @classmethod
-    def from_json(cls, value: str, key: str = "") -> ResetRecord:
-        """Read the JSON form.
-
-        :param key: key of the ledger record, for errors.
-        :raises LedgerUnreadable: the value is not a reset, or of a newer version.
-        """
-        return read_versioned("reset", value, (RESET_VERSION,), cls._of, key)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> ResetRecord:

@@ -11,7 +11,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt, total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.model.versioned import integer, read_versioned, text, topic_name
+from airflow_eos.model.versioned import Versioned, compact_json, integer, text, topic_name
 
 RECORD_VERSION = 1
 TOPIC_IDS = "topic_ids"
@@ -28,7 +28,7 @@ _MODES = frozenset(get_args(ModeName))
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Versioned):
     """A committed run, written to the ledger inside the transaction that it describes.
 
     If the record is readable under read_committed, the run is committed.
@@ -46,6 +46,9 @@ class RunRecord:
     :param details: Spark application id, versions, notes, ids of the topics read, requested parameters.
     :param found: True if the ledger already had the record and the caller did not run; not part of the JSON.
     """
+
+    KIND = "run record"
+    VERSIONS = (RECORD_VERSION,)
 
     run_key: str
     pipeline: str
@@ -110,7 +113,7 @@ class RunRecord:
 
     def to_json(self) -> str:
         """Return the versioned JSON form kept in the ledger."""
-        return json.dumps(
+        return compact_json(
             {
                 "v": RECORD_VERSION,
                 "run_key": self.run_key,
@@ -129,18 +132,8 @@ class RunRecord:
                 "staged_at": self.staged_at,
                 "trace": [list(step) for step in self.trace],
                 "details": dict(self.details),
-            },
-            separators=(",", ":"),
+            }
         )
-
-    @classmethod
-    def from_json(cls, value: str | bytes | Mapping[str, Any], key: str = "") -> RunRecord:
-        """Read the JSON form, as text or already parsed.
-
-        :param key: key of the ledger record, for errors.
-        :raises LedgerUnreadable: the value is not a run record, or of a newer version.
-        """
-        return read_versioned("run record", value, (RECORD_VERSION,), cls._of, key)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> RunRecord:

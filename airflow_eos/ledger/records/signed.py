@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import integer, read_versioned
+from airflow_eos.model.versioned import Versioned, compact_json, integer
 
 _SIGNED_VERSION = 2
 
@@ -25,12 +24,15 @@ class SignatureBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedFrom:
+class SignedFrom(Versioned):
     """Offsets per partition from which on a ledger's records are signed; see `airflow eos sign`.
 
     :param unsigned_below: see :class:`SignatureBounds`; 0 for absent partitions.
     :param version_1_below: see :class:`SignatureBounds`; 0 for absent partitions.
     """
+
+    KIND = "record of what is signed"
+    VERSIONS = (1, _SIGNED_VERSION)
 
     unsigned_below: Mapping[int, int] = field(default_factory=dict)
     version_1_below: Mapping[int, int] = field(default_factory=dict)
@@ -46,20 +48,11 @@ class SignedFrom:
             "from": _offsets_json(self.unsigned_below),
             "version_1": _offsets_json(self.version_1_below),
         }
-        return json.dumps(data, separators=(",", ":"))
+        return compact_json(data)
 
     @classmethod
-    def from_json(cls, value: str, key: str) -> SignedFrom:
-        """Read the JSON form.
-
-        :param key: key of the ledger record, for errors.
-        :raises LedgerUnreadable: the value is not such a record, or of a newer version.
-        """
-
-        def build(data: Mapping[str, Any]) -> SignedFrom:
-            return cls(_offsets(data["from"]), _offsets(data.get("version_1", {})))
-
-        return read_versioned("record of what is signed", value, (1, _SIGNED_VERSION), build, key)
+    def _of(cls, data: Mapping[str, Any]) -> SignedFrom:
+        return cls(_offsets(data["from"]), _offsets(data.get("version_1", {})))
 
 
 def _offsets_json(offsets: Mapping[int, int]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from airflow_eos.model.table import (
     TableLayout,
     TableReceipt,
 )
-from airflow_eos.ports import TableMoved
+from airflow_eos.table_ports import TableMoved
 from tests.protocol.model.explorer import Fault, Run
 
 NAME = "iceberg:c/db.t"

@@ -171,10 +171,10 @@ def test_days_of_a_zone_are_as_long_as_they_were_there():
 @pytest.mark.parametrize(
     ("start", "timezone", "says"),
     [
-        ("2026-03-29", None, "names no zone: write 2026-03-29T00:00Z, or give --timezone UTC"),
+        ("2026-03-29", None, "has no zone: write 2026-03-29T00:00Z, or give --timezone UTC"),
         ("2026-03-29", "Europe/Atlantis", "--timezone 'Europe/Atlantis' is unknown"),
-        ("P1D", "UTC", "is no day or time"),
-        ("yesterday", "UTC", "is no ISO time"),
+        ("P1D", "UTC", "is not a day or time"),
+        ("yesterday", "UTC", "is not an ISO time"),
     ],
 )
 def test_a_time_that_means_nothing_is_refused_by_name(start, timezone, says):

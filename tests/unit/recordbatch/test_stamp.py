@@ -56,14 +56,14 @@ def test_a_batch_that_is_not_transactional_data_is_refused(data):
 @pytest.mark.parametrize("data", [b"", SEALED.data[:60], write([], attributes=0x10, magic=1)])
 def test_what_is_no_batch_is_refused(data):
     """Cut, or of another format."""
-    with pytest.raises(ProtocolViolation, match="no record batch of magic 2"):
+    with pytest.raises(ProtocolViolation, match="not a record batch of magic 2"):
         stamp(data, 1, 0, 0)
 
 
 @pytest.mark.parametrize("identity", [(-1, 0, 0), (0, -1, 0), (0, 0, -1), (0, 0, 1 << 31)])
 def test_no_identity_is_refused(identity):
     """-1 is what sealed batches carry; no sender has it."""
-    with pytest.raises(ProtocolViolation, match="no producer's identity"):
+    with pytest.raises(ProtocolViolation, match="not the identity of a producer"):
         stamp(SEALED.data, *identity)
 
 

@@ -16,10 +16,10 @@ import pytest
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, RunFenced, TableChanged, UnknownTable
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.table import PublishedRun, TableCommit
-from airflow_eos.ports import TableMoved
 from airflow_eos.sinks import delta as delta_sink
 from airflow_eos.sinks.delta import DeltaSink
 from airflow_eos.sinks.delta_features import FEATURES, WRITER_VERSIONS
+from airflow_eos.table_ports import TableMoved
 from tests.support.lakes import DeltaLake
 from tests.unit.sinks.test_publishing import PROPERTY, Attempt, append, names
 

@@ -119,7 +119,7 @@ def test_a_lost_answer_is_looked_up(lake, error):
 
 def test_a_refusal_of_a_commit_that_was_done_keeps_its_files(lake):
     """A proxy sends a commit twice: the second is refused, the first stands, with all its manifests."""
-    from airflow_eos.ports import TableMoved
+    from airflow_eos.table_ports import TableMoved
 
     attempt = Attempt(lake)
 
