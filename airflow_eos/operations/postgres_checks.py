@@ -11,9 +11,8 @@ import psycopg
 from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
-from airflow_eos.sinks.postgres_catalog import find_target
+from airflow_eos.sinks.postgres_catalog import find_target, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
-from airflow_eos.sinks.postgres_written import rows_as_written
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
     """
     name = f"table {table}"
     try:
-        with transaction(table.properties or {}, name) as connection:
+        with transaction(table) as connection:
             connection.read_only = True
             target = find_target(connection, table)
             version = connection.info.server_version
@@ -64,7 +63,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
         yield Check(
             name,
             "fail",
-            reason(error, table.properties),
+            reason(error, table),
             "check the connection, and that the database can be reached",
         )
 
@@ -76,7 +75,7 @@ def rows_of_run(table: PostgresTable, identity: str, snapshot: int) -> int | Non
     :param snapshot: id of the transaction that published the run.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
-    with transaction(table.properties or {}, str(table)) as connection:
+    with transaction(table) as connection:
         connection.read_only = True
         if connection.execute(_IS_SAME, (identity, *table.schema_and_table)).fetchone() is None:
             return None

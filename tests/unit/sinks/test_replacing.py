@@ -22,7 +22,6 @@ from airflow_eos.exceptions import RunFenced, TableRewritten
 from airflow_eos.model.table import EarlierRows
 from airflow_eos.run import publishing
 from airflow_eos.run.replacing import earlier_rows, file_label
-from airflow_eos.sinks import iceberg_rows
 from tests.support.run_records import run_record
 from tests.unit.sinks.test_publishing import Attempt, append, names
 
@@ -209,7 +208,7 @@ def test_without_the_comparison_deleted_rows_come_back(iceberg, monkeypatch):
     """The counter-test: what is left of the earlier rows is taken out, and all rows are appended."""
     earlier = published(iceberg)
     compact(iceberg)
-    monkeypatch.setattr(iceberg_rows, "files_as_added", lambda *_: [])
+    monkeypatch.setattr("airflow_eos.sinks.iceberg.files_as_added", lambda *_: [])
     again(iceberg, earlier).publish()
     assert names(iceberg) == {OLD: 2, NEW: 2}
 
