@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.sinks.postgres_catalog import find_target, rows_as_written
@@ -33,6 +33,9 @@ FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s ORDER BY
 _IS_SAME = """SELECT FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
     JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s AND n.nspname = %s AND c.relname = %s"""
+_PLACE = """SELECT n.nspname, c.relname FROM airflow_eos.published p
+    LEFT JOIN pg_class c ON c.oid = p.target LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.id::text = %s"""
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
     AND NOT starts_with(rolname, 'pg_') AND has_table_privilege(oid, to_regclass(%s), 'UPDATE') ORDER BY 1"""
 _NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
@@ -80,6 +83,34 @@ def rows_of_run(table: PostgresTable, identity: str, snapshot: int) -> int | Non
         if connection.execute(_IS_SAME, (identity, *table.schema_and_table)).fetchone() is None:
             return None
         return rows_as_written(connection, table, snapshot)
+
+
+def place_now(table: PostgresTable, identity: str) -> tuple[str, str] | None:
+    """Return schema and name that a table of a run has now; None if it was dropped.
+
+    What runs have published in a table outlives it. A database without that row is another one, or has lost
+    what it knew.
+
+    :param identity: of the table, from the run's INTENT.
+    :raises OutcomeUnknown: the database does not have the row, or does not answer.
+    """
+    try:
+        with transaction(table) as connection:
+            connection.read_only = True
+            row = connection.execute(_PLACE, (identity,)).fetchone()
+    except psycopg.errors.UndefinedTable:
+        row = None
+    except psycopg.Error as error:
+        raise OutcomeUnknown(
+            f"{table}: the database did not say whether the table exists: {reason(error, table)}"
+        ) from None
+    if row is None:
+        raise OutcomeUnknown(
+            f"{table}: {SCHEMA}.published has no row of the table that the run was about to publish in: the "
+            "connection leads to another database, or the row was deleted"
+        )
+    schema, name = row
+    return None if schema is None else (schema, name)
 
 
 def _schema(name: str, *, may: bool) -> Check:

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
@@ -126,9 +127,12 @@ class DeltaSink(BaseSink):
         try:
             table = DeltaTable(self._sink.uri, storage_options=self._options)
         except TableNotFoundError as error:
+            is_there = self._is_folder_above_there()
+            hint = "" if is_there else ", or mount its file system, of which this host has nothing"
             raise UnknownTable(
-                f"{self.name} does not exist: create the table, or correct sink=DeltaTable(...) "
-                f"({self._reason(error)})"
+                f"{self.name} does not exist: create the table, or correct sink=DeltaTable(...){hint} "
+                f"({self._reason(error)})",
+                is_missing=is_there,
             ) from None
         refuse_unwritable(self.name, table)
         metadata = table.metadata()
@@ -190,6 +194,12 @@ class DeltaSink(BaseSink):
         from deltalake.exceptions import CommitFailedError
 
         return (CommitFailedError,)
+
+    def _is_folder_above_there(self) -> bool:
+        """Return whether a table that is missing does not exist: its file system is mounted on this host."""
+        if self._sink.store is not None:
+            return True
+        return Path(self._sink.uri.removeprefix("file://")).parent.is_dir()
 
     def _refuse_unsafe(self) -> None:
         """Refuse options with which a commit in a file system replaces another one's version of the log."""
