@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import ConfigurationError, EosError, UnknownTable
@@ -67,9 +66,8 @@ def _iceberg_checks(
         yield _not_loaded(name, error, "the catalog")
         return
     inspection = IcebergInspection(version, table.properties)
-    with _unreadable_is_unknown(name, inspection) as unreadable:
-        yield from _iceberg_looks(name, inspection, table.branch or MAIN, run_keys)
-    yield from unreadable
+    looks = _iceberg_looks(name, inspection, table.branch or MAIN, run_keys)
+    yield from _as_far_as_readable(name, inspection, looks)
 
 
 def _iceberg_looks(
@@ -94,9 +92,7 @@ def _delta_checks(table: DeltaTable, run_keys: Callable[[], Mapping[str, str]]) 
         yield _not_loaded(name, error, "the store")
         return
     inspection = DeltaInspection(version, table.uri, table.properties)
-    with _unreadable_is_unknown(name, inspection) as unreadable:
-        yield from _delta_looks(name, inspection, run_keys)
-    yield from unreadable
+    yield from _as_far_as_readable(name, inspection, _delta_looks(name, inspection, run_keys))
 
 
 def _delta_looks(
@@ -128,19 +124,17 @@ def _not_loaded(name: str, error: EosError, system: str) -> Check:
     return Check(name, "fail", said(error), "" if isinstance(error, UnknownTable) else unreachable)
 
 
-@contextmanager
-def _unreadable_is_unknown(
-    name: str, inspection: IcebergInspection | DeltaInspection
-) -> Iterator[list[Check]]:
+def _as_far_as_readable(
+    name: str, inspection: IcebergInspection | DeltaInspection, looks: Iterator[Check]
+) -> Iterator[Check]:
     """Turn an error of a library into a check, so that those of other tables are made."""
-    checks: list[Check] = []
     try:
-        yield checks
+        yield from looks
     except EosError:
         raise
     except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
         advice = "give the connection's principal the right to read the table's metadata and list its files"
-        checks.append(Check(f"{name} look", "unknown", inspection.reason(error), advice))
+        yield Check(f"{name} look", "unknown", inspection.reason(error), advice)
 
 
 def _metadata_files(name: str, kept: int | None) -> Check:
