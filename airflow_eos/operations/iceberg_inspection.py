@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -81,6 +82,18 @@ class IcebergInspection:
             f"{source}={text}",
             "behind it a retry finds the rows of its run by the table's property alone, and `airflow eos "
             "verify` cannot count them",
+        )
+
+    def branch_retention(self, branch: str) -> Retention | None:
+        """Return for how long an expiry of snapshots keeps an idle branch; None: for ever."""
+        ref = self._table.metadata.refs.get(branch)
+        if branch == MAIN or ref is None or ref.max_ref_age_ms is None:
+            return None
+        return Retention(
+            f"branch {branch!r} and the rows of runs in it",
+            dt.timedelta(milliseconds=ref.max_ref_age_ms),
+            f"its max-ref-age-ms={ref.max_ref_age_ms}",
+            "an expiry removes the branch, with rows of runs that the ledger has as committed",
         )
 
     def metadata_kept(self) -> int | None:

@@ -79,6 +79,9 @@ def _iceberg_looks(
     yield _published(name, inspection)
     yield other_writers(name, inspection.recent_commits(branch))
     yield retention_check(f"{name} history", inspection.retention(branch))
+    of_branch = inspection.branch_retention(branch)
+    if of_branch is not None:
+        yield retention_check(f"{name} branch", of_branch)
     yield _metadata_files(name, inspection.metadata_kept())
     yield from _unnamed(name, inspection.unnamed_files(), run_keys, "Iceberg's remove_orphan_files")
 

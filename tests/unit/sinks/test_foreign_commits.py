@@ -181,13 +181,16 @@ def test_a_branch_has_an_age_of_its_own(iceberg):
     append(iceberg)
     table = iceberg.table
     head = table.current_snapshot().snapshot_id
-    table.manage_snapshots().create_branch(head, "audit", max_snapshot_age_ms=60_000).commit()
+    ages = {"max_snapshot_age_ms": 60_000, "max_ref_age_ms": 3_600_000}
+    table.manage_snapshots().create_branch(head, "audit", **ages).commit()
     check = check_of(iceberg, "history", branch="audit")
     assert (check.status, "kept for 1 minute (max-snapshot-age-ms of branch 'audit'" in check.found) == (
         "warn",
         True,
     )
     assert check_of(iceberg, "history").status == "ok"
+    check = check_of(iceberg, "branch", branch="audit")
+    assert (check.status, "are kept for 1 hour (its max-ref-age-ms=3600000)" in check.found) == ("warn", True)
 
 
 def test_a_vacuum_that_kept_less_than_the_table_says_is_named(delta):
