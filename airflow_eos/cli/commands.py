@@ -20,8 +20,8 @@ from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
+from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment, RunSpec
-from airflow_eos.table_ports import TableSink
 from airflow_eos.wire.client_config import ClientConfig
 
 
@@ -228,17 +228,17 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
 def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.operations.intent_dismissal import dismiss_intent
 
-    def table_of(text: str) -> TableSink:
-        from airflow_eos.model.iceberg_table import IcebergTable
-        from airflow_eos.sinks.opening import open_table
+    def table_of(name: str) -> SinkTable:
+        from airflow_eos.sinks.opening import table_named
 
-        table = IcebergTable.named(text)
+        table = table_named(name)
         if table is None:
             raise ConfigurationError(
-                f"{text} is not an Iceberg table, and is not looked at here: find out whether it is gone, "
-                "then say --table-gone"
+                f"{name} is a table of a kind that this version does not know: upgrade airflow-eos, or find "
+                "out whether the table is gone, then say --table-gone"
             )
-        return open_table(options.connected(table), property_name="")
+        connected: SinkTable = _connected(options, table)
+        return connected
 
     vouched = None if options.table_gone else table_of
     intent = dismiss_intent(

@@ -344,9 +344,10 @@ COMMANDS = (
             ),
             Option(
                 "--table-gone",
-                "of an INTENT: do not ask the catalog whether the table is gone",
+                "of an INTENT: do not ask catalog, store or database whether the table is gone",
                 {"action": "store_true"},
             ),
+            _STORAGE,
             _YES,
         ),
     ),

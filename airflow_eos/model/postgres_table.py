@@ -83,6 +83,13 @@ class PostgresTable(SinkTable):
         return schema, table
 
     @property
+    def privileges(self) -> tuple[str, ...]:
+        """Return the privileges on the table that a run needs."""
+        if self.mode == "upsert":
+            return ("SELECT", "INSERT", "UPDATE")
+        return ("SELECT", "INSERT", "DELETE") if self.reprocess == "replace" else ("INSERT",)
+
+    @property
     def connection_id(self) -> str:
         """Return the connection of the database."""
         return self.connection

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, RecentCommits, writer_text
+from airflow_eos.operations.table_retention import Retention, interval, milliseconds
 from airflow_eos.operations.unnamed_files import HeldRows, UnnamedFile
+from airflow_eos.run.publishing import RUN_KEY
 from airflow_eos.sinks.delta_rows import live_files
 from airflow_eos.sinks.redaction import redacted
 
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.delta import DeltaVersion
 
 _LOG = "_delta_log"
+_OF_LOG, _OF_FILES = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+_DEFAULTS = {_OF_LOG: "interval 30 days", _OF_FILES: "interval 1 week"}
 # The digest of the run key, a random part.
 _FILE = re.compile(r"(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}\.snappy\.parquet")
 
@@ -39,6 +45,37 @@ class DeltaInspection:
     def writer_version(self) -> int:
         """Version of the protocol that writers need."""
         return int(self._table.protocol().min_writer_version)
+
+    def recent_commits(self) -> RecentCommits:
+        """Return the last commits that the log has."""
+        commits = list(self._recent())
+        foreign = [_foreign(info, actions) for info, actions in commits if RUN_KEY not in info]
+        return RecentCommits(len(commits), tuple(foreign))
+
+    def log_retention(self) -> Retention:
+        """Return for how long the log is kept."""
+        return self._retention(
+            "entries of the log",
+            _OF_LOG,
+            "behind it `airflow eos verify` cannot count the rows of a run; a retry finds them all the same",
+        )
+
+    def file_retention(self) -> Retention:
+        """Return for how long VACUUM keeps files that no version names: as the table or the last one says."""
+        retention = self._retention(
+            "data files that no version names",
+            _OF_FILES,
+            "VACUUM would delete what a run at work has written and not yet published, and its rows would be "
+            "missing from the table",
+        )
+        for info, _ in self._recent():
+            given = info.get("operationParameters", {}).get("specifiedRetentionMillis")
+            if info.get("operation") == "VACUUM START" and given is not None:
+                span = milliseconds(str(given))
+                if span is None or retention.span is None or span < retention.span:
+                    return replace(retention, span=span, source=f"the last VACUUM: {given} ms")
+                break
+        return retention
 
     def refused_write(self) -> str:
         """Return why the store refuses a small file beside the data files; empty if it takes it.
@@ -90,6 +127,19 @@ class DeltaInspection:
                 removed += 1
         return HeldRows(len(paths), rows, tuple(missing), removed)
 
+    def _retention(self, kept: str, name: str, need: str) -> Retention:
+        text = self._table.metadata().configuration.get(name, _DEFAULTS[name])
+        return Retention(kept, interval(text), f"{name}={text}", need)
+
+    def _recent(self) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """Yield the last commits, the newest first: what each says of itself, and its actions."""
+        newest = int(self._table.version())
+        for version in range(newest, max(-1, newest - RECENT), -1):
+            actions = self._entry(version)
+            if actions is None:
+                return
+            yield next((action["commitInfo"] for action in actions if "commitInfo" in action), {}), actions
+
     def _store(self) -> FileSystem:
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
@@ -123,9 +173,24 @@ class DeltaInspection:
             if match is not None and info.base_name not in named:
                 yield UnnamedFile(info.base_name, match["label"], info.size or 0, info.mtime)
 
+    def reason(self, error: Exception) -> str:
+        """Return the text of an error without the values of the options."""
+        return redacted(f"{type(error).__name__}: {error}", self._options)
+
     def _refusal(self, act: Callable[[], Any]) -> str:
         try:
             act()
         except Exception as error:  # noqa: BLE001 - of any object store
-            return redacted(f"{type(error).__name__}: {error}", self._options)
+            return self.reason(error)
         return ""
+
+
+def _foreign(info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]]) -> ForeignCommit:
+    """Return a commit by its actions: operations of engines have many names."""
+    application = next((action["txn"]["appId"] for action in actions if "txn" in action), "")
+    return ForeignCommit(
+        str(info.get("operation", "unknown operation")),
+        writer_text(str(info.get("engineInfo", "")), application),
+        removes=any("remove" in action for action in actions),
+        timestamp=int(info.get("timestamp", 0)),
+    )

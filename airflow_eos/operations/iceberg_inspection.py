@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.table import PublishedRuns, TableReceipt
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, RecentCommits, writer_text
+from airflow_eos.operations.table_retention import Retention, milliseconds
 from airflow_eos.operations.unnamed_files import HeldRows, UnnamedFile
+from airflow_eos.run.publishing import RUN_KEY
+from airflow_eos.sinks.iceberg import MAIN
 from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
     from airflow_eos.sinks.iceberg import IcebergVersion
 
 PROPERTY = re.compile(r"eos\.[0-9a-f]+")
 """Names of the properties of a table that say which runs published last."""
+_APPLICATION = ("app-id", "spark.app.id", "flink.job-id", "trino_query_id")
+"""Under which names engines put themselves into the summary of a snapshot."""
+_MAX_AGE, _DEFAULT_AGE_MS = "history.expire.max-snapshot-age-ms", "432000000"
+_DELETES_METADATA = "write.metadata.delete-after-commit.enabled"
+_METADATA_KEPT = "write.metadata.previous-versions-max"
 # Counter and task of the writer, the digest of the run key, a random part.
 _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parquet")
 
@@ -48,6 +60,48 @@ class IcebergInspection:
         properties = self._table.metadata.properties
         names = sorted(name for name in properties if PROPERTY.fullmatch(name))
         return {name: PublishedRuns.from_json(properties[name]) for name in names}
+
+    def recent_commits(self, branch: str) -> RecentCommits:
+        """Return the last commits to a branch, and the rollbacks of the main branch among them."""
+        snapshots = list(islice(self._ancestors(self._head(branch)), RECENT))
+        foreign = [_foreign(snapshot) for snapshot in snapshots if RUN_KEY not in _summary(snapshot)]
+        if branch == MAIN:
+            foreign += self._rollbacks()
+        return RecentCommits(len(snapshots), tuple(foreign))
+
+    def retention(self, branch: str) -> Retention:
+        """Return for how long an expiry of snapshots keeps those of a branch, unless it is told otherwise."""
+        ref = self._table.metadata.refs.get(branch)
+        age = None if ref is None else ref.max_snapshot_age_ms
+        source, text = _MAX_AGE, self._table.metadata.properties.get(_MAX_AGE, _DEFAULT_AGE_MS)
+        if age is not None:
+            source, text = f"max-snapshot-age-ms of branch {branch!r}", str(age)
+        return Retention(
+            "snapshots",
+            milliseconds(text),
+            f"{source}={text}",
+            "behind it a retry finds the rows of its run by the table's property alone, and `airflow eos "
+            "verify` cannot count them",
+        )
+
+    def branch_retention(self, branch: str) -> Retention | None:
+        """Return for how long an expiry of snapshots keeps an idle branch; None: for ever."""
+        ref = self._table.metadata.refs.get(branch)
+        if branch == MAIN or ref is None or ref.max_ref_age_ms is None:
+            return None
+        return Retention(
+            f"branch {branch!r} and the rows of runs in it",
+            dt.timedelta(milliseconds=ref.max_ref_age_ms),
+            f"its max-ref-age-ms={ref.max_ref_age_ms}",
+            "an expiry removes the branch, with rows of runs that the ledger has as committed",
+        )
+
+    def metadata_kept(self) -> int | None:
+        """Return how many earlier metadata files a commit leaves; None: all of them."""
+        properties = self._table.metadata.properties
+        if properties.get(_DELETES_METADATA, "false").lower() != "true":
+            return None
+        return int(properties.get(_METADATA_KEPT, 100))
 
     def refused_commit(self) -> str:
         """Return why the catalog refuses a commit that changes nothing; empty if it takes it."""
@@ -106,13 +160,34 @@ class IcebergInspection:
                 rows += pq.read_metadata(stream).num_rows
         return HeldRows(len(paths), rows, tuple(missing))
 
+    def _head(self, branch: str) -> Snapshot | None:
+        return self._table.metadata.snapshot_by_name(branch)
+
+    def _ancestors(self, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+        """Yield a snapshot and those before it, as far as they are not expired."""
+        while snapshot is not None:
+            yield snapshot
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else self._table.snapshot_by_id(parent)
+
+    def _rollbacks(self) -> Iterator[ForeignCommit]:
+        """Yield the moves of the main branch to a snapshot before its head; nothing says who made them."""
+        for before, after in pairwise(self._table.history()[-RECENT:]):
+            ancestors = self._ancestors(self._table.snapshot_by_id(before.snapshot_id))
+            if after.snapshot_id in [snapshot.snapshot_id for snapshot in islice(ancestors, 1, None)]:
+                yield ForeignCommit("rollback", "", removes=True, timestamp=after.timestamp_ms)
+
+    def reason(self, error: Exception) -> str:
+        """Return the text of an error without the values of the properties."""
+        return redacted(f"{type(error).__name__}: {error}", self._properties)
+
     def _refusal(self, act: Callable[[], Any]) -> str:
         try:
             act()
         except EosError:
             raise
         except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
-            return redacted(f"{type(error).__name__}: {error}", self._properties)
+            return self.reason(error)
         return ""
 
     def _named_paths(self) -> Iterator[str]:
@@ -143,3 +218,17 @@ class IcebergInspection:
             if match is not None and info.path not in named:
                 below = info.path.removeprefix(folder).lstrip("/")
                 yield UnnamedFile(below, match["label"], info.size or 0, info.mtime)
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _foreign(snapshot: Snapshot) -> ForeignCommit:
+    summary = _summary(snapshot)
+    # Format version 1 lets a snapshot have no summary.
+    operation = "unknown operation" if snapshot.summary is None else snapshot.summary.operation.value
+    engine = f"{summary.get('engine-name', '')} {summary.get('engine-version', '')}".strip()
+    application = next((summary[name] for name in _APPLICATION if name in summary), "")
+    writer = writer_text(engine, application)
+    return ForeignCommit(operation, writer, operation != "append", snapshot.timestamp_ms)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment
-from airflow_eos.table_ports import TableSink
+from airflow_eos.operations.intent_table import refuse_present
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def is_intent(key: str) -> bool:
 def dismiss_intent(
     deployment: Deployment,
     key: str,
-    table_of: Callable[[str], TableSink] | None,
+    table_of: Callable[[str], SinkTable] | None,
     *,
     routing: str,
     execute: bool = True,
@@ -55,23 +56,30 @@ def dismiss_intent(
     commit cannot publish afterwards, because its commit names the id of the deleted table.
 
     :param key: key in the ledger, ``intent:<transactional id>``.
-    :param table_of: opens the table of an INTENT; None: the caller vouches that it does not exist.
+    :param table_of: returns the table that an INTENT names, with the properties of its connection; None: the
+        caller vouches that it does not exist.
     :param routing: the group of a cursor, else the pipeline.
     :param execute: False for a dry run.
     :raises ConfigurationError: there is no such INTENT, or its table exists and can tell.
-    :raises OutcomeUnknown: the catalog does not answer, or an earlier transaction of the id is still open.
+    :raises OutcomeUnknown: nobody says whether the table exists, or an earlier transaction of the id is open.
     :raises NotYetVisible: it is taken back, but the marker is missing.
     """
     with ControlPlane(deployment) as control:
-        control.verify_ledger(to_write=execute)
+        ledger = control.verify_ledger(to_write=execute)
         place = control.authority.place(routing)
+        transactional_id = key.removeprefix(keys.INTENTS)
+
+        def look(values: Mapping[str, str]) -> Intent:
+            intent = _open(values, key)
+            if table_of is not None:
+                refuse_present(intent, transactional_id, table_of(intent.sink), ledger.topic_id)
+            return intent
+
         if not execute:
-            intent = _open(control.authority.peek([key], routing=routing), key)
-            _refuse_present(intent, table_of)
+            intent = look(control.authority.peek([key], routing=routing))
             return DismissedIntent(key, place.partition, intent, done=False)
-        with control.writer.fenced(key.removeprefix(keys.INTENTS), [place], may_end=False) as transaction:
-            intent = _open(control.authority.settle([key], routing=routing), key)
-            _refuse_present(intent, table_of)
+        with control.writer.fenced(transactional_id, [place], may_end=False) as transaction:
+            intent = look(control.authority.settle([key], routing=routing))
             transaction.commit([LedgerMessage(key, None, routing)])
             transaction.wait_until_seen()
     return DismissedIntent(key, place.partition, intent, done=True)
@@ -81,26 +89,3 @@ def _open(values: Mapping[str, str], key: str) -> Intent:
     if key not in values:
         raise ConfigurationError(f"the ledger holds no open INTENT {key!r}; check --key and --routing")
     return Intent.from_json(values[key], key)
-
-
-def _refuse_present(intent: Intent, table_of: Callable[[str], TableSink] | None) -> None:
-    if table_of is None:
-        return
-    table = table_of(intent.sink)
-    try:
-        uuid = table.load().layout.uuid
-    except UnknownTable as unknown:
-        if unknown.is_missing:
-            return
-        raise
-    except OutcomeUnknown as unknown:
-        raise OutcomeUnknown(
-            f"{unknown.message}. Where the table is known to be gone, say --table-gone"
-        ) from unknown
-    finally:
-        table.close()
-    if uuid == intent.layout.uuid:
-        raise ConfigurationError(
-            f"{intent.sink} still is the table that run {intent.key} was about to publish in, and can tell "
-            "whether it did: run the pipeline once with it as the sink"
-        )

@@ -8,13 +8,12 @@ from typing import Any
 
 import psycopg
 
-from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
-from airflow_eos.sinks.postgres_catalog import find_target
+from airflow_eos.sinks.postgres_catalog import find_target, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
-from airflow_eos.sinks.postgres_written import rows_as_written
 from airflow_eos.wording import counted
 
 _RIGHTS = """SELECT coalesce(
@@ -32,6 +31,9 @@ FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s ORDER BY
 _IS_SAME = """SELECT FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
     JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s AND n.nspname = %s AND c.relname = %s"""
+_PLACE = """SELECT n.nspname, c.relname FROM airflow_eos.published p
+    LEFT JOIN pg_class c ON c.oid = p.target LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.id::text = %s"""
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
     AND NOT starts_with(rolname, 'pg_') AND has_table_privilege(oid, to_regclass(%s), 'UPDATE') ORDER BY 1"""
 _NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
@@ -45,7 +47,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
     """
     name = f"table {table}"
     try:
-        with transaction(table.properties or {}, name) as connection:
+        with transaction(table) as connection:
             connection.read_only = True
             target = find_target(connection, table)
             version = connection.info.server_version
@@ -62,7 +64,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
         yield Check(
             name,
             "fail",
-            reason(error, table.properties),
+            reason(error, table),
             "check the connection, and that the database can be reached",
         )
 
@@ -74,11 +76,39 @@ def rows_of_run(table: PostgresTable, identity: str, snapshot: int) -> int | Non
     :param snapshot: id of the transaction that published the run.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
-    with transaction(table.properties or {}, str(table)) as connection:
+    with transaction(table) as connection:
         connection.read_only = True
         if connection.execute(_IS_SAME, (identity, *table.schema_and_table)).fetchone() is None:
             return None
         return rows_as_written(connection, table, snapshot)
+
+
+def place_now(table: PostgresTable, identity: str) -> tuple[str, str] | None:
+    """Return schema and name that a table of a run has now; None if it was dropped.
+
+    What runs have published in a table outlives it. A database without that row is another one, or has lost
+    what it knew.
+
+    :param identity: of the table, from the run's INTENT.
+    :raises OutcomeUnknown: the database does not have the row, or does not answer.
+    """
+    try:
+        with transaction(table) as connection:
+            connection.read_only = True
+            row = connection.execute(_PLACE, (identity,)).fetchone()
+    except psycopg.errors.UndefinedTable:
+        row = None
+    except psycopg.Error as error:
+        raise OutcomeUnknown(
+            f"{table}: the database did not say whether the table exists: {reason(error, table)}"
+        ) from None
+    if row is None:
+        raise OutcomeUnknown(
+            f"{table}: {SCHEMA}.published has no row of the table that the run was about to publish in: the "
+            "connection leads to another database, or the row was deleted"
+        )
+    schema, name = row
+    return None if schema is None else (schema, name)
 
 
 def _schema(name: str, *, may: bool) -> Check:

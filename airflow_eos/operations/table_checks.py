@@ -17,10 +17,12 @@ from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.operations.delta_inspection import DeltaInspection
+from airflow_eos.operations.foreign_commits import other_writers
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
+from airflow_eos.operations.table_retention import retention_check
 from airflow_eos.operations.unnamed_files import UnnamedFile
 from airflow_eos.sinks.delta import DeltaSink
-from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.sinks.iceberg import MAIN, IcebergSink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.sink_table import SinkTable
 
 _ATTEMPTS_SHOWN = 10
+_SAFE_METADATA = 10
+"""Commits that others may make between the catalog's answer and the read of the file that it names."""
 
 
 def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
@@ -62,10 +66,23 @@ def _iceberg_checks(
         yield _not_loaded(name, error, "the catalog")
         return
     inspection = IcebergInspection(version, table.properties)
+    looks = _iceberg_looks(name, inspection, table.branch or MAIN, run_keys)
+    yield from _as_far_as_readable(name, inspection, looks)
+
+
+def _iceberg_looks(
+    name: str, inspection: IcebergInspection, branch: str, run_keys: Callable[[], Mapping[str, str]]
+) -> Iterator[Check]:
     yield Check(name, "ok", f"there, format version {inspection.format_version}, Parquet")
     yield _rights(name, "commits", "the catalog", inspection.refused_commit())
     yield _rights(name, "files", "the storage", inspection.refused_write())
     yield _published(name, inspection)
+    yield other_writers(name, inspection.recent_commits(branch))
+    yield retention_check(f"{name} history", inspection.retention(branch))
+    of_branch = inspection.branch_retention(branch)
+    if of_branch is not None:
+        yield retention_check(f"{name} branch", of_branch)
+    yield _metadata_files(name, inspection.metadata_kept())
     yield from _unnamed(name, inspection.unnamed_files(), run_keys, "Iceberg's remove_orphan_files")
 
 
@@ -78,8 +95,17 @@ def _delta_checks(table: DeltaTable, run_keys: Callable[[], Mapping[str, str]]) 
         yield _not_loaded(name, error, "the store")
         return
     inspection = DeltaInspection(version, table.uri, table.properties)
+    yield from _as_far_as_readable(name, inspection, _delta_looks(name, inspection, run_keys))
+
+
+def _delta_looks(
+    name: str, inspection: DeltaInspection, run_keys: Callable[[], Mapping[str, str]]
+) -> Iterator[Check]:
     yield Check(name, "ok", f"there, writer version {inspection.writer_version}; runs can write it")
     yield _rights(name, "files", "the storage", inspection.refused_write())
+    yield other_writers(name, inspection.recent_commits())
+    yield retention_check(f"{name} history", inspection.log_retention())
+    yield retention_check(f"{name} unpublished files", inspection.file_retention())
     yield from _unnamed(name, inspection.unnamed_files(), run_keys, "VACUUM")
 
 
@@ -99,6 +125,35 @@ def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
 def _not_loaded(name: str, error: EosError, system: str) -> Check:
     unreachable = f"check the connection, and that {system} can be reached"
     return Check(name, "fail", said(error), "" if isinstance(error, UnknownTable) else unreachable)
+
+
+def _as_far_as_readable(
+    name: str, inspection: IcebergInspection | DeltaInspection, looks: Iterator[Check]
+) -> Iterator[Check]:
+    """Turn an error of a library into a check, so that those of other tables are made."""
+    try:
+        yield from looks
+    except EosError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
+        advice = "give the connection's principal the right to read the table's metadata and list its files"
+        yield Check(f"{name} look", "unknown", inspection.reason(error), advice)
+
+
+def _metadata_files(name: str, kept: int | None) -> Check:
+    subject = f"{name} metadata files"
+    if kept is None:
+        return Check(subject, "ok", "no commit deletes earlier ones")
+    finding = f"a commit leaves the last {kept} (write.metadata.delete-after-commit.enabled)"
+    if kept >= _SAFE_METADATA:
+        return Check(subject, "ok", finding)
+    return Check(
+        subject,
+        "warn",
+        finding,
+        f"set write.metadata.previous-versions-max to {_SAFE_METADATA} or more: a run that reads the table "
+        "while others commit finds its metadata deleted, and tries again; rows stay exact",
+    )
 
 
 def _rights(name: str, objects: str, system: str, refusal: str) -> Check:

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 MAX_LOOKS = 60
 """Looks at the table before a run gives up: each further one follows a commit of others, or an error."""
+RUN_KEY = "eos.run-key"
+"""Part of the summary of each commit: the key of the run that made it."""
 _LONGEST_PAUSE = 2.0
 
 
@@ -74,7 +76,7 @@ class Claim:
             layout=intent.layout,
             lasting=keys.is_cursor_id(transactional_id),
             summary=(
-                ("eos.run-key", record.run_key),
+                (RUN_KEY, record.run_key),
                 ("eos.pipeline", record.pipeline),
                 ("eos.run-id", record.run_id),
                 (

@@ -16,15 +16,14 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
+from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.delta_features import refuse_unwritable
-from airflow_eos.sinks.delta_rows import files_as_added
-from airflow_eos.sinks.redaction import redacted
-from airflow_eos.table_ports import TableMoved
+from airflow_eos.sinks.delta_rows import LiveFile, files_as_added
 
 if TYPE_CHECKING:
     import deltalake
@@ -93,13 +92,17 @@ class _Tokens(Mapping[str, PublishedRun]):
         return 0
 
 
-class DeltaSink(Closeable):
+class DeltaSink(BaseSink):
     """Implements ``airflow_eos.ports.TableSink``.
 
     :param sink: which table.
     :param application: what the ids of this pipeline's transactions begin with.
     :raises ConfigurationError: deltalake is not installed, or an option lets commits overwrite others.
     """
+
+    SYSTEM = "the store"
+
+    _sink: DeltaTable
 
     def __init__(self, sink: DeltaTable, application: str) -> None:
         try:
@@ -117,27 +120,20 @@ class DeltaSink(Closeable):
     def close(self) -> None:
         """Do nothing: delta-rs holds no connection between calls."""
 
-    @property
-    def name(self) -> str:
-        """The table, in words."""
-        return str(self._sink)
-
-    def load(self) -> DeltaVersion:
-        """Look at the table now."""
+    def _load(self) -> DeltaVersion:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
         try:
             table = DeltaTable(self._sink.uri, storage_options=self._options)
         except TableNotFoundError as error:
+            is_there = self._is_folder_above_there()
+            hint = "" if is_there else ", or mount its file system, of which this host has nothing"
             raise UnknownTable(
-                f"{self.name} does not exist: create the table, or correct sink=DeltaTable(...) "
-                f"({self._reason(error)})"
+                f"{self.name} does not exist: create the table, or correct sink=DeltaTable(...){hint} "
+                f"({self._reason(error)})",
+                is_missing=is_there,
             ) from None
-        except Exception as error:  # noqa: BLE001 - of any object store
-            raise OutcomeUnknown(
-                f"{self.name}: the log could not be read ({self._reason(error)}); a retry reads it again"
-            ) from None  # its own text may hold addresses and keys of the store
         refuse_unwritable(self.name, table)
         metadata = table.metadata()
         layout = TableLayout(
@@ -153,14 +149,12 @@ class DeltaSink(Closeable):
 
         return DeltaFiles.of(self.name, self._sink.uri, self._options, version.table, label)
 
-    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
-        """Look whether data files are there as they were added."""
-        files_as_added(version.table, replaces, self.name)
+    def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[LiveFile]:
+        return files_as_added(version.table, replaces, self._sink)
 
-    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
+    def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, and remove those that are replaced, with the run's token, in one compare-and-set."""
         from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 
         table = version.table
@@ -175,7 +169,7 @@ class DeltaSink(Closeable):
                 for name, number in numbers.items()
             ],
         )
-        removed = files_as_added(table, change.replaces, self.name)
+        removed = self._find_earlier_rows(version, change.replaces)
         actions = [AddAction(**json.loads(file.data)) for file in change.files]
         actions += [
             RemoveAction(
@@ -187,25 +181,25 @@ class DeltaSink(Closeable):
             )
             for file in removed
         ]
-        try:
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                table.metadata().partition_columns,
-                commit_properties=properties,
-            )
-        except CommitFailedError as error:
-            raise TableMoved(self._reason(error)) from None
-        except Exception as error:  # noqa: BLE001 - of any object store
-            raise OutcomeUnknown(
-                f"{self.name}: the store did not say what became of a commit ({self._reason(error)}); the "
-                "table is looked at"
-            ) from None
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            table.metadata().partition_columns,
+            commit_properties=properties,
+        )
         return receipt
 
-    def _reason(self, error: Exception) -> str:
-        return redacted(f"{type(error).__name__}: {error}", self._options)
+    def _conflicts(self) -> tuple[type[Exception], ...]:
+        from deltalake.exceptions import CommitFailedError
+
+        return (CommitFailedError,)
+
+    def _is_folder_above_there(self) -> bool:
+        """Return whether a table that is missing does not exist: its file system is mounted on this host."""
+        if self._sink.store is not None:
+            return True
+        return Path(self._sink.uri.removeprefix("file://")).parent.is_dir()
 
     def _refuse_unsafe(self) -> None:
         """Refuse options with which a commit in a file system replaces another one's version of the log."""

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused, SendError
+from airflow_eos.exceptions import RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types, table_columns
+from airflow_eos.sinks.executor_extra import executor_extra
 from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
@@ -117,13 +118,8 @@ class DeltaFiles:
         return DataFileMade(json.dumps(action).encode(), rows.num_rows, size)
 
     def _store(self) -> pa.fs.FileSystem:
-        try:
+        with executor_extra(self.name, "deltalake", "delta"):
             from deltalake.fs import DeltaStorageHandler
-        except ImportError as error:
-            raise EnvironmentMismatch(
-                f"{self.name} is written by Spark's tasks, and deltalake is missing there ({error}): install "
-                "airflow-eos[delta] on the executors"
-            ) from None
         from pyarrow.fs import PyFileSystem
 
         return PyFileSystem(DeltaStorageHandler(self.uri, dict(self.options)))

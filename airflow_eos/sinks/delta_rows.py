@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_eos.exceptions import TableRewritten, UnknownTable
+from airflow_eos.exceptions import UnknownTable
 from airflow_eos.sinks.delta_files import partition_texts
+from airflow_eos.sinks.rewritten import refuse_other_files
 
 if TYPE_CHECKING:
     import deltalake
 
+    from airflow_eos.model.delta_table import DeltaTable
     from airflow_eos.model.table import EarlierRows
 
 _APPEND_ONLY = "delta.appendOnly"
@@ -36,14 +38,15 @@ class LiveFile:
     partition_values: Mapping[str, str | None]
 
 
-def files_as_added(table: deltalake.DeltaTable, replaces: Sequence[EarlierRows], name: str) -> list[LiveFile]:
+def files_as_added(
+    table: deltalake.DeltaTable, replaces: Sequence[EarlierRows], sink: DeltaTable
+) -> list[LiveFile]:
     """Return the live data files that earlier commits of a run added.
 
     A data file never changes, and the names of a run's begin with a digest of its key, also when the log no
     longer has its commit. ``OPTIMIZE``, and an update or delete of rows, put other files in their place, or
     leave them with a deletion vector.
 
-    :param name: of the table, for messages.
     :raises TableRewritten: not all of the files are there, or rows of them are deleted.
     :raises UnknownTable: the table lets no file be removed.
     """
@@ -51,22 +54,14 @@ def files_as_added(table: deltalake.DeltaTable, replaces: Sequence[EarlierRows],
         return []
     if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
         raise UnknownTable(
-            f"{name} has {_APPEND_ONLY}=true, so that no rows can be replaced; unset the property, or use "
+            f"{sink} has {_APPEND_ONLY}=true, so that no rows can be replaced; unset the property, or use "
             "DeltaTable(reprocess='append')"
         )
     files = live_files(table)
     removed: list[LiveFile] = []
     for earlier in replaces:
         of_run = [file for file in files if file.path.startswith(f"{earlier.label}-")]
-        rows = sum(file.rows for file in of_run)
-        receipt = earlier.receipt
-        if (len(of_run), rows) != (receipt.files, receipt.rows):
-            raise TableRewritten(
-                f"{name}: of the {receipt.files} data files ({receipt.rows} rows) that version "
-                f"{earlier.snapshot} added, {len(of_run)} ({rows} rows) are in the table as they were: "
-                "OPTIMIZE, or a delete or update of rows, has rewritten the others. Nothing was replaced; "
-                "delete the run's rows by yourself and use DeltaTable(reprocess='append')"
-            )
+        refuse_other_files(sink, earlier.receipt, [file.rows for file in of_run], "version", "OPTIMIZE")
         removed += of_run
     return removed
 

@@ -9,15 +9,14 @@ deletes the manifests of a commit that was answered with a refusal, also where a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
+from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
-from airflow_eos.sinks.redaction import redacted
-from airflow_eos.table_ports import TableMoved
+from airflow_eos.sinks.base_sink import BaseSink
+from airflow_eos.sinks.iceberg_rows import files_as_added
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -56,13 +55,17 @@ class IcebergVersion:
         return None
 
 
-class IcebergSink(Closeable):
+class IcebergSink(BaseSink):
     """Implements ``airflow_eos.ports.TableSink``.
 
     :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
     :raises ConfigurationError: pyiceberg is not installed.
     """
+
+    SYSTEM = "catalog or storage"
+
+    _sink: IcebergTable
 
     def __init__(self, sink: IcebergTable, property_name: str) -> None:
         try:
@@ -76,13 +79,7 @@ class IcebergSink(Closeable):
         self._property = property_name
         self._catalog: Catalog | None = None
 
-    @property
-    def name(self) -> str:
-        """The table, in words."""
-        return str(self._sink)
-
-    def load(self) -> IcebergVersion:
-        """Look at the table now."""
+    def _load(self) -> IcebergVersion:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
@@ -93,13 +90,6 @@ class IcebergSink(Closeable):
                 f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
                 is_missing=True,
             ) from None
-        except EosError:
-            raise
-        except Exception as error:  # noqa: BLE001 - of any catalog
-            raise OutcomeUnknown(
-                f"{self.name}: the catalog did not say what the table holds ({self._reason(error)}); a retry "
-                "asks again"
-            ) from None  # its own text may hold addresses and keys of the catalog
         self._refuse_unwritable(table)
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
@@ -136,28 +126,11 @@ class IcebergSink(Closeable):
             label,
         )
 
-    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
-        """Look whether rows are there as they were written."""
-        self._files_as_added(version, replaces)
-
-    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
-        """Append files, take out those that are replaced and set the property, in one compare-and-set."""
-        from pyiceberg.exceptions import CommitFailedException
-
-        removed = self._files_as_added(version, change.replaces)
-        try:
-            return self._send(version, change, removed)
-        except CommitFailedException as error:
-            raise TableMoved(self._reason(error, version)) from None
-        except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
-            raise OutcomeUnknown(
-                f"{self.name}: it is not known what became of a commit ({self._reason(error, version)}); the "
-                "table is looked at"
-            ) from None
-
-    def _send(self, version: Any, change: TableCommit, removed: Sequence[DataFile]) -> TableReceipt:
+    def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
+        """Append files, remove those that are replaced and set the property, in one compare-and-set."""
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
 
+        removed = self._find_earlier_rows(version, change.replaces)
         table = version.table
         transaction = table.transaction()
         update = transaction.update_snapshot(
@@ -180,11 +153,20 @@ class IcebergSink(Closeable):
         table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
         return receipt
 
-    def _files_as_added(self, version: Any, replaces: Sequence[EarlierRows]) -> list[DataFile]:
-        from airflow_eos.sinks.iceberg_rows import files_as_added
-
+    def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[DataFile]:
         receipts = [rows.receipt for rows in replaces]
-        return files_as_added(version.table, self._sink.branch or MAIN, receipts, self.name)
+        return files_as_added(version.table, self._sink.branch or MAIN, receipts, self._sink)
+
+    def _conflicts(self) -> tuple[type[Exception], ...]:
+        from pyiceberg.exceptions import CommitFailedException
+
+        return (CommitFailedException,)
+
+    def _hidden(self, version: Any) -> Mapping[str, object]:
+        known = {} if self._catalog is None else self._catalog.properties
+        # Of a storage whose credentials the catalog lends.
+        lent = {} if version is None else version.table.io.properties
+        return {**lent, **known, **super()._hidden(version)}
 
     def _name_hint(self) -> str:
         if self._catalog is None or self._catalog.properties.get("type") != "sql":
@@ -192,14 +174,6 @@ class IcebergSink(Closeable):
         return (
             f". A catalog in a database keeps tables under its name, which is {self._catalog.name!r} here: "
             f"see {CATALOG_NAME!r} among the connection's extras"
-        )
-
-    def _reason(self, error: Exception, version: Any = None) -> str:
-        known = {} if self._catalog is None else self._catalog.properties
-        # Of a storage whose credentials the catalog lends.
-        lent = {} if version is None else version.table.io.properties
-        return redacted(
-            f"{type(error).__name__}: {error}", {**lent, **known, **(self._sink.properties or {})}
         )
 
     def _opened(self) -> Catalog:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.exceptions import EnvironmentMismatch, SendError
+from airflow_eos.exceptions import SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types, table_columns
+from airflow_eos.sinks.executor_extra import executor_extra
 from airflow_eos.sinks.redaction import redacted
 
 _MOST_IN_MEMORY = 128 << 20
@@ -76,13 +77,8 @@ class IcebergFiles:
         return min(int(wanted), _MOST_IN_MEMORY) if wanted else _MOST_IN_MEMORY
 
     def _metadata(self) -> Any:
-        try:
+        with executor_extra(self.name, "pyiceberg", "iceberg"):
             return _parsed(self.metadata)
-        except ImportError as error:
-            raise EnvironmentMismatch(
-                f"{self.name} is written by Spark's tasks, and pyiceberg is missing there ({error}): install "
-                "airflow-eos[iceberg] on the executors"
-            ) from None
 
     def _schema(self) -> pa.Schema:
         from pyiceberg.io.pyarrow import schema_to_pyarrow

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_eos.exceptions import TableRewritten
+from airflow_eos.sinks.rewritten import refuse_other_files, rewritten
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
+    from airflow_eos.model.iceberg_table import IcebergTable
     from airflow_eos.model.table import TableReceipt
 
 
-def files_as_added(table: Table, branch: str, receipts: Sequence[TableReceipt], name: str) -> list[DataFile]:
+def files_as_added(
+    table: Table, branch: str, receipts: Sequence[TableReceipt], sink: IcebergTable
+) -> list[DataFile]:
     """Return the live data files of a branch that these snapshots added.
 
     An entry of a manifest names the snapshot that added its file, also when the manifest is rewritten and the
     snapshot is expired (Iceberg's specification, "Manifests"). Compaction, updates and deletes of rows put
     other files in the place of files; deletes by position and by value leave them and add delete files.
 
-    :param name: of the table, for messages.
     :raises TableRewritten: not all of the files are there, or rows of them are deleted.
     """
     from pyiceberg.manifest import ManifestContent
@@ -39,36 +41,28 @@ def files_as_added(table: Table, branch: str, receipts: Sequence[TableReceipt], 
             if entry.snapshot_id in files:
                 files[entry.snapshot_id].append(entry.data_file)
     for receipt in receipts:
-        live = files[receipt.snapshot]
-        rows = sum(file.record_count for file in live)
-        if (len(live), rows) != (receipt.files, receipt.rows):
-            raise TableRewritten(
-                f"{name}: of the {receipt.files} data files ({receipt.rows} rows) that snapshot "
-                f"{receipt.snapshot} added, {len(live)} ({rows} rows) are in the table as they were: "
-                "compaction, or a delete or update of rows, has rewritten the others. Nothing was replaced; "
-                "delete the run's rows by yourself and use IcebergTable(reprocess='append')"
-            )
+        rows = [file.record_count for file in files[receipt.snapshot]]
+        refuse_other_files(sink, receipt, rows, "snapshot", "compaction")
     all_files = [file for of_snapshot in files.values() for file in of_snapshot]
     if has_deletes and head is not None:
-        _refuse_deleted(table, head.snapshot_id, {file.file_path for file in all_files}, name)
+        _refuse_deleted(table, head.snapshot_id, {file.file_path for file in all_files}, sink)
     return all_files
 
 
-def _refuse_deleted(table: Table, snapshot_id: int, paths: Collection[str], name: str) -> None:
+def _refuse_deleted(table: Table, snapshot_id: int, paths: Collection[str], sink: IcebergTable) -> None:
     """Refuse files to which a delete file applies: rows would come back that somebody deleted."""
     try:
         tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())
     except (NotImplementedError, ValueError) as error:
         # pyiceberg plans no scan of a table with deletes by value.
-        raise TableRewritten(
-            f"{name} has delete files, and which data files they apply to cannot be told "
-            f"({type(error).__name__}). Nothing was replaced; compact the table, delete the run's rows by "
-            "yourself and use IcebergTable(reprocess='append')"
+        raise rewritten(
+            sink,
+            "the table has delete files, and pyiceberg cannot tell which data files they apply to "
+            f"({type(error).__name__})",
+            first="compact the table, delete",
         ) from None
     touched = [task for task in tasks if task.file.file_path in paths and task.delete_files]
     if touched:
-        raise TableRewritten(
-            f"{name}: rows of {len(touched)} data files that the run wrote were deleted since (merge on "
-            "read). Nothing was replaced; delete the run's rows by yourself and use "
-            "IcebergTable(reprocess='append')"
+        raise rewritten(
+            sink, f"rows of {len(touched)} data files that the run wrote were deleted since (merge on read)"
         )

@@ -1,7 +1,11 @@
-"""What the driver reads of a database: the table that is the sink, and what runs have published in it.
+"""What the driver reads of a database: the table, what runs have published in it, and their rows.
 
 ``airflow_eos.published`` has a row for each table and consumer group. Its ``id`` is made with the row, so
 that a table, or a row, that was dropped and made again is told from the one that a run saw.
+
+PostgreSQL keeps with each row the number of the transaction that wrote it (``xmin``). A run is one
+transaction, whose number is its receipt; an update, of whatever column, gives a row another one. Rows have
+the lower 32 bits of the number only.
 """
 
 from __future__ import annotations
@@ -17,15 +21,19 @@ from airflow_eos.exceptions import AuthorizationFailed, UnknownTable
 from airflow_eos.model.table import PublishedRuns, TableLayout
 from airflow_eos.sinks.postgres_columns import TargetColumn
 from airflow_eos.sinks.postgres_session import SCHEMA
+from airflow_eos.sinks.rewritten import rewritten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_eos.model.postgres_table import PostgresTable
+    from airflow_eos.model.table import EarlierRows
 
-CONTROL_TABLE = sql.Identifier(SCHEMA, "published")
-_CREATE_CONTROL = sql.SQL(
-    """CREATE TABLE IF NOT EXISTS {} (
+_NUMBERS = 1 << 32
+_NEXT = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+PUBLISHED = "SELECT id::text, version, runs FROM airflow_eos.published WHERE target = %s AND pipeline = %s"
+_FIRST = "INSERT INTO airflow_eos.published (target, pipeline) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+_CREATE_CONTROL = """CREATE TABLE IF NOT EXISTS airflow_eos.published (
     target oid NOT NULL,
     pipeline text NOT NULL,
     id uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -34,10 +42,9 @@ _CREATE_CONTROL = sql.SQL(
     last_run jsonb,
     PRIMARY KEY (target, pipeline)
 )"""
-).format(CONTROL_TABLE)
-_RELATION = """SELECT c.oid, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT'),
-    has_any_column_privilege(c.oid, 'UPDATE') AND has_any_column_privilege(c.oid, 'SELECT'),
-    has_table_privilege(c.oid, 'DELETE') AND has_any_column_privilege(c.oid, 'SELECT')
+_RELATION = """SELECT c.oid, c.relkind, c.relpersistence, (
+    SELECT bool_and(CASE needed WHEN 'DELETE' THEN has_table_privilege(c.oid, needed)
+        ELSE has_any_column_privilege(c.oid, needed) END) FROM unnest(%s::text[]) AS needed)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"""
 _COLUMNS = """SELECT a.attname, format_type(a.atttypid, a.atttypmod),
     CASE WHEN b.typnamespace = 'pg_catalog'::regnamespace THEN b.typname ELSE '' END,
@@ -89,13 +96,13 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
     :raises UnknownTable: there is none, or it is of a kind that cannot be written.
     :raises AuthorizationFailed: this role may not write it.
     """
-    relation = connection.execute(_RELATION, sink.schema_and_table).fetchone()
+    relation = connection.execute(_RELATION, (list(sink.privileges), *sink.schema_and_table)).fetchone()
     if relation is None:
         raise UnknownTable(
             f"{sink} does not exist: create the table {sink.name!r}, or correct sink=PostgresTable(...); "
             "names are spelt as the catalog has them, small letters unless they were quoted"
         )
-    oid, kind, persistence, inserts, updates, deletes = relation
+    oid, kind, persistence, may_write = relation
     if kind not in ("r", "p"):
         raise UnknownTable(f"{sink} is a view, a foreign table or the like; a table can be written")
     if persistence != "p":
@@ -103,12 +110,9 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
             f"{sink} is unlogged, so that a crash of the server would empty it after the ledger has the run: "
             f"ALTER TABLE {sink.name} SET LOGGED"
         )
-    needed = "INSERT" if sink.mode == "append" else "SELECT, INSERT, UPDATE"
-    replaces = sink.reprocess == "replace"
-    if replaces:
-        needed = "SELECT, INSERT, DELETE"
-    if not inserts or (sink.mode == "upsert" and not updates) or (replaces and not deletes):
-        raise AuthorizationFailed(f"{sink}: this role may not write it: GRANT {needed} ON {sink.name} TO ...")
+    if not may_write:
+        grant = f"GRANT {', '.join(sink.privileges)} ON {sink.name} TO ..."
+        raise AuthorizationFailed(f"{sink}: this role may not write it: {grant}")
     columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
     _check_key(connection, sink, oid)
     return Target(oid, columns)
@@ -151,18 +155,49 @@ def find_version(connection: psycopg.Connection[Any], target: Target, pipeline: 
 
     :param pipeline: the name under which the table remembers the runs of a pipeline.
     """
-    row = connection.execute(
-        sql.SQL("SELECT id, version, runs FROM {} WHERE target = %s AND pipeline = %s").format(CONTROL_TABLE),
-        (target.oid, pipeline),
-    ).fetchone()
+    row = connection.execute(PUBLISHED, (target.oid, pipeline)).fetchone()
     if row is None:
-        connection.execute(
-            sql.SQL("INSERT INTO {} (target, pipeline) VALUES (%s, %s) ON CONFLICT DO NOTHING").format(
-                CONTROL_TABLE
-            ),
-            (target.oid, pipeline),
-        )
+        connection.execute(_FIRST, (target.oid, pipeline))
         return find_version(connection, target, pipeline)
     identity, number, runs = row
-    layout = TableLayout(str(identity), target.schema_id, 0)
+    layout = TableLayout(identity, target.schema_id, 0)
     return PostgresVersion(target, layout, PublishedRuns.from_json(runs), number)
+
+
+def rows_as_written(
+    connection: psycopg.Connection[Any], sink: PostgresTable, snapshot: int, *, delete: bool = False
+) -> int:
+    """Return how many rows are there as a transaction wrote them.
+
+    :param snapshot: id of the transaction.
+    :param delete: delete them.
+    """
+    written = sql.SQL("FROM {} WHERE xmin::text::bigint = %s").format(sql.Identifier(*sink.schema_and_table))
+    if delete:
+        return connection.execute(sql.SQL("DELETE {}").format(written), (snapshot % _NUMBERS,)).rowcount
+    ((rows,),) = connection.execute(sql.SQL("SELECT count(*) {}").format(written), (snapshot % _NUMBERS,))
+    return int(rows)
+
+
+def refuse_rewritten(
+    connection: psycopg.Connection[Any],
+    sink: PostgresTable,
+    replaces: Sequence[EarlierRows],
+    *,
+    delete: bool = False,
+) -> None:
+    """Look whether all rows of earlier commits are there as they were written.
+
+    :param delete: delete them; the caller rolls its transaction back where this raises.
+    :raises TableRewritten: they are not.
+    """
+    for earlier in replaces:
+        rows = rows_as_written(connection, sink, earlier.snapshot, delete=delete)
+        ((following,),) = connection.execute(_NEXT)
+        if rows != earlier.receipt.rows or following - earlier.snapshot >= _NUMBERS:
+            raise rewritten(
+                sink,
+                f"of the {earlier.receipt.rows} rows that transaction {earlier.snapshot} wrote, {rows} are "
+                f"in the table as they were (the next transaction is {following}): the others were updated "
+                "or deleted, or their numbers were used again",
+            )

@@ -16,6 +16,7 @@ import pyarrow.csv
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.arrow_result import returned_table
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.sinks.columns import table_columns
 
 _TYPES = {
@@ -75,19 +76,16 @@ class TargetColumn:
         return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)  # noqa: PLR2004
 
 
-def wanted_schema(
-    columns: Sequence[TargetColumn], given: pa.Schema, key: Sequence[str], name: str
-) -> pa.Schema:
+def wanted_schema(columns: Sequence[TargetColumn], given: pa.Schema, sink: PostgresTable) -> pa.Schema:
     """Return the columns that a result must have: those that it has, and those that cannot be left out.
 
-    :param key: columns that need a value in any case.
     :raises ProcessFailed: the result has a column that the table computes.
     """
     types = dict(zip(given.names, given.types, strict=True))
     for column in columns:
         if column.computed and column.name in types:
             raise ProcessFailed(
-                f"process returned column {column.name!r}, which {name} generates: drop it from the result"
+                f"process returned column {column.name!r}, which {sink} generates: drop it from the result"
             )
     known = [column for column in columns if not column.computed]
     unknown = types.keys() - {column.name for column in known}
@@ -95,18 +93,18 @@ def wanted_schema(
         pa.field(
             column.name,
             column.arrow_type(types.get(column.name)),
-            nullable=not (column.not_null or column.name in key),
+            nullable=not (column.not_null or column.name in sink.key),
         )
         for column in known
         # All of them for the message about a column that the table does not have.
         if unknown
         or column.name in types
-        or column.name in key
+        or column.name in sink.key
         or (column.not_null and not column.has_default)
     )
 
 
-def rows_of(result: Any, columns: Sequence[TargetColumn], key: Sequence[str], name: str) -> pa.Table | None:
+def rows_of(result: Any, columns: Sequence[TargetColumn], sink: PostgresTable) -> pa.Table | None:
     """Return what a process returned in the table's columns and types; None when there are no rows.
 
     :raises ProcessFailed: a column does not fit.
@@ -115,18 +113,18 @@ def rows_of(result: Any, columns: Sequence[TargetColumn], key: Sequence[str], na
     table = returned_table(result)
     if table is None:
         return None
-    rows = table_columns(table, wanted_schema(columns, table.schema, key, name), name)
+    rows = table_columns(table, wanted_schema(columns, table.schema, sink), str(sink))
     if rows is not None:
         for column in columns:
             if column.name in rows.column_names and pa.types.is_string(rows.schema.field(column.name).type):
-                _check_text(rows.column(column.name), column, name)
+                _check_text(rows.column(column.name), column, sink)
     return rows
 
 
-def _check_text(values: pa.ChunkedArray, column: TargetColumn, name: str) -> None:
+def _check_text(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
     if pc.any(pc.match_substring(values, "\0")).as_py():
         raise RecordRefused(
-            f"process returned a NUL character in column {column.name!r}: {name} cannot hold it; remove it, "
+            f"process returned a NUL character in column {column.name!r}: {sink} cannot hold it; remove it, "
             "or use a column of type bytea"
         )
     if column.kind not in ("varchar", "bpchar") or column.modifier < _HEADER:
@@ -134,7 +132,7 @@ def _check_text(values: pa.ChunkedArray, column: TargetColumn, name: str) -> Non
     longest = pc.max(pc.utf8_length(values)).as_py() or 0
     if longest > column.modifier - _HEADER:
         raise RecordRefused(
-            f"process returned a text of {longest} characters in column {column.name!r}, which {name} has as "
+            f"process returned a text of {longest} characters in column {column.name!r}, which {sink} has as "
             f"{column.declared}: shorten it, or widen the column"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,10 @@ from airflow_eos.sinks.redaction import redacted
 if TYPE_CHECKING:
     import psycopg
 
+    from airflow_eos.model.postgres_table import PostgresTable
+
 SCHEMA = "airflow_eos"
 """Holds what runs have published, and the staged rows of runs that have not."""
-FILE = "airflow_eos_file"
-"""Column of staged rows, and setting of the transaction that stages them: the number of their COPY."""
-FILE_SETTING = "airflow_eos.file"
-ROW = "airflow_eos_row"
-"""Column of staged rows: their order within one COPY."""
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "airflow-eos",
@@ -36,11 +33,11 @@ _PASSING = ("08", "25", "40", "53", "55", "57P", "58", "XX")
 
 
 @contextmanager
-def transaction(properties: Mapping[str, str], name: str) -> Iterator[psycopg.Connection[Any]]:
+def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
     """Open a connection for one transaction, committed at the end of the block, and close it.
 
-    :param properties: in libpq's names; they win over the defaults of this package.
-    :param name: the table, in words.
+    The properties of the table's connection win over the defaults of this package.
+
     :raises ConfigurationError: a property is unknown, or has an impossible value.
     :raises psycopg.Error: the server does not answer, or refuses something.
     """
@@ -48,45 +45,41 @@ def transaction(properties: Mapping[str, str], name: str) -> Iterator[psycopg.Co
     from psycopg.conninfo import make_conninfo
 
     try:
-        parameters = make_conninfo(**{**_DEFAULTS, **properties, "client_encoding": "utf8"})
+        parameters = make_conninfo(**{**_DEFAULTS, **(sink.properties or {}), "client_encoding": "utf8"})
         # Nothing is prepared: a pooler may give each transaction another server process.
         connection = psycopg.connect(parameters, prepare_threshold=None)
     except psycopg.ProgrammingError as error:
         raise ConfigurationError(
-            f"{name}: the connection's properties are not valid: {reason(error, properties)}"
+            f"{sink}: the connection's properties are not valid: {reason(error, sink)}"
         ) from None
     with closing(connection), connection:  # a commit that fails leaves it open
         yield connection
 
 
-def reason(error: Exception, properties: Mapping[str, str] | None) -> str:
+def reason(error: Exception, sink: PostgresTable) -> str:
     """Return the text of an error without the secrets of the connection.
 
     libpq repeats values that it cannot read, and poolers what they were given. Host, port and user stay.
     Whoever raises another error with this text does so ``from None``: a traceback shows the cause.
     """
-    return redacted(str(error), secrets_of(properties))
+    return redacted(str(error), secrets_of(sink.properties))
 
 
-def is_final(error: psycopg.Error) -> bool:
-    """Return whether the server has refused a statement for what it says: it would do so again."""
-    state = error.sqlstate
-    return state is not None and not state.startswith(_PASSING)
+def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
+    """Return the error of this package for a statement that the server would refuse again.
 
-
-def final_error(error: psycopg.Error, name: str, properties: Mapping[str, str] | None) -> EosError:
-    """Return the error of this package for a statement that was refused; see :func:`is_final`.
-
-    :param properties: of the connection; none of its secrets is in the error.
+    :returns: None if the error says nothing about the statement: a retry may succeed.
     """
+    if error.sqlstate is None or error.sqlstate.startswith(_PASSING):
+        return None
     diagnosis = error.diag
     lines = (diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint)
     text = "; ".join(line for line in lines if line) or str(error)
-    text = redacted(text, secrets_of(properties))
+    text = redacted(text, secrets_of(sink.properties))
     if error.sqlstate == _INSUFFICIENT_PRIVILEGE:
         return AuthorizationFailed(
-            f"{name}: {text}. docs/postgres-tables.md lists the GRANTs that a run needs"
+            f"{sink}: {text}. docs/postgres-tables.md lists the GRANTs that a run needs"
         )
     constraint = diagnosis.constraint_name
     named = f" (constraint {constraint!r})" if constraint else ""
-    return TableRefused(f"{name} refused the run{named}: {text} [SQLSTATE {error.sqlstate}]")
+    return TableRefused(f"{sink} refused the run{named}: {text} [SQLSTATE {error.sqlstate}]")

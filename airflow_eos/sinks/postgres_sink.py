@@ -10,43 +10,39 @@ import json
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import EosError, OutcomeUnknown, SendError, StagedRowsLost, TableRefused
+from airflow_eos.exceptions import SendError, StagedRowsLost, TableRefused
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.table import DataFileMade, EarlierRows, TableCommit, TableReceipt
+from airflow_eos.model.sink_table import secrets_of
+from airflow_eos.model.table import EarlierRows, TableCommit, TableReceipt
+from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.postgres_catalog import (
-    CONTROL_TABLE,
+    PUBLISHED,
     PostgresVersion,
     Target,
     find_target,
     find_version,
     make_control_table,
+    refuse_rewritten,
 )
 from airflow_eos.sinks.postgres_rows import PostgresRows, StagedRows
 from airflow_eos.sinks.postgres_session import (
-    FILE,
-    FILE_SETTING,
-    ROW,
     SCHEMA,
-    final_error,
-    is_final,
-    reason,
+    refusal,
     transaction,
 )
-from airflow_eos.sinks.postgres_written import refuse_rewritten
 from airflow_eos.table_ports import TableMoved
 
 log = logging.getLogger(__name__)
 
-_CONFLICTS = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
-"""Serialization failures and deadlocks are of the first."""
+_NOTE = """UPDATE airflow_eos.published SET version = version + 1, runs = %s, last_run = %s
+WHERE target = %s AND pipeline = %s"""
 _SETTINGS = """SELECT set_config(name, wanted, true) FROM (VALUES
     ('lock_timeout', '60s', '0'),
     ('idle_in_transaction_session_timeout', '60s', '0'),
@@ -54,16 +50,24 @@ _SETTINGS = """SELECT set_config(name, wanted, true) FROM (VALUES
 ) AS settings (name, wanted, unless) WHERE current_setting(name) = unless"""
 """Of each transaction, where the role has no bound of its own. A driver that stalls, or vanishes with its
 host, gives its locks up. What the ledger is told next must survive a crash of the server."""
+_FILE_COLUMN = "airflow_eos_file bigint NOT NULL DEFAULT current_setting('airflow_eos.file')::bigint"
+"""Of staged rows: the number of their COPY, which the transaction that stages them sets."""
+_ROW_COLUMN = "airflow_eos_row bigint GENERATED ALWAYS AS IDENTITY"
+"""Of staged rows: their order within one COPY."""
 _OLD_SECONDS = 7 * 86_400
 """Rows that a pipeline staged so long ago are of no attempt that still runs."""
 
 
-class PostgresSink(Closeable):
+class PostgresSink(BaseSink):
     """Implements ``airflow_eos.ports.TableSink``.
 
     :param sink: which table, and how it is connected to.
     :param pipeline: the name under which the table remembers the runs of a pipeline.
     """
+
+    SYSTEM = "the database"
+
+    _sink: PostgresTable
 
     def __init__(self, sink: PostgresTable, pipeline: str) -> None:
         self._sink = sink
@@ -72,39 +76,17 @@ class PostgresSink(Closeable):
         self._prefix = f"rows_{pipeline.removeprefix('eos.')[:10]}_"
         self._staging: set[str] = set()
 
-    @property
-    def name(self) -> str:
-        """The table, in words."""
-        return str(self._sink)
-
-    def load(self) -> PostgresVersion:
-        """Look at the table now."""
-        with self._looking() as connection:
+    def _load(self) -> PostgresVersion:
+        with self._transaction() as connection:
             make_control_table(connection, self.name)
             target = find_target(connection, self._sink)
             return find_version(connection, target, self._pipeline)
 
-    @contextmanager
-    def _looking(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a transaction in which nothing is published: a retry may always look again."""
-        try:
-            with self._transaction() as connection:
-                yield connection
-        except EosError:
-            raise
-        except Exception as error:  # noqa: BLE001 - of any server, of any pooler
-            raise OutcomeUnknown(
-                f"{self.name}: the database did not say what the table holds ({self._reason(error)}); a "
-                "retry asks again"
-            ) from None
-
     def writer(self, version: Any, label: str) -> PostgresRows:
         """Make the table that takes an attempt's rows, and return what stages them."""
-        columns = [(column.name, column.declared) for column in version.target.columns if not column.computed]
-        columns.append((FILE, f"bigint NOT NULL DEFAULT current_setting('{FILE_SETTING}')::bigint"))
-        if self._sink.key:
-            columns.append((ROW, "bigint GENERATED ALWAYS AS IDENTITY"))
-        definitions = [sql.Identifier(name) + sql.SQL(f" {kind}") for name, kind in columns]
+        columns = [column for column in version.target.columns if not column.computed]
+        definitions = [sql.Identifier(column.name) + sql.SQL(f" {column.declared}") for column in columns]
+        own = sql.SQL(f"{_FILE_COLUMN}, {_ROW_COLUMN}" if self._sink.key else _FILE_COLUMN)
         try:
             with self._transaction() as connection:
                 self._drop(connection, self._left_behind(connection, label))
@@ -112,7 +94,7 @@ class PostgresSink(Closeable):
                 staging = f"{self._prefix}{label}_{now}_{secrets.token_hex(4)}"
                 connection.execute(
                     sql.SQL("CREATE UNLOGGED TABLE {} ({})").format(
-                        sql.Identifier(SCHEMA, staging), sql.SQL(", ").join(definitions)
+                        sql.Identifier(SCHEMA, staging), sql.SQL(", ").join([*definitions, own])
                     )
                 )
         except psycopg.Error as error:
@@ -120,55 +102,40 @@ class PostgresSink(Closeable):
                 f"{self.name}: no table for its staged rows can be made: {self._reason(error)}"
             ) from None
         self._staging.add(staging)
-        return PostgresRows(
-            self.name, self._sink.properties or {}, staging, version.target.columns, tuple(self._sink.key)
-        )
+        return PostgresRows(self._sink, staging, version.target.columns)
 
-    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:  # noqa: ARG002
-        """Look whether rows are there as they were written."""
-        with self._looking() as connection:
+    def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> None:  # noqa: ARG002
+        with self._transaction() as connection:
             refuse_rewritten(connection, self._sink, replaces)
 
-    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
+    def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Publish staged rows, delete those that they replace, and say so, in one transaction."""
-        staged = [StagedRows.of(file) for file in change.files]
-        try:
-            with self._transaction() as connection:
-                self._check_staged(connection, change.files, staged)
-                try:
-                    if staged or change.replaces:
-                        self._lock_target(connection, version.target)
-                    self._lock_version(connection, version)
-                except psycopg.errors.UndefinedTable as error:
-                    raise TableMoved(self._reason(error)) from None
-                refuse_rewritten(connection, self._sink, change.replaces, delete=True)
-                rows = self._insert(connection, staged)
-                ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
-                receipt = TableReceipt(snapshot, len(staged), rows)
-                published = change.published_with(receipt)
-                connection.execute(
-                    sql.SQL(
-                        "UPDATE {} SET version = version + 1, runs = %s, last_run = %s "
-                        "WHERE target = %s AND pipeline = %s"
-                    ).format(CONTROL_TABLE),
-                    (
-                        published.to_json(),
-                        json.dumps(dict(change.summary)),
-                        version.target.oid,
-                        self._pipeline,
-                    ),
-                )
-                # What is deferred to the commit is refused before it.
-                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-                self._drop(connection, {rows_of.table for rows_of in staged})
-        except _CONFLICTS as error:
-            raise TableMoved(self._reason(error)) from None
-        except psycopg.Error as error:
-            raise OutcomeUnknown(
-                f"{self.name}: the database did not say what became of a commit ({self._reason(error)}); the "
-                "table is looked at"
-            ) from None
+        staged = [StagedRows(*json.loads(file.data)) for file in change.files]
+        with self._transaction() as connection:
+            self._check_staged(connection, staged)
+            try:
+                if staged or change.replaces:
+                    self._lock_target(connection, version.target)
+                self._lock_version(connection, version)
+            except psycopg.errors.UndefinedTable as error:
+                raise TableMoved(self._reason(error)) from None
+            refuse_rewritten(connection, self._sink, change.replaces, delete=True)
+            rows = self._insert(connection, staged)
+            ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
+            receipt = TableReceipt(snapshot, len(staged), rows)
+            runs, last_run = change.published_with(receipt).to_json(), json.dumps(dict(change.summary))
+            connection.execute(_NOTE, (runs, last_run, version.target.oid, self._pipeline))
+            # What is deferred to the commit is refused before it.
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            self._drop(connection, {rows_of.table for rows_of in staged})
         return receipt
+
+    def _conflicts(self) -> tuple[type[Exception], ...]:
+        # Serialization failures and deadlocks are of the first.
+        return (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
+
+    def _hidden(self, version: Any) -> Mapping[str, object]:  # noqa: ARG002
+        return secrets_of(self._sink.properties)
 
     def close(self) -> None:
         """Drop what this process has staged and not published."""
@@ -185,54 +152,41 @@ class PostgresSink(Closeable):
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         """Open a connection for one transaction; what the server has refused for good is final."""
         try:
-            with transaction(self._sink.properties or {}, self.name) as connection:
+            with transaction(self._sink) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 connection.execute(_SETTINGS)
                 yield connection
         except psycopg.Error as error:
-            if isinstance(error, _CONFLICTS) or not is_final(error):
+            refused = refusal(error, self._sink)
+            if refused is None:
                 raise
-            raise final_error(error, self.name, self._sink.properties) from None
-
-    def _reason(self, error: Exception) -> str:
-        return f"{type(error).__name__}: {reason(error, self._sink.properties)}"
+            raise refused from None
 
     # -- parts of a commit --
 
     def _lock_target(self, connection: psycopg.Connection[Any], looked_at: Target) -> None:
-        connection.execute(
-            sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(
-                sql.Identifier(*self._sink.schema_and_table)
-            )
-        )
+        table = sql.Identifier(*self._sink.schema_and_table)
+        connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(table))
         if find_target(connection, self._sink) != looked_at:
             raise TableMoved("the table is another one, or its columns have changed")
 
     def _lock_version(self, connection: psycopg.Connection[Any], version: PostgresVersion) -> None:
-        row = connection.execute(
-            sql.SQL("SELECT id::text, version FROM {} WHERE target = %s AND pipeline = %s FOR UPDATE").format(
-                CONTROL_TABLE
-            ),
-            (version.target.oid, self._pipeline),
-        ).fetchone()
-        if row != (version.layout.uuid, version.number):
+        row = connection.execute(f"{PUBLISHED} FOR UPDATE", (version.target.oid, self._pipeline)).fetchone()
+        if row is None or row[:2] != (version.layout.uuid, version.number):
             raise TableMoved(f"version {version.number} was looked at, now it is {row}")
 
-    def _check_staged(
-        self, connection: psycopg.Connection[Any], files: Sequence[DataFileMade], staged: Sequence[StagedRows]
-    ) -> None:
+    def _check_staged(self, connection: psycopg.Connection[Any], staged: Sequence[StagedRows]) -> None:
         """Compare what is staged with what the tasks said: staging tables do not survive a crash."""
         counts: dict[int, int] = {}
         for table in {rows.table for rows in staged}:
             if connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.{table}",)).fetchone() != (None,):
-                counted = sql.SQL("SELECT {}, count(*) FROM {} GROUP BY 1").format(
-                    sql.Identifier(FILE), sql.Identifier(SCHEMA, table)
-                )
-                counts.update(connection.execute(counted).fetchall())
-        for file, rows in zip(files, staged, strict=True):
-            if counts.get(rows.file) != file.rows:
+                counted = sql.SQL("SELECT airflow_eos_file, count(*) FROM {} GROUP BY 1")
+                files = connection.execute(counted.format(sql.Identifier(SCHEMA, table)))
+                counts.update(files.fetchall())
+        for rows in staged:
+            if counts.get(rows.file) != rows.rows:
                 raise StagedRowsLost(
-                    f"{self.name}: a task staged {file.rows} rows in {SCHEMA}.{rows.table}, and "
+                    f"{self.name}: a task staged {rows.rows} rows in {SCHEMA}.{rows.table}, and "
                     f"{counts.get(rows.file, 0)} are there: the database was restarted after a crash, or "
                     "somebody has dropped them. Nothing was published; the next try stages them again"
                 )
@@ -241,7 +195,7 @@ class PostgresSink(Closeable):
         """Insert staged rows, by the columns that they have; return how many the table took."""
         groups: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
         for rows in staged:
-            groups[rows.table, rows.columns].append(rows.file)
+            groups[rows.table, tuple(rows.columns)].append(rows.file)
         if self._sink.key and len(groups) > 1:
             raise TableRefused(
                 f"{self.name}: process returned different columns for different records "
@@ -260,13 +214,11 @@ class PostgresSink(Closeable):
             "staging": sql.Identifier(SCHEMA, table),
             "columns": columns,
             "key": sql.SQL(", ").join(map(sql.Identifier, self._sink.key)),
-            "file": sql.Identifier(FILE),
-            "row": sql.Identifier(ROW),
         }
         if not self._sink.key:
             return sql.SQL(
                 "INSERT INTO {target} ({columns}) SELECT {columns} FROM {staging} "
-                "WHERE {file} = ANY (%s::bigint[])"
+                "WHERE airflow_eos_file = ANY (%s::bigint[])"
             ).format(**parts)
         changed = [sql.Identifier(name) for name in names if name not in self._sink.key]
         assigned = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(name) for name in changed)
@@ -274,8 +226,9 @@ class PostgresSink(Closeable):
         return sql.SQL(
             "INSERT INTO {target} ({columns}) SELECT {columns} FROM ("
             "SELECT DISTINCT ON ({key}) {columns} FROM {staging} "
-            "JOIN unnest(%s::bigint[]) WITH ORDINALITY AS files ({file}, number) USING ({file}) "
-            "ORDER BY {key}, files.number DESC, {row} DESC) AS last_of_key ON CONFLICT ({key}) {action}"
+            "JOIN unnest(%s::bigint[]) WITH ORDINALITY AS files (airflow_eos_file, number) "
+            "USING (airflow_eos_file) ORDER BY {key}, files.number DESC, airflow_eos_row DESC"
+            ") AS last_of_key ON CONFLICT ({key}) {action}"
         ).format(**parts, action=action)
 
     # -- staging tables --
@@ -296,10 +249,9 @@ class PostgresSink(Closeable):
     def _drop(self, connection: psycopg.Connection[Any], tables: set[str]) -> None:
         """Drop staging tables; one that a stray task writes to at this moment is left to a later attempt."""
         for table in sorted(tables):
+            drop = sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(SCHEMA, table))
             with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
                 with connection.transaction():
                     connection.execute("SET LOCAL lock_timeout = '1s'")
-                    connection.execute(
-                        sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(SCHEMA, table))
-                    )
+                    connection.execute(drop)
                 self._staging.discard(table)

@@ -42,6 +42,7 @@ _OURS = (
     "sinks/__init__.py",
     "sinks/columns.py",
     "sinks/delta_files.py",
+    "sinks/executor_extra.py",
     "sinks/iceberg_files.py",
     "sinks/postgres_columns.py",
     "sinks/postgres_rows.py",

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.exceptions import TableReplaced
 from airflow_eos.run.states import State
 from tests.integration.test_table_runs import (
     STATES,
@@ -15,6 +14,7 @@ from tests.integration.test_table_runs import (
     die_at,
     # Runs here too, with the pipeline of this module.
     test_a_reprocessing_without_rows_takes_out_what_the_run_wrote,  # noqa: F401
+    test_a_table_made_again_is_refused_until_the_intent_is_taken_back,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
 )
@@ -36,6 +36,10 @@ class DeltaPipeline(Pipeline):
 
     def values(self):
         return self.lake.values("value")
+
+    def make_again(self):
+        self.lake.drop()
+        self.lake.create()
 
 
 @pytest.fixture
@@ -93,15 +97,3 @@ def test_a_retry_adopts_what_the_table_has_after_its_log_was_cleaned_up(pipeline
 
     assert (record.details["table"]["snapshot"], record.details["table"]["rows"]) == (published, 2)
     assert sorted(pipeline.lake.scan()["value"].to_pylist()) == ["a", "b", "foreign"]
-
-
-def test_a_table_made_again_between_two_tries_is_refused(pipeline):
-    """Nobody can tell whether the old one had the rows."""
-    pipeline.publish(["a"])
-    with pytest.raises(Died):
-        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
-    pipeline.lake.drop()
-    pipeline.lake.create()
-    with pytest.raises(TableReplaced):
-        pipeline.run("r1", try_number=2)
-    assert pipeline.values() == []

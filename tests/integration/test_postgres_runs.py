@@ -15,12 +15,15 @@ from airflow_eos_testing.postgres import PostgresServer
 from tests.integration.test_table_runs import (
     # Runs here too, with the pipeline of this module.
     test_a_reprocessing_without_rows_takes_out_what_the_run_wrote,  # noqa: F401
+    test_a_table_made_again_is_refused_until_the_intent_is_taken_back,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
 )
 from tests.support.local_runs import Died, LocalDataPlane, Paused, Pipeline, die_at
 from tests.support.postgres_tables import Database
 from tests.support.tables import LocalFiles, LocalTablePlane
+
+COLUMNS = 'value text NOT NULL, "offset" bigint'
 
 
 class PostgresPipeline(Pipeline):
@@ -45,6 +48,10 @@ class PostgresPipeline(Pipeline):
     def values(self):
         return self.database.values("value")
 
+    def make_again(self):
+        self.database.sql(f"DROP TABLE {self.database.table}")
+        self.database.create(COLUMNS)
+
     def left(self):
         """Return how many staging tables of these runs are left."""
         return len(set(self.database.staging()) - self._before)
@@ -53,7 +60,7 @@ class PostgresPipeline(Pipeline):
 @pytest.fixture
 def pipeline(embedded_kafka, postgres_server):
     database = Database(postgres_server)
-    database.create('value text NOT NULL, "offset" bigint')
+    database.create(COLUMNS)
     return PostgresPipeline(embedded_kafka, database)
 
 

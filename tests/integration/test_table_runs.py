@@ -33,7 +33,6 @@ from airflow_eos.run.kill import Kill
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
-from airflow_eos.sinks.opening import open_table
 from airflow_eos.wire.client_config import ClientConfig
 from tests.support.local_runs import Died, LocalDataPlane, Paused, die_at
 from tests.support.tables import LocalTablePlane, TablePipeline
@@ -334,27 +333,30 @@ def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline):
     assert pipeline.values() == ["a"]
 
 
-def test_a_table_made_again_between_two_tries_is_refused(pipeline):
-    """Nobody can tell whether the old one had the rows."""
-    pipeline.publish(["a"])
-    with pytest.raises(Died):
-        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
-    schema = pipeline.table.schema()
-    pipeline.catalog.drop_table("db.t")
-    pipeline.catalog.create_table("db.t", schema=schema)
-    with pytest.raises(TableReplaced):
-        pipeline.run("r1", try_number=2)
-    assert pipeline.values() == []
-
-
 def dismiss(pipeline, *, routing=None, asked=True, execute=True):
     return dismiss_intent(
         pipeline.spec.deployment,
         keys.intent_key(keys.transactional_id(pipeline.spec)),
-        (lambda text: open_table(pipeline.spec.sink, "")) if asked else None,
+        (lambda _: pipeline.spec.sink) if asked else None,
         routing=routing or pipeline.spec.group_id,
         execute=execute,
     )
+
+
+def test_a_table_made_again_is_refused_until_the_intent_is_taken_back(pipeline):
+    """No run can tell whether the old table had the rows; while it is there, the INTENT stays."""
+    pipeline.publish(["a"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    with pytest.raises(ConfigurationError, match="has the run's rows"):
+        dismiss(pipeline)
+    pipeline.make_again()
+    with pytest.raises(TableReplaced):
+        pipeline.run("r1", try_number=2)
+    assert pipeline.values() == []
+    assert dismiss(pipeline).done
+    pipeline.run("r1", try_number=3)
+    assert pipeline.values() == ["a"]
 
 
 def routing_of_another_partition(pipeline):

@@ -53,6 +53,11 @@ class IcebergLake:
         """Append as a writer that knows nothing of us."""
         self.table.append(pa.table(rows, schema=self._schema))
 
+    def compact(self) -> None:
+        """Put all rows into one new file."""
+        table = self.table
+        table.overwrite(table.scan().to_arrow())
+
     def values(self, column: str, branch: str | None = None) -> list[Any]:
         """Return a column's values, sorted."""
         scan = self.table.scan() if branch is None else self.table.scan().use_ref(branch)
@@ -99,6 +104,10 @@ class DeltaLake:
     def append(self, rows: dict[str, Any]) -> None:
         """Append as a writer that knows nothing of us."""
         deltalake.write_deltalake(str(self.folder), pa.table(rows, schema=self._schema), mode="append")
+
+    def compact(self) -> None:
+        """Put all rows into one new file."""
+        self.table.optimize.compact()
 
     def values(self, column: str) -> list[Any]:
         """Return a column's values, sorted: the log replayed here, the files read by DuckDB."""

@@ -116,6 +116,11 @@ class TablePipeline(Pipeline):
     def table(self) -> Any:
         return self.catalog.load_table(self.name)
 
+    def make_again(self) -> None:
+        """Drop the table, and create one of the same name."""
+        self.catalog.drop_table(self.name)
+        self.catalog.create_table(self.name, schema=SCHEMA)
+
     def values(self) -> list[str]:
         """Return the rows as DuckDB reads them from the files that the table's current snapshot names."""
         return values_of(self.table)

@@ -34,7 +34,7 @@ def test_a_table_that_runs_can_write_has_no_finding(delta):
     before = sorted(path.name for path in delta.folder.rglob("*"))
     checks = checks_of(delta)
     assert {name: check.status for name, check in checks.items()} == dict.fromkeys(
-        ("", "files", "unnamed files"), "ok"
+        ("", "files", "other writers", "history", "unpublished files", "unnamed files"), "ok"
     )
     assert sorted(path.name for path in delta.folder.rglob("*")) == before
 

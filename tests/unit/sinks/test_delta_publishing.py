@@ -191,7 +191,7 @@ def test_a_log_that_cannot_be_read_leaves_the_outcome_open(delta):
     """No success and no failure: a retry asks again."""
     attempt = Attempt(delta)
     (delta.folder / "_delta_log" / f"{1:020}.json").write_text("{")
-    with pytest.raises(OutcomeUnknown, match="the log could not be read"):
+    with pytest.raises(OutcomeUnknown, match="the store did not say what the table holds"):
         attempt.publish()
 
 

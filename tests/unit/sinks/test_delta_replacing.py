@@ -12,67 +12,12 @@ import pytest
 from airflow_eos.exceptions import TableRewritten, UnknownTable
 from tests.support.lakes import DeltaLake
 from tests.unit.sinks.test_publishing import append, names
-from tests.unit.sinks.test_replacing import NEW, OLD, again, published
-
-
-def delete_a_row(lake):
-    """Copy on write: the file is written anew without the row."""
-    lake.table.delete("id = 100")
-
-
-def update_a_row(lake):
-    """As a delete."""
-    lake.table.update(new_values={"name": "other"}, predicate="id = 100")
-
-
-def compact(lake):
-    """All rows are in one new file."""
-    append(lake)
-    lake.table.optimize.compact()
-
-
-def drop_rows(lake):
-    """A delete of whole files."""
-    lake.table.delete(f"name = '{OLD}'")
-
-
-CHANGES = {
-    delete_a_row: {OLD: 1},
-    update_a_row: {OLD: 1, "other": 1},
-    compact: {OLD: 2, "foreign": 1},
-    drop_rows: {},
-}
-
-
-@pytest.mark.parametrize("between", [False, True], ids=["before", "between look and commit"])
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_was_rewritten_is_not_replaced(delta, change, between):
-    """Nothing is changed: the table has the rows that it had."""
-    earlier = published(delta)
-    attempt = again(delta, earlier)
-    if between:
-        attempt.before_commit = lambda: change(delta)
-    else:
-        change(delta)
-        with pytest.raises(TableRewritten):
-            attempt.sink.refuse_rewritten(attempt.sink.load(), [earlier])
-    with pytest.raises(TableRewritten, match="Nothing was replaced"):
-        attempt.publish()
-    assert sorted(names_of_scan(delta).items()) == sorted(CHANGES[change].items())
+from tests.unit.sinks.test_replacing import NEW, OLD, again, drop_rows, published
 
 
 def names_of_scan(lake):
     rows = lake.scan()["name"].to_pylist()
     return {name: rows.count(name) for name in rows}
-
-
-def test_without_the_comparison_deleted_rows_come_back(delta, monkeypatch):
-    """The counter-test: what is left of the earlier rows stays, and all rows are appended."""
-    earlier = published(delta)
-    compact(delta)
-    monkeypatch.setattr("airflow_eos.sinks.delta.files_as_added", lambda *_: [])
-    again(delta, earlier).publish()
-    assert names_of_scan(delta) == {OLD: 2, "foreign": 1, NEW: 2}
 
 
 def test_rows_are_found_when_the_log_was_cleaned_up(delta):

@@ -11,7 +11,7 @@ from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, RunF
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows
 from airflow_eos.run.replacing import file_label
-from airflow_eos.sinks import postgres_sink, postgres_written
+from airflow_eos.sinks import postgres_catalog, postgres_sink
 from airflow_eos.sinks.postgres_catalog import find_target
 from tests.support.postgres_tables import Database
 from tests.unit.sinks.test_postgres_publishing import Attempt
@@ -149,7 +149,7 @@ def test_a_number_that_may_have_been_used_again_is_not_believed(database, monkey
     earlier = published(database)
     attempt = again(database, earlier)
     later = earlier.snapshot + (1 << 32)
-    monkeypatch.setattr(postgres_written, "_NEXT", f"SELECT {later}::bigint")
+    monkeypatch.setattr(postgres_catalog, "_NEXT", f"SELECT {later}::bigint")
     with pytest.raises(TableRewritten, match="used again"):
         attempt.publish()
     assert database.counts() == {OLD: 2}

@@ -14,12 +14,13 @@ from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown,
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.table import PublishedRun, TableCommit
+from airflow_eos.model.table import EarlierRows, PublishedRun, PublishedRuns, TableCommit, TableReceipt
 from airflow_eos.operations.table_checks import table_checks
 from airflow_eos.operations.table_verification import table_finding
-from airflow_eos.sinks import postgres_session
+from airflow_eos.sinks import base_sink
 from airflow_eos.sinks.delta import DeltaSink
 from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos.sinks.redaction import redacted
 from tests.support.run_records import run_record
@@ -86,6 +87,29 @@ def test_an_error_of_a_commit_is_told_without_the_properties(iceberg, monkeypatc
         attempt.publish()
     assert "PUT" in caplog.text
     assert "t0psecret" not in f"{caught.value}{caught.value.__cause__}{caplog.text}"
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_an_error_of_the_look_at_earlier_rows_is_told_without_the_properties(kind, request, monkeypatch):
+    """Before anything is read, and in the commit; the table may be looked at again."""
+    lake = request.getfixturevalue(kind)
+    properties = {**(lake.sink().properties or {}), "token": PASSWORD}
+    sink = open_table(replace(lake.sink(), properties=properties), "eos.p")
+    version = sink.load()
+    earlier = (EarlierRows(TableReceipt(1, 1, 1), "label"),)
+    runs = PublishedRuns({"s": PublishedRun("run/p/1", 1, TableReceipt(0, 0, 0), lasting=True)})
+
+    def refused(*_):
+        raise OSError(f"403 for {PASSWORD}")
+
+    monkeypatch.setattr(f"airflow_eos.sinks.{kind}.files_as_added", refused)
+    for call in (
+        lambda: sink.refuse_rewritten(version, earlier),
+        lambda: sink.commit(version, TableCommit("s", runs, replaces=earlier)),
+    ):
+        with pytest.raises(OutcomeUnknown, match="OSError: 403 for <token>") as caught:
+            call()
+        assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
 def test_an_error_of_a_storage_is_told_without_the_properties(warehouse, monkeypatch):
@@ -172,7 +196,7 @@ def test_no_error_of_a_database_holds_the_password(caplog):
 
 def test_without_the_redaction_the_error_of_a_database_holds_the_password(monkeypatch):
     """The counter-test: psycopg passes on what the pooler says."""
-    monkeypatch.setattr(postgres_session, "redacted", lambda text, _: text)
+    monkeypatch.setattr(base_sink, "redacted", lambda text, _: text)
     with talkative_pooler() as properties, pytest.raises(OutcomeUnknown, match=PASSWORD):
         PostgresSink(postgres_table(properties), "eos.p").load()
 
@@ -213,7 +237,7 @@ def test_no_error_of_staging_and_publishing_holds_the_password(database, caplog,
         attempt.sink._sink = replace(attempt.sink._sink, properties=properties)
         for call in (
             lambda: attempt.sink.writer(attempt.version, "a" * 20),
-            lambda: replace(attempt.writer, properties=properties).write(rows),
+            lambda: replace(attempt.writer, sink=attempt.sink._sink).write(rows),
             lambda: attempt.commit(attempt.version, a_bar(attempt)),
             attempt.publish,
         ):

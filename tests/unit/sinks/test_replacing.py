@@ -22,7 +22,6 @@ from airflow_eos.exceptions import RunFenced, TableRewritten
 from airflow_eos.model.table import EarlierRows
 from airflow_eos.run import publishing
 from airflow_eos.run.replacing import earlier_rows, file_label
-from airflow_eos.sinks import iceberg_rows
 from tests.support.run_records import run_record
 from tests.unit.sinks.test_publishing import Attempt, append, names
 
@@ -116,20 +115,25 @@ def test_a_branch_is_replaced_on_its_own(iceberg):
 # -- refused ----------------------------------------------------------------------------------------------
 
 
-def delete_a_row(iceberg):
+def delete_a_row(lake):
     """Copy on write: the file is written anew without the row."""
-    iceberg.table.delete("id == 100")
+    lake.table.delete("id = 100")
 
 
-def compact(iceberg):
+def update_a_row(delta):
+    """As a delete."""
+    delta.table.update(new_values={"name": "other"}, predicate="id = 100")
+
+
+def compact(lake):
     """All rows are in one new file, as a compaction leaves them."""
-    table = iceberg.table
-    table.overwrite(table.scan().to_arrow())
+    append(lake)
+    lake.compact()
 
 
-def drop_rows(iceberg):
+def drop_rows(lake):
     """A delete of whole files."""
-    iceberg.table.delete(f"name == '{OLD}'")
+    lake.table.delete(f"name = '{OLD}'")
 
 
 class DeleteManifest(ManifestWriterV2):
@@ -185,33 +189,47 @@ def delete_on_read(iceberg):
     transaction.commit_transaction()
 
 
-CHANGES = {delete_a_row: {OLD: 1}, compact: {OLD: 2}, drop_rows: {}, delete_on_read: {OLD: 1}}
+CHANGES = {
+    delete_a_row: ("iceberg delta", {OLD: 1}),
+    update_a_row: ("delta", {OLD: 1, "other": 1}),
+    compact: ("iceberg delta", {OLD: 2, "foreign": 1}),
+    drop_rows: ("iceberg delta", {}),
+    delete_on_read: ("iceberg", {OLD: 1}),
+}
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["before", "between look and commit"])
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_was_rewritten_is_not_replaced(iceberg, change, between):
-    """Nothing is changed: the table has the snapshots that it had."""
-    earlier = published(iceberg)
-    attempt = again(iceberg, earlier)
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        pytest.param(kind, change, id=f"{kind} {change.__name__}")
+        for change, (kinds, _) in CHANGES.items()
+        for kind in kinds.split()
+    ],
+)
+def test_what_was_rewritten_is_not_replaced(request, kind, change, between):
+    """Nothing is changed: the table has the rows that it had."""
+    lake = request.getfixturevalue(kind)
+    earlier = published(lake)
+    attempt = again(lake, earlier)
     if between:
-        attempt.before_commit = lambda: change(iceberg)
+        attempt.before_commit = lambda: change(lake)
     else:
-        change(iceberg)
+        change(lake)
         with pytest.raises(TableRewritten):
             attempt.sink.refuse_rewritten(attempt.sink.load(), [earlier])
     with pytest.raises(TableRewritten, match="Nothing was replaced"):
         attempt.publish()
-    assert names(iceberg) == CHANGES[change]
+    assert names(lake) == CHANGES[change][1]
 
 
-def test_without_the_comparison_deleted_rows_come_back(iceberg, monkeypatch):
-    """The counter-test: what is left of the earlier rows is taken out, and all rows are appended."""
-    earlier = published(iceberg)
-    compact(iceberg)
-    monkeypatch.setattr(iceberg_rows, "files_as_added", lambda *_: [])
-    again(iceberg, earlier).publish()
-    assert names(iceberg) == {OLD: 2, NEW: 2}
+def test_without_the_comparison_rows_that_were_rewritten_are_there_twice(lake, monkeypatch):
+    """The counter-test: the earlier rows stay, and all rows are appended."""
+    earlier = published(lake)
+    compact(lake)
+    monkeypatch.setattr(f"airflow_eos.sinks.{lake.sink().KIND}.files_as_added", lambda *_: [])
+    again(lake, earlier).publish()
+    assert names(lake) == {OLD: 2, "foreign": 1, NEW: 2}
 
 
 # -- zombies ----------------------------------------------------------------------------------------------

@@ -13,11 +13,10 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.table import TableLayout
-from airflow_eos.operations.intent_dismissal import _refuse_present
+from airflow_eos.operations.intent_table import refuse_present
 from airflow_eos.operations.table_checks import table_checks
 from airflow_eos.operations.table_verification import table_finding
 from airflow_eos.sinks.iceberg import IcebergSink
-from airflow_eos.sinks.opening import open_table
 from tests.support.run_records import run_record
 from tests.unit.sinks.test_publishing import Attempt, append
 
@@ -62,7 +61,7 @@ def test_no_look_at_a_table_leaves_a_connection_to_its_catalog(iceberg, warehous
         assert table_finding(record, lambda _: table, lambda: None).outcome == "ok"
     elif look == "dismiss":
         intent = Intent(str(table), TableLayout("of the table before", 0, 0), 1, record, "g", ())
-        _refuse_present(intent, lambda _: open_table(table, ""))
+        refuse_present(intent, "eos.cursor.g", table, "ledger")
     else:
         with IcebergSink(table, "eos.p") as sink:
             sink.load()

@@ -1,0 +1,78 @@
+"""The doctor's check of who else commits to a table, and what that means for runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from airflow_eos.operations.checks import Check
+from airflow_eos.wording import counted, moment_text
+
+RECENT = 100
+"""Commits that are looked at: the last ones of a table."""
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCommit:
+    """A commit that no run made.
+
+    :param operation: in the words of the table's format.
+    :param writer: engine and application, as far as the commit names them.
+    :param removes: whether it removed data files or rows, or may have.
+    :param timestamp: ms since 1970.
+    """
+
+    operation: str
+    writer: str
+    removes: bool
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecentCommits:
+    """The last commits to a table.
+
+    :param number: how many there are, those of runs included.
+    """
+
+    number: int
+    foreign: tuple[ForeignCommit, ...]
+
+
+def other_writers(name: str, recent: RecentCommits) -> Check:
+    """Check whether others have removed or rewritten rows; appends of others cost a run a look."""
+    subject = f"{name} other writers"
+    commits = counted(recent.number, "commit")
+    if not recent.foreign:
+        return Check(subject, "ok", f"none in the last {commits}")
+    groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for commit in recent.foreign:
+        groups[commit.operation, commit.writer].append(commit.timestamp)
+    shown = [
+        f"{len(times)} x {operation} by {writer or 'a writer without a name'} (last {_text(max(times))})"
+        for (operation, writer), times in groups.items()
+    ]
+    more = f"; and {len(shown) - _SHOWN} more kinds" if len(shown) > _SHOWN else ""
+    finding = f"in the last {commits}, beside runs: {'; '.join(shown[:_SHOWN])}{more}"
+    if not any(commit.removes for commit in recent.foreign):
+        return Check(subject, "ok", f"{finding}. Each costs a run at work another look at the table")
+    return Check(
+        subject,
+        "warn",
+        finding,
+        "no run writes a row twice because of these. Rows that were rewritten or deleted cannot be replaced "
+        "by a reprocessing (TableRewritten): compact only what is not reprocessed any more, or use "
+        "reprocess='append'. For the ledger, rows that a rollback or RESTORE removed are published: "
+        "reprocess those runs",
+    )
+
+
+def _text(timestamp: int) -> str:
+    return moment_text(timestamp - timestamp % 1000).replace(".000Z", "Z")
+
+
+def writer_text(engine: str, application: str) -> str:
+    """Return who made a commit, as far as it says."""
+    parts = (engine, f"application {application}" if application else "")
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,71 @@
+"""Asks whether the table of an INTENT still exists; only then an INTENT may not be taken back."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
+from airflow_eos.ledger import keys
+from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.run.publishing import Claim, published_by, token_is_stale
+from airflow_eos.sinks.opening import open_table
+
+if TYPE_CHECKING:
+    from airflow_eos.ledger.records.intent import Intent
+    from airflow_eos.model.sink_table import SinkTable
+    from airflow_eos.table_ports import TableVersion
+
+
+def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledger_topic_id: str) -> None:
+    """Return if the table that a run was about to publish in is gone.
+
+    :param transactional_id: of the INTENT.
+    :param table: that the INTENT names, with the properties of its connection.
+    :param ledger_topic_id: id of the ledger's topic.
+    :raises ConfigurationError: the table exists and can tell whether the run published.
+    :raises UnknownTable: a table of that name exists and cannot be written.
+    :raises OutcomeUnknown: catalog, store or database do not say whether the table exists.
+    """
+    try:
+        if isinstance(table, PostgresTable) and _is_dropped(table, intent):
+            return
+        name = keys.table_property(ledger_topic_id, intent.record.group_id, table.branch_name)
+        with closing(open_table(table, name)) as sink:
+            version = sink.load()
+    except UnknownTable as unknown:
+        if unknown.is_missing:
+            return
+        raise
+    except OutcomeUnknown as unknown:
+        raise OutcomeUnknown(
+            f"{unknown.message}. Where the table is known to be gone, say --table-gone"
+        ) from unknown
+    if version.layout.uuid == intent.layout.uuid:
+        claim = Claim.of(intent, transactional_id, table.branch_name, "")
+        raise ConfigurationError(
+            f"{intent.sink} still is the table that run {intent.key} was about to publish in, and can tell "
+            f"whether it did: {_answer(version, claim)}. Run the pipeline once with it as the sink"
+        )
+
+
+def _is_dropped(table: PostgresTable, intent: Intent) -> bool:
+    """Ask for the row of ``airflow_eos.published``: a look by a sink makes it where it is missing."""
+    from airflow_eos.operations.postgres_checks import place_now
+
+    place = place_now(table, intent.layout.uuid)
+    if place is not None and place != table.schema_and_table:
+        raise ConfigurationError(
+            f"{intent.sink}, in which run {intent.key} was about to publish, is {'.'.join(place)} now: "
+            "rename it back and run the pipeline once with it as the sink"
+        )
+    return place is None
+
+
+def _answer(version: TableVersion, claim: Claim) -> str:
+    receipt = published_by(version, claim)
+    if receipt is not None:
+        return f"it has the run's rows ({receipt.rows}, in snapshot {receipt.snapshot})"
+    if token_is_stale(version, claim):
+        return "it does not have the run's rows, and will not get them any more"
+    return "it does not have the run's rows"

@@ -1,0 +1,111 @@
+"""Looks at tables and commits to them so that errors of libraries become errors of this package."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from airflow_eos.closeable import Closeable
+from airflow_eos.exceptions import EosError, OutcomeUnknown
+from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.model.table import EarlierRows, TableCommit, TableReceipt
+from airflow_eos.sinks.redaction import redacted
+from airflow_eos.table_ports import TableMoved
+
+
+class BaseSink(Closeable):
+    """Base of the implementations of ``airflow_eos.ports.TableSink``.
+
+    A subclass looks at one kind of table and commits to it by ``_load``, ``_find_earlier_rows`` and
+    ``_commit``, which may raise whatever their libraries raise. Texts of those errors, which may hold
+    addresses and keys of a catalog or storage, are shown without the values of :meth:`_hidden`.
+
+    :cvar SYSTEM: what answers for the table, in words.
+    """
+
+    SYSTEM: ClassVar[str]
+
+    _sink: SinkTable
+
+    @property
+    def name(self) -> str:
+        """The table, in words."""
+        return str(self._sink)
+
+    def load(self) -> Any:
+        """Look at the table now.
+
+        :raises OutcomeUnknown: the table cannot be read at the moment.
+        """
+        with self._looking():
+            return self._load()
+
+    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
+        """Look whether rows are there as they were written.
+
+        :raises TableRewritten: they are not.
+        :raises OutcomeUnknown: the table cannot be read at the moment.
+        """
+        with self._looking(version):
+            self._find_earlier_rows(version, replaces)
+
+    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
+        """Make a change in one compare-and-set on the version that was looked at.
+
+        :raises TableMoved: another commit came first.
+        :raises OutcomeUnknown: the answer is missing, or not one that this package knows.
+        """
+        try:
+            return self._commit(version, change)
+        except (EosError, TableMoved):
+            raise
+        except Exception as error:  # noqa: BLE001 - of any catalog, storage or database
+            if isinstance(error, self._conflicts()):
+                raise TableMoved(self._reason(error, version)) from None
+            raise OutcomeUnknown(
+                f"{self.name}: {self.SYSTEM} did not say what became of a commit "
+                f"({self._reason(error, version)}); the table is looked at"
+            ) from None
+
+    @abstractmethod
+    def _load(self) -> Any:
+        """Return the table as it is now."""
+
+    @abstractmethod
+    def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> object:
+        """Find the rows of earlier commits.
+
+        :raises TableRewritten: they are not there as they were written.
+        """
+
+    @abstractmethod
+    def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
+        """Send a change to the table."""
+
+    @abstractmethod
+    def _conflicts(self) -> tuple[type[Exception], ...]:
+        """Return the errors which say that another commit came first."""
+
+    def _hidden(self, version: Any) -> Mapping[str, object]:  # noqa: ARG002
+        """Return the properties whose values no message shows.
+
+        :param version: that was looked at, None before the first look.
+        """
+        return self._sink.properties or {}
+
+    @contextmanager
+    def _looking(self, version: Any = None) -> Iterator[None]:
+        try:
+            yield
+        except EosError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of any catalog, storage or database
+            raise OutcomeUnknown(
+                f"{self.name}: {self.SYSTEM} did not say what the table holds "
+                f"({self._reason(error, version)}); a retry asks again"
+            ) from None
+
+    def _reason(self, error: Exception, version: Any = None) -> str:
+        return redacted(f"{type(error).__name__}: {error}", self._hidden(version))

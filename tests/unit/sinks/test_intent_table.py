@@ -1,0 +1,143 @@
+"""What a table answers when somebody asks to take an INTENT back: each kind of table, of each fate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.operations import intent_table
+from airflow_eos.operations.intent_table import refuse_present
+from airflow_eos.sinks.opening import open_table, table_named
+from tests.support.lakes import DeltaLake, IcebergLake
+from tests.support.postgres_tables import Database
+from tests.support.publishing import PublishingAttempt
+from tests.support.run_records import run_record
+
+ID, LEDGER, RUN = "eos.cursor.g", "ledger-id", "run/p/1"
+
+
+class DroppableDatabase(Database):
+    """A database whose table is dropped and made as those in files are."""
+
+    def drop(self):
+        self.sql(f"DROP TABLE {self.table}")
+
+
+@pytest.fixture(params=["iceberg", "delta", "postgres"])
+def place(request, tmp_path):
+    """A table of each kind, which can be dropped and made again."""
+    if request.param == "postgres":
+        made = DroppableDatabase(request.getfixturevalue("postgres_server"))
+        made.create()
+        yield made
+        return
+    made = {"iceberg": IcebergLake, "delta": DeltaLake}[request.param](tmp_path)
+    yield made
+    made.close()
+
+
+class Attempt(PublishingAttempt):
+    """An attempt that has written its INTENT."""
+
+    def __init__(self, place):
+        record = run_record(run_key=RUN, group_id="g")
+        sink = place.sink()
+        opened = open_table(sink, keys.table_property(LEDGER, record.group_id, sink.branch_name))
+        super().__init__(opened, RUN, keys.table_scope(ID, sink.branch_name), token=10, lasting=True)
+        self.intent = Intent(str(sink), self.version.layout, 10, record, "g", ())
+        self.table = sink
+
+    def ask(self, **changes):
+        refuse_present(self.intent, ID, replace(self.table, **changes), LEDGER)
+
+
+def test_a_table_that_is_there_says_whether_it_has_the_rows(place):
+    """Before the commit, behind it, and where the claim was barred; each time the run can be settled."""
+    attempt = Attempt(place)
+    with pytest.raises(ConfigurationError, match=r"it does not have the run's rows\. Run the pipeline once"):
+        attempt.ask()
+    receipt = attempt.publish()
+    with pytest.raises(
+        ConfigurationError, match=rf"has the run's rows \(0, in snapshot {receipt.snapshot}\)"
+    ):
+        attempt.ask()
+
+
+def test_a_table_says_that_the_run_was_barred(place):
+    """A newer attempt did so, and died before it took the INTENT back."""
+    attempt = Attempt(place)
+    assert attempt.publisher.settle(attempt.claim) is None
+    with pytest.raises(ConfigurationError, match="will not get them any more"):
+        attempt.ask()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and made again"])
+def test_a_table_that_is_gone_keeps_no_intent(place, again):
+    """Whether or not another one has its name; the look makes nothing in the new one."""
+    attempt = Attempt(place)
+    attempt.publish()
+    place.drop()
+    if again:
+        place.create()
+    attempt.ask()
+
+
+def test_the_name_in_an_intent_is_enough_to_ask(place):
+    """The properties of the connection are added to it."""
+    sink = place.sink()
+    assert table_named(str(sink)) == replace(sink, **({"connection": None} if sink.KIND == "delta" else {}))
+    assert table_named("paimon:c/db.t") is None
+
+
+# -- PostgreSQL: the row about published runs is the witness ------------------------------------------------
+
+
+def test_a_row_that_was_deleted_is_no_proof_that_the_table_is_gone(database):
+    """The table has the run's rows, and a look by a sink would make another row with another id."""
+    attempt = Attempt(database)
+    attempt.publish()
+    database.sql(f"DELETE FROM airflow_eos.published WHERE id = '{attempt.intent.layout.uuid}'")
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown, match=r"the row was deleted\. Where .* say --table-gone"):
+            attempt.ask()
+
+
+def test_without_the_row_as_the_witness_an_intent_of_a_table_that_is_there_is_given_up(database, monkeypatch):
+    """The counter-test: the sink's look makes a row, whose id is another one."""
+    attempt = Attempt(database)
+    attempt.publish()
+    database.sql(f"DELETE FROM airflow_eos.published WHERE id = '{attempt.intent.layout.uuid}'")
+    monkeypatch.setattr(intent_table, "_is_dropped", lambda *_: False)
+    attempt.ask()
+
+
+def test_another_database_is_no_proof_that_the_table_is_gone(database):
+    """It has no table of the name, and may not have the schema of this package either."""
+    attempt = Attempt(database)
+    for elsewhere in ("template1", f"none_{database.schema}"):
+        with pytest.raises(OutcomeUnknown, match="say --table-gone"):
+            attempt.ask(properties={**database.properties, "dbname": elsewhere})
+
+
+def test_a_table_that_was_renamed_is_there(database):
+    """Its rows are those of the run, under another name."""
+    attempt = Attempt(database)
+    attempt.publish()
+    database.sql(f"ALTER TABLE {database.table} RENAME TO u; CREATE TABLE {database.table} (id bigint)")
+    with pytest.raises(ConfigurationError, match=rf"is {database.schema}\.u now: rename it back"):
+        attempt.ask()
+
+
+# -- Delta Lake: a folder is the witness --------------------------------------------------------------------
+
+
+def test_a_file_system_that_is_not_mounted_is_no_proof_that_the_table_is_gone(delta, tmp_path):
+    """The folder above the table is not there either."""
+    attempt = Attempt(delta)
+    delta.folder.parent.rename(tmp_path.with_name(f"{tmp_path.name}-elsewhere"))
+    with pytest.raises(UnknownTable, match="or mount its file system"):
+        attempt.ask()
