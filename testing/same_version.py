@@ -19,7 +19,7 @@ class SameVersion(MetadataHookInterface):
             "kafka-python>=3.0.12,<3.1",
             "numpy>=1.26",
             "pyarrow>=18",
-            # Of any line that the package supports: its extras pyspark40, pyspark41, pyspark42 choose one.
+            # Of any line that has an extra of the package: pyspark40, pyspark41 or pyspark42 chooses one.
             "pyspark[connect]>=4.0,<4.3",
             "pytest>=8",
             "typing-extensions>=4.10",

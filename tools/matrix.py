@@ -41,6 +41,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 SHOWN = {"Python": "", "Airflow": "apache-airflow-core", "PySpark": "pyspark", "pandas": "pandas"}
 """Columns with versions, and the distributions that have them."""
 
+WITHOUT_CLIENT = ("4.3",)
+"""Lines of Spark that have no ``pyspark-client``: PySpark is installed alone, whatever a package requires."""
 BOUNDED = ("pydantic", "pydantic-core", "svcs")
 """Packages whose newest release the lowest of others allow, and do not start with."""
 
@@ -67,7 +69,7 @@ class Cell:
 CELLS = (
     *(Cell(f"python-3.{minor}", python=f"python3.{minor}") for minor in range(10, 15)),
     *(Cell(f"airflow-{version}", airflow=version) for version in ("3.1", "3.2")),
-    *(Cell(f"spark-{version}", spark=version) for version in ("4.0", "4.1")),
+    *(Cell(f"spark-{version}", spark=version) for version in ("4.0", "4.1", "4.3")),
     *(Cell(f"kafka-{version}", kafka=version) for version in ("3.6.2", "3.7.2", "3.9.2", "4.0.1", "4.4.0")),
     Cell("newest", pins="none", python="python3.13"),
     Cell("lowest", pins="lowest", python="python3.10", spark="4.0"),
@@ -109,6 +111,14 @@ def constraints(cell: Cell) -> str:
     return "\n".join([*own, *(line for line in pins if line.partition("==")[0] not in names), ""])
 
 
+def overrides(cell: Cell) -> str:
+    """Return what is installed in place of requirements that packages have: lines for uv's ``--override``."""
+    if cell.spark not in WITHOUT_CLIENT:
+        return ""
+    never = "python_version < '3'"
+    return f"pyspark[connect]=={cell.spark}.*\npyspark-client ; {never}\n"
+
+
 def build(cell: Cell, home: Path) -> Path:
     """Make the environment of a cell, or take that of ``make setup``, and return its interpreter.
 
@@ -120,15 +130,21 @@ def build(cell: Cell, home: Path) -> Path:
     if not _starts(cell.python):
         raise NotBuilt(f"{cell.python} was not installed")
     python, stamp = home / "bin" / "python", home / "made-from"
-    pins = constraints(cell)
+    pins, instead = constraints(cell), overrides(cell)
     projects = [(ROOT / name / "pyproject.toml").read_text() for name in (".", "testing")]
-    made_from = "\n".join([str(cell), pins, *projects])
+    made_from = "\n".join([str(cell), pins, instead, *projects])
     if stamp.exists() and stamp.read_text() == made_from:
         return python
     _call([cell.python, "-m", "venv", "--clear", str(home)])
     (home / "pins.txt").write_text(pins)
     install = [_uv(), "pip", "install", "--quiet", "--python", str(python)]
-    wanted = [f".[pyspark{cell.spark.replace('.', '')},iceberg,delta,postgres]", "./testing[platform]"]
+    extras = ["iceberg", "delta", "postgres"]
+    if instead:
+        (home / "overrides.txt").write_text(instead)
+        install += ["--override", str(home / "overrides.txt")]
+    else:
+        extras.append(f"pyspark{cell.spark.replace('.', '')}")
+    wanted = [f".[{','.join(extras)}]", "./testing[platform]"]
     editable = [part for name in wanted for part in ("--editable", name)]
     if cell.pins == "lowest":  # the tools of the tests are today's: they do not run beside Dags
         _call([*install, "--resolution", "lowest-direct", "--constraint", str(home / "pins.txt"), *editable])

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LINES = ("4.0", "4.1", "4.2")
 """Minor versions of Spark that are supported; each has an extra of this package: ``pyspark42`` and so on."""
+LINES_WITHOUT_CLIENT = ("4.3",)
+"""Minor versions that are supported and have no extra: no client was published that an extra could name."""
 PYSPARK, CLIENT = "pyspark", "pyspark-client"
 
 
@@ -46,6 +48,10 @@ class SparkDistributions:
         """The command that installs both in one minor version: Spark's, if that is supported."""
         installed = self.pyspark or self.client or ""
         line = _line(installed)
+        if line in LINES_WITHOUT_CLIENT and self.pyspark is not None:
+            # PySpark alone is whole: it holds the client's modules too.
+            reinstall = f"pip install --force-reinstall --no-deps '{PYSPARK}=={self.pyspark}'"
+            return reinstall if self.client is None else f"pip uninstall --yes {CLIENT} && {reinstall}"
         if line not in LINES:
             return f"pip install 'airflow-eos[{extra_of(LINES[-1])}]'"
         packages = [f"'{CLIENT}=={line}.*'"]

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.spark.distributions import LINES, check_distributions, minor_version
+from airflow_eos.spark.distributions import (
+    LINES,
+    LINES_WITHOUT_CLIENT,
+    check_distributions,
+    minor_version,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +42,7 @@ def check_version(spark: SparkSession) -> None:
         if minor_version(version) < minor_version(LINES[0]):
             raise ConfigurationError(
                 f"{where} runs Spark {version}, which this package does not support; use one of "
-                f"{', '.join(LINES)}"
+                f"{', '.join((*LINES, *LINES_WITHOUT_CLIENT))}"
             )
 
 

@@ -9,7 +9,7 @@ import datetime as dt
 import functools
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pandas as pd
 import pyarrow as pa
@@ -21,8 +21,8 @@ from airflow_eos.exceptions import OffsetsOutOfRange, ProcessFailed, UnknownTopi
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane
-from airflow_eos.spark.placement import plan_slices
 from airflow_eos_testing import read_topic
+from tests.support.source_order import out_of_order, seal_in_tasks
 from tests.support.spark_sessions import run
 
 START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
@@ -80,11 +80,9 @@ def test_rows_choose_topic_and_partition(broker, spark):
 
 
 def test_the_order_of_each_source_partition_is_kept(broker, spark, monkeypatch):
-    """Ten source partitions, each read in several slices, on two cores; one row in three is dropped."""
+    """Ten source partitions, each read by four tasks, on two cores; one row in three is dropped."""
     source, sink = broker.numbered("src", 10, 1000), broker.topic("out", 3)
-    monkeypatch.setattr(
-        "airflow_eos.spark.sealing.plan_slices", lambda ranges, _: plan_slices(ranges, 40, min_span=100)
-    )
+    seal_in_tasks(monkeypatch, 40)
 
     @arrow_process
     def process(batch):
@@ -92,11 +90,7 @@ def test_the_order_of_each_source_partition_is_kept(broker, spark, monkeypatch):
         return batch.select(["key", "value"]).take(kept)
 
     run(broker, spark, broker.spec(source, sink), process)
-    last: dict[tuple[int, int], int] = defaultdict(lambda: -1)
-    for record in sorted(committed(broker, sink), key=lambda r: (r.partition, r.offset)):
-        partition, number = map(int, record.value.split(b":"))
-        assert number > last[record.partition, partition]
-        last[record.partition, partition] = number
+    assert out_of_order(broker, source, sink) == []
     assert len(committed(broker, sink)) == 10 * 666
 
 

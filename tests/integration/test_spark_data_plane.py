@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from unittest import mock
@@ -41,12 +41,13 @@ from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark import SparkDataPlane, preflight, probe
 from airflow_eos.spark.arrow_batches import ROWS
 from airflow_eos.spark.code_shipping import our_modules
-from airflow_eos.spark.placement import plan_slices, route, route_by_hash
+from airflow_eos.spark.placement import route, route_by_hash
 from airflow_eos.spark.single_evaluation import REPEATABLE
 from airflow_eos.spark.source import ReadTask, source_frame
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import read_topic
 from tests.support.patience import wait_until
+from tests.support.source_order import out_of_order, seal_in_tasks
 from tests.support.spark_sessions import KIND, attempt, run
 
 CONNECT = os.environ.get(KIND) == "connect"
@@ -68,13 +69,6 @@ def fn(spark):
 
 def committed(broker, topic):
     return read_topic(broker.bootstrap, topic)
-
-
-def by_partition(records):
-    found = defaultdict(list)
-    for record in records:
-        found[record.partition].append(record)
-    return found
 
 
 # -- what is written --------------------------------------------------------------------------------------
@@ -160,22 +154,12 @@ def test_with_a_sink_topic_rows_may_still_name_another_one(broker, spark, fn):
 
 
 def test_a_row_wise_transform_keeps_the_order_of_each_source_partition(broker, spark, fn, monkeypatch):
-    """Ten source partitions, each read in several slices, on two cores."""
+    """Ten source partitions, each read by four tasks, on two cores."""
     source, sink = broker.numbered("src", 10, 1000), broker.topic("out", 3)
-    plan = broker.plan(source)
-    monkeypatch.setattr(
-        "airflow_eos.spark.sealing.plan_slices", lambda ranges, _: plan_slices(ranges, 40, min_span=100)
-    )
-    run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value").filter("true"), plan)
-    total = 0
-    for records in by_partition(committed(broker, sink)).values():
-        last = {}
-        for record in records:
-            partition, number = map(int, record.value.split(b":"))
-            assert number > last.get(partition, -1), f"{partition}:{number} came after {last[partition]}"
-            last[partition] = number
-            total += 1
-    assert total == 10_000
+    seal_in_tasks(monkeypatch, 40)
+    run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value").filter("true"))
+    assert out_of_order(broker, source, sink) == []
+    assert len(committed(broker, sink)) == 10_000
 
 
 def test_a_transform_with_a_shuffle_is_written_completely(broker, spark, fn):
@@ -717,18 +701,10 @@ def test_a_large_output_is_sorted_by_spark_and_streamed(broker, spark, monkeypat
     """The same result, in the same order, without holding an owner's batches."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 5)
     monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", 0)
-    monkeypatch.setattr(
-        "airflow_eos.spark.sealing.plan_slices", lambda ranges, _: plan_slices(ranges, 16, min_span=100)
-    )
+    seal_in_tasks(monkeypatch, 16)
     run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value"))
-    found = by_partition(committed(broker, sink))
-    assert sum(map(len, found.values())) == 8000
-    for records in found.values():
-        numbers = defaultdict(list)
-        for record in records:
-            partition, number = map(int, record.value.split(b":"))
-            numbers[partition].append(number)
-        assert all(part == sorted(part) for part in numbers.values())
+    assert out_of_order(broker, source, sink) == []
+    assert len(committed(broker, sink)) == 8000
 
 
 def test_a_fenced_identity_writes_nothing_that_can_be_seen(broker, spark, topics):

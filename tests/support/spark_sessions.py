@@ -77,8 +77,11 @@ class Broker:
         return name
 
     def produce(self, topic, records):
-        """Records are dicts of confluent-kafka's arguments."""
-        producer = Producer({**self.config, "linger.ms": 20})
+        """Records are dicts of confluent-kafka's arguments.
+
+        The producer is idempotent: without that, a batch that it sends again may come twice, or late.
+        """
+        producer = Producer({**self.config, "linger.ms": 20, "enable.idempotence": True})
         for record in records:
             producer.produce(topic, **record)
             producer.poll(0)

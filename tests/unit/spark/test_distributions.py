@@ -14,9 +14,11 @@ from airflow_eos.exceptions import EnvironmentMismatch
 from airflow_eos.operations import executors
 from airflow_eos.spark import distributions
 from airflow_eos.spark.distributions import (
+    LINES_WITHOUT_CLIENT,
     SparkDistributions,
     check_distributions,
     installed_distributions,
+    minor_version,
 )
 from airflow_eos.spark.preflight import check_environment
 
@@ -60,7 +62,28 @@ def test_patch_versions_may_differ_and_each_may_be_alone(tmp_path, versions, sho
     assert str(check_distributions([site(tmp_path, **versions)])) == shown
 
 
-@pytest.mark.parametrize("version", ["3.5.9", "4.3.0", "5.0.0"])
+@pytest.mark.parametrize(
+    ("client", "command"),
+    [
+        ("4.2.0", "pip uninstall --yes pyspark-client && "),
+        ("4.4.0", "pip uninstall --yes pyspark-client && "),
+        (None, ""),
+    ],
+)
+def test_a_line_without_a_client_is_repaired_without_one(client, command):
+    """No client of Spark 4.3 could be installed; what pip removes with another one is in PySpark itself."""
+    command += "pip install --force-reinstall --no-deps 'pyspark==4.3.0'"
+    assert SparkDistributions("4.3.0", client).repair == command
+
+
+def test_a_spark_without_its_client_fits_together_alone_only(tmp_path):
+    """``pip install airflow-eos`` over PySpark 4.3 brings the newest client, of 4.2."""
+    assert check_distributions([site(tmp_path / "alone", pyspark="4.3.0")]).client is None
+    with pytest.raises(EnvironmentMismatch, match="Run: pip uninstall --yes pyspark-client && "):
+        check_distributions([site(tmp_path / "both", pyspark="4.3.0", pyspark_client="4.2.0")])
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "4.9.0", "5.0.0"])
 def test_a_spark_that_is_not_supported_is_replaced_by_the_newest_line(version):
     """Repairing it would only lead to the next refusal."""
     assert SparkDistributions(version, "4.2.0").repair == "pip install 'airflow-eos[pyspark42]'"
@@ -142,4 +165,6 @@ def test_the_preflight_compares_them_for_a_session_that_somebody_else_started(mo
 def test_this_environment_fits_together():
     """What the tests themselves run on, found where it is imported from."""
     installed = check_distributions()
-    assert None not in (installed.pyspark, installed.client)
+    assert installed.pyspark is not None
+    alone = map(minor_version, LINES_WITHOUT_CLIENT)
+    assert (installed.client is None) == (minor_version(installed.pyspark) in alone)

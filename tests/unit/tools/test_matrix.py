@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from packaging.requirements import Requirement
 
+from airflow_eos.spark.distributions import LINES_WITHOUT_CLIENT
 from tools import matrix
 from tools.matrix import CELLS, GROUPS, NOT_RUN, PAGE, Cell, Result
 
@@ -85,3 +87,15 @@ def test_another_spark_is_bounded_by_its_extra() -> None:
     pins = matrix.constraints(Cell("x", spark="4.0"))
     assert "pyspark" not in pins
     assert "\npyspark==4.2." in matrix.constraints(Cell("x"))
+
+
+def test_a_spark_without_a_client_is_installed_alone() -> None:
+    """Two requirements, of the Spark provider and of this package, would bring the client of another line."""
+    assert matrix.WITHOUT_CLIENT == LINES_WITHOUT_CLIENT
+    assert matrix.overrides(Cell("x")) == ""
+    spark, client = map(Requirement, matrix.overrides(Cell("x", spark="4.3")).splitlines())
+    assert (spark.name, str(spark.specifier)) == ("pyspark", "==4.3.*")
+    assert client.name == "pyspark-client"
+    assert client.marker is not None
+    assert not client.marker.evaluate()
+    assert "pyspark" not in matrix.constraints(Cell("x", spark="4.3"))
