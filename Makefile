@@ -16,6 +16,9 @@ MINUTES ?=
 KAFKA ?=
 CELLS ?=
 
+CHECKS := lint types layers
+AT_ONCE = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
+
 ORIGINAL_PATH := $(PATH)
 # `airflow` is started by name, and Spark's workers must run the driver's Python.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -30,6 +33,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test quick coverage unit check docs bench chaos matrix images dist clean
+.PHONY: $(CHECKS) class-data
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +45,7 @@ demo: setup ## Kill a run half way under a real scheduler and count what readers
 	@$(BIN)/python -m demo --sink $(SINK) $(if $(INPUT),--input '$(INPUT)') $(if $(KEEP),--hold)
 
 test: setup ## Run the checks and all tests
-	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
-	$(BIN)/python -m airflow_eos_testing.spark_jvm && \
+	@start=$$(date +%s); $(AT_ONCE) $(CHECKS) class-data && \
 	EOS_CHECK_SECONDS=$$(( $$(date +%s) - start )) \
 	$(BIN)/python -m pytest -n $(JOBS) --durations 25
 
@@ -60,10 +63,20 @@ unit: setup ## Run the unit tests and the searches of the protocol's model: no J
 	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -m 'not chaos and not jvm' --durations 10
 
 check: setup ## Lint, format, types, layers
+	@$(AT_ONCE) $(CHECKS)
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types:
 	$(BIN)/mypy
+
+layers:
 	$(BIN)/lint-imports --no-cache
+
+class-data:
+	$(BIN)/python -m airflow_eos_testing.spark_jvm
 
 docs: setup ## Build the documentation site into build/docs; warnings are errors, nothing is fetched
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d .cache/doctrees docs build/docs

@@ -87,6 +87,8 @@ def server_properties(
         "group.initial.rebalance.delay.ms": "0",
         # The cleaner's default buffer of 128 MB is a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
+        # A cleaner with nothing to do looks again after 15 s by default: each test of compaction would wait.
+        "log.cleaner.backoff.ms": "100",
     }
     for override in overrides:
         settings.update(override)

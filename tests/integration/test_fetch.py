@@ -25,7 +25,7 @@ from airflow_eos.wire.txn_requests import end_txn
 from airflow_eos_testing import EmbeddedKafka
 from tests.support import wire_requests as support
 from tests.support.patience import wait_until
-from tests.support.topic_settings import COMPACTED_SOON, QUICK_CLEANER
+from tests.support.topic_settings import COMPACTED_SOON
 from tests.support.wire_requests import end_of, partition, read, texts, transaction, values_of
 
 
@@ -319,36 +319,32 @@ def test_a_deleted_topic_ends_the_read(embedded_kafka, connections, kafka_topic)
         list(reader)
 
 
-def test_a_compacted_log_with_holes_is_read_exactly():
+def test_a_compacted_log_with_holes_is_read_exactly(embedded_kafka, connections, kafka_topic):
     """Whole batches and single records are gone: what is left is read; a range of holes ends."""
-    with (
-        EmbeddedKafka(broker_config=QUICK_CLEANER) as kafka,
-        BrokerConnections(kafka.client_config()) as connections,
-    ):
-        where = partition(kafka.create_topic("compacted", config=COMPACTED_SOON))
-        # One batch per flush: a second one could overtake a refused one.
-        producer = Producer({**kafka.client_config(), "linger.ms": 60_000})
-        for n in range(100):
-            producer.produce(where.topic, key=b"same" if n % 10 else b"key%d" % n, value=b"v%d" % n)
-            if n % 20 == 19:
-                producer.flush(10)
-        expected = [(n, f"v{n}") for n in range(0, 100, 10)] + [(99, "v99")]
-
-        def compacted():
-            # A segment rolls by its age when the next record comes; the active one is never cleaned.
-            producer.produce(where.topic, key=b"last", value=b"roll")
+    where = partition(kafka_topic("compacted", config=COMPACTED_SOON))
+    # One batch per flush: a second one could overtake a refused one.
+    producer = Producer({**embedded_kafka.client_config(), "linger.ms": 60_000})
+    for n in range(100):
+        producer.produce(where.topic, key=b"same" if n % 10 else b"key%d" % n, value=b"v%d" % n)
+        if n % 20 == 19:
             producer.flush(10)
-            return read(connections, where, 0, 100) == expected
+    expected = [(n, f"v{n}") for n in range(0, 100, 10)] + [(99, "v99")]
 
-        wait_until(compacted)
-        assert read(connections, where, 51, 60) == []
-        assert read(connections, where, 41, 99) == [
-            (50, "v50"),
-            (60, "v60"),
-            (70, "v70"),
-            (80, "v80"),
-            (90, "v90"),
-        ]
+    def compacted():
+        # A segment rolls by its age when the next record comes; the active one is never cleaned.
+        producer.produce(where.topic, key=b"last", value=b"roll")
+        producer.flush(10)
+        return read(connections, where, 0, 100) == expected
+
+    wait_until(compacted)
+    assert read(connections, where, 51, 60) == []
+    assert read(connections, where, 41, 99) == [
+        (50, "v50"),
+        (60, "v60"),
+        (70, "v70"),
+        (80, "v80"),
+        (90, "v90"),
+    ]
 
 
 def test_reading_follows_the_leader(embedded_kafka_cluster, kafka_topic):

@@ -95,7 +95,7 @@ def compact(pipeline):
         keys_there = [(one.partition, one.key) for one in found if not one.key.startswith(b"filler")]
         return len(keys_there) == len(set(keys_there))
 
-    eventually(is_compacted, bool, seconds=90, pause=1.0)
+    eventually(is_compacted, bool, seconds=90, pause=0.2)
 
 
 def record_of(pipeline, run_id):

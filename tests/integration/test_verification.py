@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,7 @@ from airflow_eos.operations.verification import verified_counts, verify_output
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.local_runs import LocalDataPlane, Pipeline
 from tests.support.patience import wait_until
-from tests.support.topic_settings import COMPACTED_SOON, QUICK_CLEANER, change_topic_and_wait
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(broker_config=QUICK_CLEANER) as running:
-        yield running
+from tests.support.topic_settings import COMPACTED_SOON, change_topic_and_wait
 
 
 class OneByOne(LocalDataPlane):
@@ -49,22 +42,22 @@ def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any
 
 @pytest.mark.parametrize("data", [LocalDataPlane, OneByOne])
 def test_what_compaction_has_taken_is_no_mismatch_unless_nothing_compacts(
-    kafka: EmbeddedKafka, data: Any, monkeypatch: pytest.MonkeyPatch
+    embedded_kafka: EmbeddedKafka, data: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One record of a batch, and a whole batch: of a compacted topic that is what its readers asked for."""
-    pipeline, record = compacted(kafka, data, "v5")
-    (found,) = verify_output(kafka.client_config(), record)
+    pipeline, record = compacted(embedded_kafka, data, "v5")
+    (found,) = verify_output(embedded_kafka.client_config(), record)
     assert (found.outcome, found.recorded, found.found) == ("compacted", 10, 9)
     assert "1 record is gone: the topic is compacted" in found.detail
     assert verified_counts([found.to_dict()]) == {"records": 9, "expired": 1}
 
     # The same log, and nobody who may have taken the record.
-    change_topic_and_wait(kafka.admin(), pipeline.sink, {"cleanup.policy": "delete"})
-    (found,) = verify_output(kafka.client_config(), record)
+    change_topic_and_wait(embedded_kafka.admin(), pipeline.sink, {"cleanup.policy": "delete"})
+    (found,) = verify_output(embedded_kafka.client_config(), record)
     assert (found.outcome, found.recorded, found.found) == ("mismatch", 10, 9)
     assert "1 record is missing" in found.detail
-    left = Counter(one.value for one in read_topic(kafka.bootstrap_servers, pipeline.sink))
+    left = Counter(one.value for one in read_topic(embedded_kafka.bootstrap_servers, pipeline.sink))
     assert [left[b"v%d" % n] for n in range(10)] == [n != 5 for n in range(10)]
     monkeypatch.setattr(KafkaCluster, "topic_settings", lambda *_: None)
-    (found,) = verify_output(kafka.client_config(), record)
+    (found,) = verify_output(embedded_kafka.client_config(), record)
     assert found.detail.endswith("whether the topic is compacted may not be read")

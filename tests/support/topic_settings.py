@@ -1,4 +1,4 @@
-"""Settings of topics, changed by hand as an operator does, and those with which a cleaner is quick."""
+"""Settings of topics, changed by hand as an operator does, and those with which compaction comes soon."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.support.patience import wait_until
 
-QUICK_CLEANER = {"log.cleaner.backoff.ms": "100"}
-"""Of a broker."""
 COMPACTED_SOON = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.001",

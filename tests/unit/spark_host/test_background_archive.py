@@ -98,40 +98,50 @@ def test_the_process_sees_no_secret_of_airflow(folder: Path, monkeypatch: pytest
     assert "a-secret" not in printed
 
 
-_TASK = """
+_TASKS = """
+import os, sys
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
-session = TaskSession(spark_settings(None, "a task", {"spark.master": "local[1]"}))
-spark = session.start(1)
-assert spark.range(3).count() == 3
-print(spark.conf.get("spark.driver.extraJavaOptions"))
-session.stop()
+
+for written in sys.argv[1:]:
+    os.environ["AIRFLOW__EOS__WRITE_CLASS_DATA"] = written
+    session = TaskSession(spark_settings(None, "a task", {"spark.master": "local[1]"}))
+    spark = session.start(1)
+    assert spark.range(3).count() == 3
+    options = spark.conf.get("spark.driver.extraJavaOptions")
+    session.stop()
+    print(os.path.exists(os.environ["AIRFLOW__EOS__CLASS_DATA_FOLDER"]), options)
 """
 
 
-def options_of_a_task(folder: Path, written: str) -> str:
-    """Run a process that starts and stops Spark as a task does; return the options of its JVM."""
+def run_tasks(folder: Path, *written: str) -> list[str]:
+    """Start and stop Spark as tasks do, in one process.
+
+    :param written: the option whether class data are written, for each task.
+    :return: for each, whether the folder was there at its end, and the options of its JVM.
+    """
     environment = {name: value for name, value in os.environ.items() if name != jvm.OPTIONS_VARIABLE}
     environment |= {
         "AIRFLOW__EOS__CLASS_DATA_FOLDER": str(folder),
-        "AIRFLOW__EOS__WRITE_CLASS_DATA": written,
         "JAVA_HOME": str(find_java().parent.parent),
     }
     done = subprocess.run(
-        [sys.executable, "-c", _TASK],
+        [sys.executable, "-c", _TASKS, *written],
         env=environment,
         check=True,
         timeout=_LIMIT,
         capture_output=True,
         text=True,
     )
-    return done.stdout
+    return [line for line in done.stdout.splitlines() if line.startswith(("True ", "False "))]
 
 
 @pytest.mark.jvm
 def test_the_first_task_has_them_written_and_the_next_one_starts_with_them(folder: Path) -> None:
     """The process outlives the task; an option says that no task starts one."""
-    assert "SharedArchiveFile" not in options_of_a_task(folder, "False")
-    assert not folder.exists()
-    assert "SharedArchiveFile" not in options_of_a_task(folder, "True")
+    refused, first = run_tasks(folder, "False", "True")
+    assert refused.startswith("False ")
+    assert first.startswith("True ")
+    assert "SharedArchiveFile" not in refused + first
     wait_until(lambda: class_data.is_trusted(jvm.archive_of(folder, find_java())), _LIMIT)
-    assert "SharedArchiveFile" in options_of_a_task(folder, "True")
+    (following,) = run_tasks(folder, "True")
+    assert "SharedArchiveFile" in following
