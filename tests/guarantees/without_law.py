@@ -240,7 +240,7 @@ REMOVALS: dict[str, Removal] = {
     "written-by-its-producer": Removal(
         "3",
         "a record outside its producer's transactions does not count",
-        "airflow_eos.broker.ledger_log.scan:is_evidence",
+        "airflow_eos.broker.ledger_log.evidence:is_evidence",
         lambda header, value: True,
         (
             f"{_FORGED}test_a_forged_record_is_no_commit",

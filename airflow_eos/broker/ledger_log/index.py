@@ -12,15 +12,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery
 from airflow_eos.broker.ledger_log.records import Record
-from airflow_eos.broker.ledger_log.scan import (
-    Evidence,
-    Findings,
-    ScanResult,
-    Wanted,
-    decided_records,
-    records_at,
-)
+from airflow_eos.broker.ledger_log.scan import Findings, ScanResult, decided_records, records_at
 from airflow_eos.exceptions import LedgerUnreadable, OffsetsOutOfRange
 from airflow_eos.ledger.records.index import (
     LEAF_CHARACTERS,
@@ -65,7 +59,7 @@ class PartitionIndex:
         self.tail_bytes = 0
 
     def committed(
-        self, connections: BrokerConnections, start: int, end: int, wanted: Wanted, evidence: Evidence
+        self, connections: BrokerConnections, start: int, end: int, query: KeyQuery, evidence: Evidence
     ) -> ScanResult:
         """Return the latest committed values in ``[start, end)``.
 
@@ -73,11 +67,11 @@ class PartitionIndex:
         """
         for _ in range(_LOOKS):
             findings = Findings(evidence)
-            root = self._scan_tail(connections, start, end, wanted, findings)
+            root = self._scan_tail(connections, start, end, query, findings)
             if root is None:
                 break
             try:
-                self._add_indexed(connections, root, start, wanted, findings, evidence)
+                self._add_indexed(connections, root, start, query, findings, evidence)
                 break
             except (IndexUnusable, LedgerUnreadable, OffsetsOutOfRange) as reason:
                 log.info("Cannot use the index of %s: %s", self._tp, reason)
@@ -86,7 +80,7 @@ class PartitionIndex:
                 self._root = -1, None  # a newer root may have replaced it, and compaction removed the old one
         else:
             findings = Findings(evidence)
-            findings.scan(connections, self._tp, start, end, wanted)
+            findings.scan(connections, self._tp, start, end, query)
         result = findings.result(self._tp.partition)
         return ScanResult(
             {key: value for key, value in result.committed.items() if key != self._keys.root},
@@ -98,7 +92,7 @@ class PartitionIndex:
     ) -> tuple[int, IndexRoot] | None:
         """Return the newest root below ``end`` and its offset."""
         self._root = -1, None
-        root = self._scan_tail(connections, start, end, Wanted(frozenset()), Findings(evidence))
+        root = self._scan_tail(connections, start, end, KeyQuery(frozenset()), Findings(evidence))
         return None if root is None else (self._root[0], root)
 
     def leaf(self, connections: BrokerConnections, at: LeafAt, evidence: Evidence) -> Mapping[str, Place]:
@@ -118,14 +112,14 @@ class PartitionIndex:
         return known
 
     def _scan_tail(
-        self, connections: BrokerConnections, start: int, end: int, wanted: Wanted, findings: Findings
+        self, connections: BrokerConnections, start: int, end: int, query: KeyQuery, findings: Findings
     ) -> IndexRoot | None:
         """Read the offsets that the index does not cover; return its root, None if the whole log was read."""
         root, read = self._root[1], 0
         # A cached root stays valid: everything that it does not cover is behind it, even if there is a newer
         # one.
         size = _FIRST_WINDOW if root is None else end
-        sought = Wanted(wanted.keys | {self._keys.root}, wanted.prefixes) if root is None else wanted
+        sought = KeyQuery(query.keys | {self._keys.root}, query.prefixes) if root is None else query
         while end > start and (root is None or end > root.through):
             begin = max(start, end - size, 0 if root is None else root.through)
             read += findings.scan(connections, self._tp, begin, end, sought, max_bytes=_PAGE_BYTES)
@@ -152,7 +146,7 @@ class PartitionIndex:
         connections: BrokerConnections,
         root: IndexRoot,
         start: int,
-        wanted: Wanted,
+        query: KeyQuery,
         findings: Findings,
         evidence: Evidence,
     ) -> None:
@@ -161,8 +155,8 @@ class PartitionIndex:
         :raises IndexUnusable: the log does not have an indexed record, or the look-up needs too many records.
         """
         places = root.places(
-            [key for key in wanted.keys if key not in findings.latest],
-            wanted.prefixes,
+            [key for key in query.keys if key not in findings.latest],
+            query.prefixes,
             lambda at: self.leaf(connections, at, evidence),
             findings.latest,
         )

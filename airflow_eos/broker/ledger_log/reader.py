@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from airflow_eos.broker.ledger_log.scan import Evidence, Rejected, Wanted
+from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import LedgerReplaced
@@ -56,7 +56,7 @@ class LedgerReader:
     ) -> None:
         self._ledger = ledger
         self._link = link
-        self._wanted = Wanted(frozenset({signed_key} - {""}), tuple(prefixes))
+        self._query = KeyQuery(frozenset({signed_key} - {""}), tuple(prefixes))
         self._signed_key = signed_key
         self._signed_from: SignedFrom | None = None
         self._topic_id = ""
@@ -141,7 +141,7 @@ class LedgerReader:
             )
             for answer in answers:
                 for batch in data_batches(answer.batches, answer.aborted):
-                    records, others = evidence.judge(batch, end, self._wanted)
+                    records, others = evidence.judge(batch, end, self._query)
                     rejected += others
                     for record in records:
                         if record.offset < position:

@@ -5,10 +5,6 @@ take minutes for 100,000 runs; searching whole Fetch answers for the bytes of a 
 second. In a record the key follows its length (https://kafka.apache.org/documentation/#record), which makes
 the search nearly exact; hits are decoded and compared. Compressed batches, which this package never writes,
 are always decoded.
-
-Any principal with Write on the topic can write any record. A record is not evidence if it is outside a
-transaction, or in the transaction of another producer than it names: this package never writes such records.
-If the ledger has a key, a record without a valid signature is not evidence either.
 """
 
 from __future__ import annotations
@@ -19,66 +15,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
+from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected, may_hold, needles
 from airflow_eos.broker.ledger_log.records import Record, markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.ledger.records.index import Around
-from airflow_eos.ledger.records.run import named_writer
-from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry, LedgerText
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.signature import LedgerKey
-from airflow_eos.recordbatch.header import BatchHeader, RawBatch
+from airflow_eos.recordbatch.header import RawBatch
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_answers
 
 log = logging.getLogger(__name__)
 
-_MORE = 0x80  # continuation bit of a varint
 _FEW_BYTES = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The keys of a look-up.
-
-    :param keys: exact keys.
-    :param prefixes: every key that begins with one of these is included too.
-    """
-
-    keys: frozenset[str]
-    prefixes: tuple[str | Around, ...] = ()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.keys or key.startswith(self.starts)
-
-    @property
-    def starts(self) -> tuple[str, ...]:
-        """The prefixes alone."""
-        return tuple(prefix.prefix if isinstance(prefix, Around) else prefix for prefix in self.prefixes)
-
-    @property
-    def few(self) -> bool:
-        """Whether only few keys can match: no prefix covers a whole kind of records."""
-        return not any(isinstance(prefix, str) and prefix.endswith(":") for prefix in self.prefixes)
-
-    @property
-    def needles(self) -> list[bytes]:
-        """Byte strings of which a batch with a wanted key contains at least one."""
-        exact = [key_bytes for key in self.keys for key_bytes in needles(key)]
-        return exact + [prefix.encode() for prefix in self.starts]
-
-
-class Rejected(NamedTuple):
-    """A wanted record that is not evidence.
-
-    :param is_unsigned: it only lacks a signature.
-    """
-
-    key: str
-    offset: int
-    is_unsigned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,65 +40,6 @@ class ScanResult:
 
     committed: Mapping[str, LedgerText]
     rejected: tuple[Rejected, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Decides which records of a partition are evidence.
-
-    :param key: the ledger's key; without a secret no record needs a signature.
-    :param topic_id: id of the ledger topic; only signatures need it.
-    :param bounds: records of the partition that need no signature.
-    """
-
-    key: LedgerKey = LedgerKey()  # noqa: RUF009 - frozen
-    topic_id: str = ""
-    bounds: SignatureBounds = SignatureBounds()  # noqa: RUF009 - frozen
-
-    def judge(self, batch: RawBatch, end: int, wanted: Wanted) -> tuple[list[Record], list[Rejected]]:
-        """Return the wanted records of a batch that are evidence, and the other wanted ones."""
-        header = batch.header
-        try:
-            records = records_of(batch, end, signatures=True)
-        except CorruptBatch as error:
-            if header.is_transactional:
-                raise
-            log.warning("ignored, for it was written in no transaction: %s", error)
-            # Compaction may still read such a batch. The keys of a compressed one are unknown.
-            held = [key for key in wanted.keys if not header.codec and _may_hold(batch, needles(key))]
-            return [], [Rejected(key, header.last_offset, is_unsigned=False) for key in held]
-        evident: list[Record] = []
-        rejected: list[Rejected] = []
-        for record in records:
-            if record.key not in wanted:
-                continue
-            is_signed, in_transaction = self._is_signed(batch, record), is_evidence(header, record.value)
-            if is_signed and in_transaction:
-                evident.append(record)
-            else:
-                rejected.append(Rejected(record.key, record.offset, in_transaction and not is_signed))
-        return evident, rejected
-
-    def holds(self, batch: RawBatch, record: Record) -> bool:
-        """Return whether a record is evidence."""
-        return self._is_signed(batch, record) and is_evidence(batch.header, record.value)
-
-    def _is_signed(self, batch: RawBatch, record: Record) -> bool:
-        """Return whether the record is signed, or need not be."""
-        if not self.key or record.offset < self.bounds.unsigned_below:
-            return True
-        header = batch.header
-        producer = header.producer_id, header.producer_epoch
-        return self.key.made(
-            record.signature,
-            batch.topic,
-            self.topic_id,
-            batch.partition,
-            producer,
-            record.key,
-            record.value,
-            version_1=record.offset < self.bounds.version_1_below,
-        )
 
 
 class Findings:
@@ -169,7 +59,7 @@ class Findings:
         tp: TopicPartition,
         start: int,
         end: int,
-        wanted: Wanted,
+        query: KeyQuery,
         *,
         max_bytes: int = MAX_BYTES,
     ) -> int:
@@ -180,8 +70,8 @@ class Findings:
         size = 0
         for answer in fetch_answers(connections, tp.topic, tp.partition, start, end, max_bytes=max_bytes):
             page = _Page(answer, end, self._evidence)
-            records = [record for key in wanted.keys if (record := page.latest(key)) is not None]
-            for prefix in wanted.starts:
+            records = [record for key in query.keys if (record := page.latest(key)) is not None]
+            for prefix in query.starts:
                 records.extend(page.beginning_with(prefix).values())
             self.take(records)
             self._rejected += page.rejected
@@ -261,7 +151,7 @@ def committed_values(
     tp: TopicPartition,
     start: int,
     end: int,
-    wanted: Wanted,
+    query: KeyQuery,
     evidence: Evidence,
 ) -> ScanResult:
     """Return the latest read_committed value of each key in ``[start, end)``.
@@ -269,7 +159,7 @@ def committed_values(
     :param end: at or below the last stable offset, so that the broker knows the aborted transactions.
     """
     findings = Findings(evidence)
-    findings.scan(connections, tp, start, end, wanted)
+    findings.scan(connections, tp, start, end, query)
     return findings.result(tp.partition)
 
 
@@ -292,11 +182,11 @@ def raw_entries(
     tp: TopicPartition,
     start: int,
     end: int,
-    wanted: Wanted,
+    query: KeyQuery,
     evidence: Evidence,
 ) -> RawTail:
     """Return all control markers and the records of the keys in ``[start, end)``, committed or not."""
-    sought = wanted.needles
+    sought = query.needles
     entries: list[LedgerEntry] = []
     rejected: list[Rejected] = []
     size = 0
@@ -306,8 +196,8 @@ def raw_entries(
             size += batch.header.size
             if batch.header.is_control:
                 entries.extend(markers_of(batch))
-            elif _may_hold(batch, sought):
-                records, others = evidence.judge(batch, end, wanted)
+            elif may_hold(batch, sought):
+                records, others = evidence.judge(batch, end, query)
                 rejected += others
                 entries.extend(
                     LedgerEntry(
@@ -322,25 +212,6 @@ def raw_entries(
                     for record in records
                 )
     return RawTail(tuple(entry for entry in entries if start <= entry.offset < end), tuple(rejected), size)
-
-
-def needle(key: str) -> bytes:
-    """Return the bytes of a key in an uncompressed record: its length as a zigzag varint, then the key."""
-    encoded = key.encode()
-    left = len(encoded) << 1
-    prefix = bytearray()
-    while left >= _MORE:
-        prefix.append(left % _MORE | _MORE)
-        left //= _MORE
-    return bytes((*prefix, left)) + encoded
-
-
-def needles(key: str) -> tuple[bytes, bytes]:
-    """Return two byte strings, of which a record with this key contains at least one.
-
-    Other writers may encode the length with more bytes than necessary; the last of them is then 0.
-    """
-    return needle(key), b"\0" + key.encode()
 
 
 class _Page:
@@ -359,22 +230,22 @@ class _Page:
 
     def latest(self, key: str) -> Record | None:
         """Return the last committed record of the key."""
-        wanted = Wanted(frozenset({key}))
+        query = KeyQuery(frozenset({key}))
         for batch in self._candidates(needles(key)):
             if self._is_aborted(batch):
                 continue
-            records = self._evident(batch, self._end, wanted)
+            records = self._evident(batch, self._end, query)
             if records:
                 return records[-1]
         return None
 
     def beginning_with(self, prefix: str) -> dict[str, Record]:
         """Return the last committed record of every key that begins with the prefix."""
-        wanted = Wanted(frozenset(), (prefix,))
+        query = KeyQuery(frozenset(), (prefix,))
         latest: dict[str, Record] = {}
         for batch in reversed(list(self._candidates((prefix.encode(),)))):
             if not self._is_aborted(batch):
-                records = self._evident(batch, self._end, wanted)
+                records = self._evident(batch, self._end, query)
                 latest.update((record.key, record) for record in records)
         return latest
 
@@ -384,7 +255,7 @@ class _Page:
             if batch.header.base_offset <= offset <= batch.header.last_offset:
                 if batch.header.is_control or self._is_aborted(batch):
                     return None
-                records = self._evident(batch, offset + 1, Wanted(frozenset({key})))
+                records = self._evident(batch, offset + 1, KeyQuery(frozenset({key})))
                 return next((record for record in records if record.offset == offset), None)
         return None
 
@@ -396,8 +267,8 @@ class _Page:
             return records_of(batch, self._end, signatures=bool(self._evidence.key))
         return None
 
-    def _evident(self, batch: RawBatch, end: int, wanted: Wanted) -> list[Record]:
-        records, rejected = self._evidence.judge(batch, end, wanted)
+    def _evident(self, batch: RawBatch, end: int, query: KeyQuery) -> list[Record]:
+        records, rejected = self._evidence.judge(batch, end, query)
         self.rejected += rejected
         return records
 
@@ -407,7 +278,7 @@ class _Page:
             yield from (
                 batch
                 for batch in reversed(self._batches)
-                if not batch.header.is_control and _may_hold(batch, sought)
+                if not batch.header.is_control and may_hold(batch, sought)
             )
             return
         # The bytes behind the last whole batch belong to the next answer.
@@ -448,16 +319,3 @@ class _Page:
         ends = self._markers.get(producer, [])
         following = bisect_right(ends, first)
         return following == len(ends) or ends[following] > header.base_offset
-
-
-def is_evidence(header: BatchHeader, value: str | None) -> bool:
-    """Return whether a record is part of a transaction, and of the producer that its value names, if any."""
-    writer = None if value is None else named_writer(value)
-    return header.is_transactional and writer in (None, (header.producer_id, header.producer_epoch))
-
-
-def _may_hold(batch: RawBatch, sought: Sequence[bytes]) -> bool:
-    if batch.header.codec:
-        return True
-    data = bytes(batch.data)
-    return any(key_bytes in data for key_bytes in sought)

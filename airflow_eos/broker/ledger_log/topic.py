@@ -11,17 +11,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
+from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected
 from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
-from airflow_eos.broker.ledger_log.scan import (
-    Evidence,
-    Findings,
-    RawTail,
-    Rejected,
-    ScanResult,
-    Wanted,
-    committed_values,
-    raw_entries,
-)
+from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, committed_values, raw_entries
 from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
@@ -40,7 +32,7 @@ from airflow_eos.wire.retry import Backoff
 log = logging.getLogger(__name__)
 
 CREATE_TIMEOUT = 60.0
-_NOTHING = Wanted(frozenset())
+_NOTHING = KeyQuery(frozenset())
 _OFFSETS_PER_RUN = 3
 """The run record, the cursor and a marker."""
 _REPLICAS_WITH_ONE_TO_SPARE = 3
@@ -151,11 +143,11 @@ class KafkaLedger(LinkUser):
         :raises CorruptBatch: a batch cannot be decoded.
         :raises FetchStalled: the leader did not answer in time.
         """
-        wanted = Wanted(frozenset(keys), tuple(prefixes))
-        view = self._view(partition, wanted)
+        query = KeyQuery(frozenset(keys), tuple(prefixes))
+        view = self._view(partition, query)
         # Records written before the ledger had a key are unsigned; a ledger record says up to which offsets.
         if view.unsigned and self._learn_what_is_signed():
-            view = self._view(partition, wanted)
+            view = self._view(partition, query)
         return view
 
     def latest(
@@ -168,61 +160,61 @@ class KafkaLedger(LinkUser):
         :param within: maximum number of offsets to read from the end of the partition; None for no limit.
         """
         tp = TopicPartition(self.topic, partition)
-        wanted = Wanted(frozenset(), tuple(prefixes))
-        evidence = self._evidence(partition, wanted)
+        query = KeyQuery(frozenset(), tuple(prefixes))
+        evidence = self._evidence(partition, query)
         with self._link.connections() as connections:
             bounds = log_bounds(connections, [tp])
             start, stable, high = bounds.starts[tp], bounds.stable[tp], bounds.ends[tp]
             tail = RawTail()
             if stable < high:
-                tail = raw_entries(connections, tp, stable, high, wanted, evidence)
+                tail = raw_entries(connections, tp, stable, high, query, evidence)
             first = start if within is None else max(start, stable - within)
             findings, end, size = Findings(evidence), stable, _OFFSETS_PER_RUN * count
             while end > first and len(findings.latest) < count:
-                findings.scan(connections, tp, max(first, end - size), end, wanted)
+                findings.scan(connections, tp, max(first, end - size), end, query)
                 end, size = max(first, end - size), size * 2
         return _view_of(stable, high, start, findings.result(partition), tail)
 
     def _learn_what_is_signed(self) -> bool:
         """Read from which offsets on records are signed; return whether that has changed."""
         key = self._signed_key
-        value = self._view(0, Wanted(frozenset({key}))).committed.get(key) if key else None
+        value = self._view(0, KeyQuery(frozenset({key}))).committed.get(key) if key else None
         before = self._signed_from
         self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
         return before != self._signed_from
 
     def signed_by_version_1(self, partition: int, keys: Collection[str]) -> Mapping[str, str]:
         """Return the committed values of keys whose last signed record has a signature of version 1."""
-        wanted = Wanted(frozenset(keys))
-        current = self._view(partition, wanted, Evidence(self.key, self.topic_id)).committed
+        query = KeyQuery(frozenset(keys))
+        current = self._view(partition, query, Evidence(self.key, self.topic_id)).committed
         bounds = SignatureBounds(version_1_below=2**63 - 1)
-        either = self._view(partition, wanted, Evidence(self.key, self.topic_id, bounds)).committed
+        either = self._view(partition, query, Evidence(self.key, self.topic_id, bounds)).committed
         return {key: value for key, value in either.items() if key not in current}
 
-    def _view(self, partition: int, wanted: Wanted, evidence: Evidence | None = None) -> LedgerView:
+    def _view(self, partition: int, query: KeyQuery, evidence: Evidence | None = None) -> LedgerView:
         tp = TopicPartition(self.topic, partition)
         if evidence is None:
-            evidence = self._evidence(partition, wanted)
-        index = self._index(partition) if wanted.few else None
+            evidence = self._evidence(partition, query)
+        index = self._index(partition) if query.few else None
         with self._link.connections() as connections:
             bounds = log_bounds(connections, [tp])
             start, stable, high = bounds.starts[tp], bounds.stable[tp], bounds.ends[tp]
             if index is None:
-                result = committed_values(connections, tp, start, stable, wanted, evidence)
+                result = committed_values(connections, tp, start, stable, query, evidence)
             else:
-                result = index.committed(connections, start, stable, wanted, evidence)
+                result = index.committed(connections, start, stable, query, evidence)
             tail = RawTail()
             if stable < high:
-                tail = raw_entries(connections, tp, stable, high, wanted, evidence)
+                tail = raw_entries(connections, tp, stable, high, query, evidence)
                 if index is not None:
                     index.tail_bytes += tail.size
         return _view_of(stable, high, start, result, tail)
 
-    def _evidence(self, partition: int, wanted: Wanted) -> Evidence:
+    def _evidence(self, partition: int, query: KeyQuery) -> Evidence:
         # The record that says from where on records are signed must itself be signed, at any offset.
         if not self.key:
             return Evidence()
-        says_what_is_signed = self._signed_key in wanted.keys
+        says_what_is_signed = self._signed_key in query.keys
         bounds = SignatureBounds() if says_what_is_signed else self._signed_from.bounds(partition)
         return Evidence(self.key, self.topic_id, bounds)
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from airflow_eos.broker.ledger_log import index as ledger_index
 from airflow_eos.broker.ledger_log import scan as ledger_scan
+from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery
 from airflow_eos.broker.ledger_log.index import PartitionIndex
-from airflow_eos.broker.ledger_log.scan import Evidence, Wanted, committed_values
+from airflow_eos.broker.ledger_log.scan import committed_values
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
@@ -130,13 +131,13 @@ def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, k
             elif act == "index":
                 if INDEXER not in log.first:
                     indexed.keeper.extend(0)
-                    known.committed("connections", 0, log.stable, Wanted(frozenset(NAMES)), Evidence())
+                    known.committed("connections", 0, log.stable, KeyQuery(frozenset(NAMES)), Evidence())
             elif producer in log.first:
                 log.finish(producer, COMMIT if act == "commit" else ABORT)
         for wanted in (
-            Wanted(frozenset(NAMES)),
-            Wanted(frozenset({"run:a/1", "absent"})),
-            Wanted(frozenset({"cursor:g"}), ("run:a/",)),
+            KeyQuery(frozenset(NAMES)),
+            KeyQuery(frozenset({"run:a/1", "absent"})),
+            KeyQuery(frozenset({"cursor:g"}), ("run:a/",)),
         ):
             expected = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
             reader = known if kept else PartitionIndex(WHERE, keys.INDEX, "id")
@@ -170,10 +171,10 @@ def test_neighbours_are_those_of_all(history, count):
                 indexed.keeper.extend(0)
             elif producer in log.first:
                 log.finish(producer, COMMIT if act == "commit" else ABORT)
-        whole = Wanted(frozenset(), ("run:",))
+        whole = KeyQuery(frozenset(), ("run:",))
         all_of = committed_values("connections", WHERE, 0, log.stable, whole, Evidence()).committed
         for key in (*NAMES, "run:a/15", "run:", "run:z"):
-            wanted = Wanted(frozenset(), (Around("run:", key, count),))
+            wanted = KeyQuery(frozenset(), (Around("run:", key, count),))
             reader = PartitionIndex(WHERE, keys.INDEX, "id")
             found = reader.committed("connections", 0, log.stable, wanted, Evidence()).committed
             assert found.items() <= all_of.items()
@@ -202,7 +203,7 @@ def filled(monkeypatch, records=200):
 
 def ask(log, *names, prefixes=()):
     reader = PartitionIndex(WHERE, keys.INDEX, "id")
-    wanted = Wanted(frozenset(names), prefixes)
+    wanted = KeyQuery(frozenset(names), prefixes)
     return reader.committed("connections", 0, log.stable, wanted, Evidence()).committed
 
 
@@ -222,7 +223,7 @@ def test_a_copied_topic_has_no_index(monkeypatch, small):
     log, _, read = filled(monkeypatch)
     read.clear()
     reader = PartitionIndex(WHERE, keys.INDEX, "other id")
-    found = reader.committed("connections", 0, log.stable, Wanted(frozenset({"run:a/0007"})), Evidence())
+    found = reader.committed("connections", 0, log.stable, KeyQuery(frozenset({"run:a/0007"})), Evidence())
     assert list(found.committed) == ["run:a/0007"]
     assert sum(read) > 200
 
@@ -238,7 +239,7 @@ def test_what_the_log_does_not_confirm_is_not_believed(monkeypatch, small, damag
         log.write(1, ("run:a/0007", producer_of("later")))
         log.finish(1, COMMIT)
     remove(log, offset)
-    wanted = Wanted(frozenset({"run:a/0007", "run:a/0008"}))
+    wanted = KeyQuery(frozenset({"run:a/0007", "run:a/0008"}))
     found = indexed.reader.committed("connections", 0, log.stable, wanted, Evidence())
     assert sorted(found.committed) == ["run:a/0007", "run:a/0008"]
     assert indexed.keeper.extend(0).is_whole  # it mends what is damaged

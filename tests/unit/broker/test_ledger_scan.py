@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_eos.broker.ledger_log import scan as ledger_scan
+from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, needle
 from airflow_eos.broker.ledger_log.records import records_of
-from airflow_eos.broker.ledger_log.scan import Evidence, Wanted, committed_values, needle, raw_entries
+from airflow_eos.broker.ledger_log.scan import committed_values, raw_entries
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry
@@ -101,13 +102,13 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
                 args[3], args[4], isolation, sizes
             ),
         )
-        found = committed_values("connections", WHERE, 0, log.stable, Wanted(frozenset(KEYS)), Evidence())
+        found = committed_values("connections", WHERE, 0, log.stable, KeyQuery(frozenset(KEYS)), Evidence())
         assert (found.committed, last(found)) == (expected, others)
-        wanted = Wanted(frozenset(), ("run/",))
+        wanted = KeyQuery(frozenset(), ("run/",))
         found = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
         assert found.committed == {key: value for key, value in expected.items() if key.startswith("run/")}
         assert last(found) == {key: offset for key, offset in others.items() if key.startswith("run/")}
-        wanted = Wanted(frozenset(("run", "run/1")))
+        wanted = KeyQuery(frozenset(("run", "run/1")))
         tail = raw_entries("connections", WHERE, log.stable, log.end, wanted, Evidence())
 
     everything = []
@@ -133,7 +134,7 @@ def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(lo
     log.write(1, ("run", "bad"))
     log.finish(1, ABORT)
     log.sizes = [3, 1]
-    found = committed_values("connections", WHERE, 0, log.end, Wanted(frozenset({"run"})), Evidence())
+    found = committed_values("connections", WHERE, 0, log.end, KeyQuery(frozenset({"run"})), Evidence())
     assert found.committed == {"run": "good"}
 
 
@@ -144,7 +145,7 @@ def test_the_tail_has_markers_of_every_producer(log):
     log.finish(2, COMMIT)
     log.write(3, ("unwanted", "y"))
     log.finish(3, ABORT)
-    wanted = Wanted(frozenset({"run"}))
+    wanted = KeyQuery(frozenset({"run"}))
     assert list(raw_entries("connections", WHERE, log.stable, log.end, wanted, Evidence()).entries) == [
         LedgerEntry(1, 2, "record", "run", "mine"),
         LedgerEntry(2, 2, "commit"),
@@ -164,7 +165,7 @@ def test_a_length_of_too_many_bytes_hides_no_record(log, length):
         write([Record(log.end, 0, None, None)], base_offset=log.end, section=varint(len(fields)) + fields)
     )
     log.end += 1
-    wanted = Wanted(frozenset({key}))
+    wanted = KeyQuery(frozenset({key}))
     found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence())
     assert (found.committed, last(found)) == ({key: "ours"}, {key: 2})
     assert last(raw_entries("connections", WHERE, 0, log.end, wanted, Evidence())) == {key: 2}
@@ -175,7 +176,7 @@ def test_a_batch_that_holds_no_text_hides_no_record(log):
     batch = [Record(0, 0, b"run", None), Record(1, 0, b"\xff", b"\xff"), Record(2, 0, b"run/1", b"\xff")]
     log.batches.append(write(batch))
     log.end = 3
-    found = committed_values("connections", WHERE, 0, 3, Wanted(frozenset(KEYS)), Evidence())
+    found = committed_values("connections", WHERE, 0, 3, KeyQuery(frozenset(KEYS)), Evidence())
     assert (found.committed, last(found)) == ({}, {"run": 0, "run/1": 2})
 
 
@@ -184,15 +185,15 @@ def test_a_batch_that_cannot_be_read_hides_no_key(log):
     broken = write([Record(0, 0, b"run", None), Record(1, 0, b"other", None)], count=1)
     log.batches.append(broken)
     log.end = 2
-    found = committed_values("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), Evidence())
-    above = raw_entries("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), Evidence())
+    found = committed_values("connections", WHERE, 0, 2, KeyQuery(frozenset(KEYS)), Evidence())
+    above = raw_entries("connections", WHERE, 0, 2, KeyQuery(frozenset(KEYS)), Evidence())
     assert not found.committed
     assert last(found) == last(above) == {"run": 1}
     log.batches[0] = write(
         [Record(0, 0, b"run", None)], count=2, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0
     )
     with pytest.raises(CorruptBatch):
-        raw_entries("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), Evidence())
+        raw_entries("connections", WHERE, 0, 2, KeyQuery(frozenset(KEYS)), Evidence())
 
 
 @pytest.mark.parametrize("signatures", [False, True])
@@ -234,7 +235,7 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
     log.end = 8
     log.batches.append(marker(COMMIT, 1, 8))
     log.end = 9
-    wanted = Wanted(frozenset(KEYS))
+    wanted = KeyQuery(frozenset(KEYS))
     found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence(key, "id"))
     assert (found.committed, last(found)) == ({"run": "ours"}, {"run": 3, "cursor": 4, "run/10": 7})
     assert all(record.is_unsigned for record in found.rejected)
@@ -259,7 +260,7 @@ def test_signatures_without_a_topic_id_count_below_their_bound(log):
         marker(COMMIT, 1, 2),
     ]
     log.end = 3
-    wanted = Wanted(frozenset({"run", "cursor"}))
+    wanted = KeyQuery(frozenset({"run", "cursor"}))
     bounded = Evidence(key, "id", SignatureBounds(version_1_below=1))
     found = committed_values("connections", WHERE, 0, log.end, wanted, bounded)
     assert (found.committed, found.rejected) == ({"run": "old"}, (("cursor", 1, True),))
