@@ -153,6 +153,16 @@ def text(value: Any) -> str:
     return value
 
 
+def json_object(value: Any) -> dict[str, Any]:
+    """Return a value that must be a JSON object.
+
+    :raises TypeError: it is of another type, even if ``dict()`` would convert it.
+    """
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is not an object")
+    return value
+
+
 def is_topic_name(name: str) -> bool:
     """Return whether brokers accept a topic name: 1 to 249 of ``[a-zA-Z0-9._-]``, not "." or ".."."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import Versioned, integer, json_of_transaction, text
+from airflow_eos.model.versioned import Versioned, integer, json_object, json_of_transaction, text
 
 HORIZON_VERSION = 1
 
@@ -61,6 +61,6 @@ class Horizon(Versioned):
             text(data["pipeline"]),
             text(data["before"]),
             integer(data["runs"]),
-            dict(data["read"]),
+            json_object(data["read"]),
             intervals,
         )

@@ -11,7 +11,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt, total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.model.versioned import Versioned, compact_json, integer, text, topic_name
+from airflow_eos.model.versioned import Versioned, compact_json, integer, json_object, text, topic_name
 
 RECORD_VERSION = 1
 TOPIC_IDS = "topic_ids"
@@ -202,7 +202,7 @@ def _seconds(value: Any) -> float:
 
 def _details(value: Any) -> dict[str, Any]:
     """Return the details; checks those used in computations, the rest is only displayed."""
-    details = dict(value)
+    details = json_object(value)
     for name in (DEAD_LETTERS, ROUNDS):
         if name in details:
             integer(details[name], 0)

@@ -86,6 +86,7 @@ def receipt(**fields: Any) -> str:
 
 
 HOSTILE = {
+    "details that are a list of pairs": changed(details=[[None, None]]),
     "a topic that no broker takes": changed(ranges=[["x" * 250, 0, 1, 2]]),
     "a topic longer than a request can hold": changed(ranges=[["x" * 32_768, 0, 1, 2]]),
     "a topic with a blank": receipt(topic="a b"),
