@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from airflow_eos.ledger.records.index import Around, IndexRoot, LeafAt, Place
+from airflow_eos.ledger.records.ledger_index import Around, IndexRoot, LeafAt, Place
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.kafka import (
     ActiveProducer,
@@ -233,7 +233,7 @@ class Ledger(Protocol):
 
 
 class IndexedLedger(Ledger, Protocol):
-    """A ledger whose partitions have an index (:mod:`airflow_eos.ledger.records.index`)."""
+    """A ledger whose partitions have an index (:mod:`airflow_eos.ledger.records.ledger_index`)."""
 
     def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
         """Return the newest committed root of a partition and its offset, None where none can be used."""
@@ -249,7 +249,7 @@ class IndexedLedger(Ledger, Protocol):
 
         :param seconds: about as long as this may take; what is left is not returned.
         :returns: nothing at or above that offset was looked at; it is nowhere above what an index may speak
-            for (:func:`~airflow_eos.ledger.records.index.may_speak_for`).
+            for (:func:`~airflow_eos.ledger.records.ledger_index.may_speak_for`).
         """
 
 

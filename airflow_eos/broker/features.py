@@ -9,8 +9,8 @@ from confluent_kafka.admin import ConfigResource
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from airflow_eos.broker.librdkafka import Admin, attempt
+from airflow_eos.wire.backoff import NotYet, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.retry import NotYet, is_transient, translated
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnknown
 from airflow_eos.ledger.keys import is_ever_written, pruned_digest, pruned_key
-from airflow_eos.ledger.records.index import Around
+from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition

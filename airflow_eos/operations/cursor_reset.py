@@ -10,9 +10,9 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import counts_kept
-from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerId, LedgerMessage

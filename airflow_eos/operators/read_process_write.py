@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.engine import RunAttempt
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_eos.compat.retry_policy import RetryPolicy
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
 

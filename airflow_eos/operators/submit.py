@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_eos.compat.retry_policy import RetryPolicy
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
     from airflow_eos.operators.offset_ranges import GivenRanges

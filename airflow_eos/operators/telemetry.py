@@ -13,7 +13,7 @@ from airflow_eos.operators.task_identity import clear_number
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.run.states import State
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
 from airflow_eos.model.dead_letter import FailingRecord
-from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, with_headers
 from airflow_eos.spark.errors import process_failed, root_cause
 from airflow_eos.task_signals import class_names, signal_of
 

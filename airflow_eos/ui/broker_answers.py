@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.closeable import Closeable
-from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.run.states import State
 
 _COMMITTED = "committed"

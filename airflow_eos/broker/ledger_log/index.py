@@ -22,7 +22,7 @@ from airflow_eos.broker.ledger_log.scan import (
     records_at,
 )
 from airflow_eos.exceptions import LedgerUnreadable, OffsetsOutOfRange
-from airflow_eos.ledger.records.index import (
+from airflow_eos.ledger.records.ledger_index import (
     LEAF_CHARACTERS,
     IndexDamaged,
     IndexKeys,

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from airflow_eos.broker.ledger_log.records import Record, markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.ledger.records.index import Around
-from airflow_eos.ledger.records.run import named_writer
+from airflow_eos.ledger.records.ledger_index import Around
+from airflow_eos.ledger.records.run_record import named_writer
 from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry, LedgerText
 from airflow_eos.model.ranges import TopicPartition

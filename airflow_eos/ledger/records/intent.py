@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.table import EarlierRows, TableLayout
