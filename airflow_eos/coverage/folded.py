@@ -43,10 +43,10 @@ class Earlier:
         self.runs += other.runs
         self.reprocessings += other.reprocessings
         for name in _KEPT:
-            mine = getattr(self, name)
+            spans_of_lane = getattr(self, name)
             for key, spans in getattr(other, name).items():
                 for span in spans:
-                    mine.setdefault(key, Spans()).add(*span)
+                    spans_of_lane.setdefault(key, Spans()).add(*span)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

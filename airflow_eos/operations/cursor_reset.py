@@ -137,10 +137,10 @@ class CursorMove:
                 laws.no_open_intent(self._reset.group, known.get(intent))
                 # Behind the fence the cursor cannot change.
                 before = self._record(self._control.authority.settle, only)
-                mine = self._changes(before, only)
-                self._commit(transaction, before, only, mine)
-            self._wait_until_seen(transaction.identity, mine)
-            changes += mine
+                own_moves = self._changes(before, only)
+                self._commit(transaction, before, only, own_moves)
+            self._wait_until_seen(transaction.identity, own_moves)
+            changes += own_moves
         return changes
 
     def _refuse_pending(self, only: TopicPartition | None) -> None:

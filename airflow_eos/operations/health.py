@@ -137,7 +137,7 @@ def _topic(permissions: Permissions, name: str, brokers: int, *, written: bool) 
 
 def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:
     name = "transactions left open"
-    hanging = left.still(left.found(topics))
+    hanging = left.still(left.candidates(topics))
     if not hanging and left.unseen:
         advice = "grant Read on what pipelines write, and on the ledger"
         yield Check(

@@ -158,7 +158,7 @@ class _Search:
 
     def hanging(self, topics: Collection[str]) -> list[Hanging]:
         left = LeftOpen(self._control.cluster, self._prefix, self._runs.transactional_id)
-        candidates = [(transaction, self._described(transaction)) for transaction in left.found(topics)]
+        candidates = [(transaction, self._described(transaction)) for transaction in left.candidates(topics)]
         still = left.still(transaction for transaction, _ in candidates)
         return [described for transaction, described in candidates if transaction in still]
 

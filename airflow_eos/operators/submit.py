@@ -307,22 +307,22 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the provider's hook with our files added; the rendered fields keep the author's values."""
-        mine = self._submitted
-        if mine is None:  # on_kill before anything was submitted
+        files = self._submitted
+        if files is None:  # on_kill before anything was submitted
             return super()._get_hook()
         before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()
         in_cluster = is_in_cluster(provided)
         if in_cluster:
-            self._give_to_the_driver(mine)
+            self._give_to_the_driver(files)
         self.conf = {**local_defaults(master_of(provided)), **(self.conf or {})}
-        self.py_files = joined(self.py_files, *map(str, mine.py_files))
+        self.py_files = joined(self.py_files, *map(str, files.py_files))
         self.application_args = [
             *(self.application_args or []),
             *arguments,
             "--airflow-eos-spec",
-            mine.spec.name if in_cluster else str(mine.spec),
+            files.spec.name if in_cluster else str(files.spec),
         ]
         try:
             hook = super()._get_hook()
@@ -337,7 +337,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if self.deferrable:
             check_deferrable(hook, self.task_id)
         advice = f"{ADVICE}; {_ONLY_CONF}"
-        check_encryption(settings_of(hook), ClientConfig.of(mine.kafka), advice, sink=mine.sink)
+        check_encryption(settings_of(hook), ClientConfig.of(files.kafka), advice, sink=files.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -345,14 +345,14 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
 
-    def _give_to_the_driver(self, mine: SubmittedFiles) -> None:
+    def _give_to_the_driver(self, files: SubmittedFiles) -> None:
         """Put the specification into the application: Spark copies ``--files`` to every executor's folder."""
         application = Path(self.application)
         if application.is_file():
-            self.application = str(mine.with_specification(application))
+            self.application = str(files.with_specification(application))
             return
-        self.files = joined(self.files, str(mine.spec))
-        if ClientConfig.of(mine.kafka).has_secrets or (mine.sink is not None and mine.sink.has_secrets):
+        self.files = joined(self.files, str(files.spec))
+        if ClientConfig.of(files.kafka).has_secrets or (files.sink is not None and files.sink.has_secrets):
             self.log.warning(
                 "Application %s is not a file here: the specification with the credentials goes by "
                 "--files, to the folder of every executor; use process, or an application beside the Dag",

@@ -91,5 +91,5 @@ def _finds_ours(python: str, path: str) -> bool:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.debug("%s does not say which modules it finds: %s", python, error)
         return False
-    mine = {name: spec and spec.origin for name in MODULES for spec in [find_spec(name)]}
-    return bool(version == list(sys.version_info) and theirs == mine)
+    origins = {name: spec and spec.origin for name in MODULES for spec in [find_spec(name)]}
+    return bool(version == list(sys.version_info) and theirs == origins)

@@ -209,11 +209,11 @@ class StatusStoreEvidence:
                 "spark.scheduler.listenerbus.eventqueue.appStatus.capacity"
             )
         jobs = {number: self._stages(number, last_job) for number in range(self._first_job + 1, last_job)}
-        ours = sorted(set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys())
-        runs = {number: [run for run in map(self._run, jobs[number]) if run] for number in ours}
+        sealing = sorted(set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys())
+        runs = {number: [run for run in map(self._run, jobs[number]) if run] for number in sealing}
         if not any(runs.values()):
             return
-        counted = {rdd for run in runs.pop(ours[-1]) for rdd in run.rdds}
+        counted = {rdd for run in runs.pop(sealing[-1]) for rdd in run.rdds}
         computed = [run for several in runs.values() for run in several]
         repeated = computed_twice(computed)
         if repeated is not None:
