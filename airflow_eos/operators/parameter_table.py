@@ -12,19 +12,10 @@ from typing import Any
 from airflow_eos import settings
 from airflow_eos.compat.retry_policy import RetryPolicy
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model import relations
 from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_of, seconds, whole_number, word
 from airflow_eos.model.names import checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, Explicit, Interval
-from airflow_eos.model.relations import (
-    TABLE_REFUSES,
-    check_dead_letter_topic,
-    check_explicit,
-    check_letters_beside_table,
-    check_sink,
-    check_source_partition,
-    check_table,
-    check_topics_of,
-)
 from airflow_eos.model.spec import CHOICES, LedgerSettings
 from airflow_eos.operators.offset_ranges import parse_ranges
 from airflow_eos.operators.partition_interval import check_partition_duration
@@ -163,11 +154,11 @@ def _ledger_topic(ledger: LedgerSettings | None) -> str:
 
 
 def _sink(sink: Any, topics: Any, ledger: Any, allow_loop: Any) -> None:
-    check_sink(sink, _names(topics), _ledger_topic(ledger), allow_loop=bool(allow_loop))
+    relations.check_sink(sink, _names(topics), _ledger_topic(ledger), allow_loop=bool(allow_loop))
 
 
 def _table(_: str, sink: Any) -> None:
-    check_table(sink, {})
+    relations.check_table(sink, {})
     if sink is not None and sink.properties is not None:
         raise ConfigurationError(
             f"sink={type(sink).__name__}(..., properties=...) is for programs without Airflow: a Dag names a "
@@ -177,25 +168,27 @@ def _table(_: str, sink: Any) -> None:
 
 def _beside_table(name: str) -> Callable[[Any, Any], None]:
     # What is not given has the value that goes with a table.
-    return lambda sink, value: check_table(sink, {} if value is None else {name: value})
+    return lambda sink, value: relations.check_table(sink, {} if value is None else {name: value})
 
 
 def _dead_letters(topic: Any, topics: Any, ledger: Any) -> None:
-    check_dead_letter_topic(topic, _names(topics), _ledger_topic(ledger))
+    relations.check_dead_letter_topic(topic, _names(topics), _ledger_topic(ledger))
 
 
 def _partition_of(partition: Any, topics: Any) -> None:
     if topics:
-        check_source_partition(parse_partition("source_partition", partition), _names(topics))
+        relations.check_source_partition(parse_partition("source_partition", partition), _names(topics))
 
 
 def _ranges_of(ranges: Any, topics: Any, partition: Any) -> None:
     if isinstance(ranges, Explicit):
-        check_explicit(ranges, _names(topics), parse_partition("source_partition", partition))
+        relations.check_explicit(ranges, _names(topics), parse_partition("source_partition", partition))
 
 
 def _skips_of(skips: Any, topics: Any) -> None:
-    check_topics_of("skip_offsets", parse_ranges("skip_offsets", skips) if skips else (), _names(topics))
+    relations.check_topics_of(
+        "skip_offsets", parse_ranges("skip_offsets", skips) if skips else (), _names(topics)
+    )
 
 
 def _replayed(field: str, given: Any) -> None:
@@ -203,7 +196,7 @@ def _replayed(field: str, given: Any) -> None:
 
 
 def _replayed_of(given: Any, topics: Any) -> None:
-    check_topics_of("offset_ranges", parse_ranges("offset_ranges", given), _names(topics))
+    relations.check_topics_of("offset_ranges", parse_ranges("offset_ranges", given), _names(topics))
 
 
 def _confirm(field: str, value: Any) -> None:
@@ -307,8 +300,8 @@ TABLE: tuple[Row, ...] = (
     # what must fit each other
     Row(("sink_topic", "topics", "ledger", "allow_loop"), _sink),
     Row(("dead_letter_topic", "topics", "ledger"), _dead_letters),
-    Row(("sink", "dead_letter_topic", "max_dead_letters"), check_letters_beside_table),
-    *(Row(("sink", name), _beside_table(name)) for name in TABLE_REFUSES),
+    Row(("sink", "dead_letter_topic", "max_dead_letters"), relations.check_letters_beside_table),
+    *(Row(("sink", name), _beside_table(name)) for name in relations.TABLE_REFUSES),
     Row(("source_partition", "topics"), _partition_of),
     Row(("ranges", "topics", "source_partition"), _ranges_of),
     Row(("skip_offsets", "topics"), _skips_of),

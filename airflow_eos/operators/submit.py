@@ -14,21 +14,12 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
+from airflow_eos.operators import submit_hook
 from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.spark_encryption import check_encryption
-from airflow_eos.operators.submit_hook import (
-    call_when_started,
-    check_deferrable,
-    cluster_manager,
-    error_in_output,
-    is_in_cluster,
-    kill_on_yarn,
-    master_of,
-    settings_of,
-)
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
@@ -189,7 +180,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """Wait for a driver in cluster mode: in the triggerer where ``deferrable``, else here."""
         hook: Any = self._hook
-        on_yarn = cluster_manager(hook) == "yarn"
+        on_yarn = submit_hook.cluster_manager(hook) == "yarn"
         if on_yarn:  # the provider does not note the id of one that an earlier try submitted
             hook._yarn_application_id = str(external_id)  # noqa: SLF001
         if not self.deferrable:
@@ -197,7 +188,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             return
         self.defer(
             trigger=SparkDriverTrigger(
-                backend=cluster_manager(hook),
+                backend=submit_hook.cluster_manager(hook),
                 driver_id=str(external_id),
                 conn_id=self._conn_id,
                 poll_interval=max(1.0, self._status_poll_interval),
@@ -246,7 +237,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if process is not None and process.poll() is None:
                 terminate_children(process.pid, budget.left(keep=_PROVIDERS_SECONDS))
             provider = super().on_kill  # asks a cluster manager or runs a command, without a time-out
-            budget.spend(lambda seconds: kill_on_yarn(self._hook, self._conn_id, seconds) or provider())
+            budget.spend(
+                lambda seconds: submit_hook.kill_on_yarn(self._hook, self._conn_id, seconds) or provider()
+            )
         if self._submitted is not None:
             self._submitted.remove()
 
@@ -313,10 +306,10 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()
-        in_cluster = is_in_cluster(provided)
+        in_cluster = submit_hook.is_in_cluster(provided)
         if in_cluster:
             self._give_to_the_driver(files)
-        self.conf = {**local_defaults(master_of(provided)), **(self.conf or {})}
+        self.conf = {**local_defaults(submit_hook.master_of(provided)), **(self.conf or {})}
         self.py_files = joined(self.py_files, *map(str, files.py_files))
         self.application_args = [
             *(self.application_args or []),
@@ -330,18 +323,18 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.files, self.py_files, self.application_args, self.conf = before
         if self._killed:
             raise RunFailed("the task was killed before it had submitted its application")
-        if cluster_manager(hook) == "yarn":
+        if submit_hook.cluster_manager(hook) == "yarn":
             name_yarn_user(hook)
         # A kill that came earlier had no process to end.
-        call_when_started(hook, lambda: self.on_kill() if self._killed else None)
+        submit_hook.call_when_started(hook, lambda: self.on_kill() if self._killed else None)
         if self.deferrable:
-            check_deferrable(hook, self.task_id)
+            submit_hook.check_deferrable(hook, self.task_id)
         advice = f"{ADVICE}; {_ONLY_CONF}"
-        check_encryption(settings_of(hook), ClientConfig.of(files.kafka), advice, sink=files.sink)
+        check_encryption(submit_hook.settings_of(hook), ClientConfig.of(files.kafka), advice, sink=files.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-            if master_of(hook).startswith("local"):
+            if submit_hook.master_of(hook).startswith("local"):
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
 
@@ -366,7 +359,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if stored is None or self._hook is None:
             return stored is not None
         try:
-            driver = SparkDriver(cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook)
+            driver = SparkDriver(
+                submit_hook.cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook
+            )
             status = driver.status()
         except Exception as error:  # noqa: BLE001 - any error: the state is unknown
             self.log.warning("Driver %s could not be asked; the next try takes it up: %s", stored, error)
@@ -396,4 +391,4 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
         if self._submitted is None:
             return None
-        return error_in_output(self._hook, failure_mark(self._submitted.spec.name))
+        return submit_hook.error_in_output(self._hook, failure_mark(self._submitted.spec.name))
