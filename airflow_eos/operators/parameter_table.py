@@ -73,22 +73,9 @@ def _or_none(check: Callable[[str, Any], object], *, empty: bool = False) -> Cal
     return checked
 
 
-def _topics(field: str, value: Any) -> None:
-    parse_topics(field, value)
-
-
-def _topics_or_none(field: str, value: Any) -> None:
-    if value:
-        parse_topics(field, value)
-
-
-def _accepts(field: str, value: Any) -> None:
-    accepts(value, field)
-
-
-def _skips(field: str, value: Any) -> None:
-    if value:
-        parse_ranges(field, value)
+def _if_any(check: Callable[[str, Any], object]) -> Callable[[str, Any], object]:
+    """Return the check of a parameter that may be empty."""
+    return lambda field, value: check(field, value) if value else None
 
 
 def _mode(_: str, value: Any) -> None:
@@ -185,18 +172,10 @@ def _ranges_of(ranges: Any, topics: Any, partition: Any) -> None:
         relations.check_explicit(ranges, _names(topics), parse_partition("source_partition", partition))
 
 
-def _skips_of(skips: Any, topics: Any) -> None:
-    relations.check_topics_of(
-        "skip_offsets", parse_ranges("skip_offsets", skips) if skips else (), _names(topics)
+def _in_topics(name: str) -> Callable[[Any, Any], None]:
+    return lambda ranges, topics: relations.check_topics_of(
+        name, parse_ranges(name, ranges or ()), _names(topics)
     )
-
-
-def _replayed(field: str, given: Any) -> None:
-    replayed_ranges(given, field)
-
-
-def _replayed_of(given: Any, topics: Any) -> None:
-    relations.check_topics_of("offset_ranges", parse_ranges("offset_ranges", given), _names(topics))
 
 
 def _confirm(field: str, value: Any) -> None:
@@ -219,7 +198,7 @@ def _max_records(most: Any, least: Any) -> None:
         raise ConfigurationError(f"max_records must be at least min_records, got {most} and {least}")
 
 
-def replayed_ranges(given: Any, field: str = "offset_ranges") -> Explicit:
+def replayed_ranges(field: str, given: Any) -> Explicit:
     """Return ranges of a replay.
 
     :raises ConfigurationError: they cannot be read, or two are of one partition.
@@ -249,17 +228,17 @@ _INTERVAL = instance_of(Interval, "Interval(start, end)") | NONE
 
 TABLE: tuple[Row, ...] = (
     # what is read and written
-    _one("topics", _topics, but=f"{COMMITTED} {TRIGGER}"),
-    _one("topics", _topics_or_none, only=COMMITTED),
+    _one("topics", parse_topics, but=f"{COMMITTED} {TRIGGER}"),
+    _one("topics", _if_any(parse_topics), only=COMMITTED),
     _one("topics", checked_topics, only=TRIGGER),
     _one("sink_topic", _or_none(checked_topic)),
     _one("sink", _table),
     _one("dead_letter_topic", _or_none(checked_topic)),
     _one("source_partition", parse_partition),
-    _one("skip_offsets", _skips),
+    _one("skip_offsets", _if_any(parse_ranges)),
     _one("ranges", _mode, but=DATA),
-    _one("accept_deleted", _accepts),
-    _one("offset_ranges", _replayed),
+    _one("accept_deleted", lambda field, value: accepts(value, field)),
+    _one("offset_ranges", replayed_ranges),
     _one("interval", _INTERVAL),
     # who reads it, and what keeps account
     _one("group_id", checked_name),
@@ -304,8 +283,8 @@ TABLE: tuple[Row, ...] = (
     *(Row(("sink", name), _beside_table(name)) for name in relations.TABLE_REFUSES),
     Row(("source_partition", "topics"), _partition_of),
     Row(("ranges", "topics", "source_partition"), _ranges_of),
-    Row(("skip_offsets", "topics"), _skips_of),
-    Row(("offset_ranges", "topics"), _replayed_of),
+    Row(("skip_offsets", "topics"), _in_topics("skip_offsets")),
+    Row(("offset_ranges", "topics"), _in_topics("offset_ranges")),
     Row(("accept_deleted", "ranges"), _accepted_of, but=(DATA, REPLAY)),
     Row(("transaction_timeout", "delivery_timeout"), _timeouts),
     Row(("process", "application"), _submitted, only=(SUBMIT,)),
