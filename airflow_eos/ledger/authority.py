@@ -30,7 +30,7 @@ LACKS_SIGNATURE = (
     "one. If runs of yours wrote it without a key, give the key to all that use the ledger and run "
     "`airflow eos sign`, which lets it count"
 )
-"""Why a record may be unsigned, and what to do about it."""
+"""The reason of an unsigned record, and the advice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def _submitted_process(field: str, value: Any) -> None:
 
 def _submitted(process: Any, application: Any) -> None:
     if bool(process) == bool(application):
-        raise ConfigurationError("give either process or application: one of them is what is submitted")
+        raise ConfigurationError("give either process or application")
 
 
 def _process_in(process: Any, dag: Any, op_kwargs: Any) -> None:
@@ -227,7 +227,7 @@ _LEDGER = instance_of(LedgerSettings, "LedgerSettings(topic=...)") | NONE
 _INTERVAL = instance_of(Interval, "Interval(start, end)") | NONE
 
 TABLE: tuple[Row, ...] = (
-    # what is read and written
+    # input and output
     _one("topics", parse_topics, but=f"{COMMITTED} {TRIGGER}"),
     _one("topics", _if_any(parse_topics), only=COMMITTED),
     _one("topics", checked_topics, only=TRIGGER),
@@ -240,7 +240,7 @@ TABLE: tuple[Row, ...] = (
     _one("accept_deleted", lambda field, value: accepts(value, field)),
     _one("offset_ranges", replayed_ranges),
     _one("interval", _INTERVAL),
-    # who reads it, and what keeps account
+    # identity and ledger
     _one("group_id", checked_name),
     _one("pipeline", checked_name, only=COMMITTED),
     _one("pipeline", _or_none(checked_name, empty=True), but=COMMITTED),
@@ -250,14 +250,14 @@ TABLE: tuple[Row, ...] = (
     _one("ledger_topic", _or_none(checked_topic, empty=True)),
     _one("run_id", TEXT),
     _one("run_key", instance_of(str, "text") | NONE),
-    # how a run goes
+    # execution
     *(_one(name, kind) for name, kind in CHOICES.items()),
     _one("on_empty", word("succeed", "skip")),
     _one("max_active_tis_per_dag", whole_number(1) | NONE),
     _one("retry_policy", _POLICY),
     _one("confirm", _confirm),
     _one("reason", _reason),
-    # what it calls
+    # process
     _one("process", _process, but=SUBMIT),
     _one("process", _or_none(_submitted_process, empty=True), only=SUBMIT),
     _one("application", instance_of(str, "text"), only=SUBMIT),
@@ -266,7 +266,7 @@ TABLE: tuple[Row, ...] = (
     _one("config_kwargs", _mapping),
     _one("deferrable", FLAG, only=SUBMIT),
     _one("deferrable", FLAG | NONE, but=SUBMIT),
-    # how long is waited, and for what
+    # waiting
     _one("allowed_lateness", duration()),
     _one("partition_duration", lambda _, value: check_partition_duration(value)),
     _one("idle_partitions", word("allowed_lateness", "wait")),
@@ -276,7 +276,7 @@ TABLE: tuple[Row, ...] = (
     _one("max_delay", seconds() | NONE, only=TRIGGER),
     _one("start", word("earliest", "latest")),
     _one("poll_interval", seconds(above=True)),
-    # what must fit each other
+    # relations
     Row(("sink_topic", "topics", "ledger", "allow_loop"), _sink),
     Row(("dead_letter_topic", "topics", "ledger"), _dead_letters),
     Row(("sink", "dead_letter_topic", "max_dead_letters"), relations.check_letters_beside_table),
@@ -290,8 +290,8 @@ TABLE: tuple[Row, ...] = (
     Row(("process", "application"), _submitted, only=(SUBMIT,)),
     Row(("topics", "ranges", "source_partition", "run_key"), _named_run, only=(COMMITTED,)),
     Row(("max_records", "min_records"), _max_records),
-    # what the Dag must be
+    # the Dag
     Row(("process", "dag", "op_kwargs"), _process_in, but=(DECORATOR,)),
     Row(("ranges", "dag", "partition_duration", "task_id", "run_key"), check_schedule),
 )
-"""All rules, in the order in which they are applied: single parameters before what they must fit."""
+"""All rules, in the order in which they are applied: single parameters before relations."""

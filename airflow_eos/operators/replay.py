@@ -82,7 +82,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
         return replace(spec, mark_output="always") if spec.mark_output == "reprocessed" else spec
 
     def audit(self, context: Context) -> dict[str, Any]:
-        """Return who replays what, and why."""
+        """Return the replayed ranges, the user and the reason."""
         dag_run = context["dag_run"]
         return {
             "replay": [offsets.to_list() for offsets in parse_ranges("offset_ranges", self.offset_ranges)],

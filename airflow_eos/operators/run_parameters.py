@@ -264,7 +264,7 @@ class RunParameters(CheckedParameters):
         return f"{self.dag_id}.{self.task_id}"
 
     def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:
-        """Tell Airflow what a committed run did; return :meth:`RunRecord.summary` for XCom.
+        """Tell Airflow the result of a committed run; return :meth:`RunRecord.summary` for XCom.
 
         :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``.
         """

@@ -57,7 +57,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     **How it works:** the ledger is asked before anything is submitted. A Spark job that an earlier try of the
     same life of this task submitted is taken up again (``durable``, cluster mode); one from before a clear is
-    not. However the job ended, the **ledger** says what became of the run, and gives XCom and outlet events:
+    not. However the job ended, the **ledger** has the outcome of the run, and gives XCom and outlet events:
     a job that reports success without a commit fails the try, one that failed after its commit does not.
 
     **What it ships:** this package, kafka-python and the file of ``process``, by ``--py-files``; the
@@ -103,7 +103,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         _killed: bool
         _module: str | None
 
-        # What editors show and type checkers check; at run time each class takes what it knows.
+        # For editors and type checkers; at run time each class takes its own parameters.
         def __init__(
             self,
             *,

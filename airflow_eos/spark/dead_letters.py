@@ -38,7 +38,7 @@ NOT_THE_RECORDS = (EosError, MemoryError, ImportError, KeyboardInterrupt)
 _GROUP = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11
 _SHORT = 100
 CUT = "source.cut"
-"""Header of a dead letter that lacks something of its record: says what."""
+"""Header of a dead letter that names the missing parts of its record."""
 
 
 def is_records(error: BaseException) -> bool:
@@ -168,7 +168,7 @@ class DeadLetters:
             if self.fits(letter):
                 return
             self._letters.pop()
-        self._letters.append(letter)  # the sealer says what is wrong with the topic
+        self._letters.append(letter)  # the sealer raises for a wrong topic
 
     def _ever_smaller(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
         none = pa.nulls(1, HEADERS_TYPE)

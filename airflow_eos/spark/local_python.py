@@ -79,7 +79,7 @@ def _added(spark: SparkSession) -> bool:
 def _finds_ours(python: str, path: str) -> bool:
     environment = {**os.environ, "PYTHONPATH": path}
     try:
-        done = subprocess.run(  # noqa: S603 - what Spark starts for its tasks
+        done = subprocess.run(  # noqa: S603 - the same that Spark starts for its tasks
             [python, "-c", _QUESTION, *MODULES],
             env=environment,
             capture_output=True,

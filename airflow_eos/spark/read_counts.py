@@ -56,7 +56,7 @@ class SliceCount:
 
 
 class ReadCounter(Protocol):
-    """Counts what the source DataFrame of one run yields."""
+    """Counts the rows of the source DataFrame of a run."""
 
     @property
     def tally(self) -> Tally | None:

@@ -240,7 +240,7 @@ def refuse_second_attempt(task: int, attempt: int, wait: float) -> None:
 def read_answers(answers: Iterable[str], manifest: SealedManifest) -> list[PartitionReceipt]:
     """Return the receipts, sorted; exactly one per target partition.
 
-    :raises SendError: what a task reported.
+    :raises SendError: the error that a task reported.
     :raises DuplicateReceipt: a partition was written by two tasks.
     """
     receipts: dict[TopicPartition, PartitionReceipt] = {}
