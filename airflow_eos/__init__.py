@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         RunFenced,
     )
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.delta_table import DeltaTable
     from airflow_eos.model.iceberg_table import IcebergTable
     from airflow_eos.model.postgres_table import PostgresTable
@@ -95,7 +95,7 @@ __getattr__ = lazy_exports(
         ),
         "airflow_eos.hooks.kafka_eos": ("KafkaEosHook",),
         "airflow_eos.model.ranges": ("Cursor", "Explicit", "Interval", "OffsetRange", "PartitionInterval"),
-        "airflow_eos.ledger.records.run": ("RunRecord",),
+        "airflow_eos.ledger.records.run_record": ("RunRecord",),
         "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
         "airflow_eos.model.delta_table": ("DeltaTable",),
         "airflow_eos.model.iceberg_table": ("IcebergTable",),

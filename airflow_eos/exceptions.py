@@ -1,8 +1,8 @@
-"""Every error this package raises on purpose; docs/errors.md is made from these docstrings.
+"""All errors of this package; docs/errors.md is generated from these docstrings.
 
 The first paragraph of a class says what happened. ``Safe:`` says what is committed, and which action loses or
 doubles records. ``Do:`` says what to do, with commands in an indented block. A class without one of the two
-takes over that of its base. ``python tools/errors_reference.py`` writes the page.
+inherits that of its base. ``python tools/errors_reference.py`` writes the page.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _QUOTED_LINK = re.compile(rf" \({re.escape(_ANCHORS)}[a-z]+\)")
 
 
 class EosError(Exception):
-    """An error of this package. Subclasses say which.
+    """The base of all errors of this package.
 
-    Messages may quote names and records that others chose: as a text they show control characters escaped.
+    Messages may quote names and records of other programs: the text escapes control characters.
 
     Safe: The class alone does not tell whether the run is committed. The ledger does: a retry or a clear asks
     it first, and never writes a committed run again.
@@ -28,12 +28,12 @@ class EosError(Exception):
 
     @property
     def message(self) -> str:
-        """The message for programs: nothing is escaped, and links of errors that it quotes are left out."""
+        """The message for programs: not escaped, and without the links of quoted errors."""
         return _QUOTED_LINK.sub("", super().__str__())
 
     @property
     def documentation(self) -> str:
-        """Page and anchor that explain this error; of a subclass from elsewhere, those of its base here."""
+        """Page and anchor that explain this error; for a class of another module, those of its base here."""
         kind = next(base for base in type(self).__mro__ if base.__module__ == __name__)
         return f"{_ANCHORS}{kind.__name__.lower()}"
 
@@ -53,7 +53,7 @@ class ConfigurationError(EosError):
 class UntranslatableConfig(ConfigurationError):
     """A librdkafka setting has no counterpart in the wire layer; the message names the key.
 
-    Do: Take the setting out of the Kafka connection, or use the one that the message names.
+    Do: Remove the setting from the Kafka connection, or use the setting that the message names.
     """
 
 
@@ -77,18 +77,18 @@ class TimeoutsInconsistent(ConfigurationError):
 
 
 class DifferentWork(ConfigurationError):
-    """The ledger holds a run of this name that did other work; the message lists what differs.
+    """The ledger has a run of this name that did other work; the message lists the differences.
 
-    Safe: The recorded run is committed, and stays as it is. What the task asks for now was not done.
-    Do: Give two tasks that share a name a `pipeline` each. Where the task was changed on purpose, choose by
-    [the table of changes](retries.md#when-the-task-was-changed). The record is shown by:
+    Safe: The recorded run is committed, and stays as it is. The work that the task asks for now was not done.
+    Do: Give two tasks that share a name a `pipeline` each. If the task was changed on purpose, follow [the
+    table of changes](retries.md#when-the-task-was-changed). The record is shown by:
 
         airflow eos ledger --pipeline PIPELINE
     """
 
 
 class PlanError(EosError):
-    """The run cannot be planned, or what it was planned on has changed.
+    """The run cannot be planned, or the conditions of its plan have changed.
 
     Safe: This try committed nothing, and offsets stay where they were.
     Do: Correct what the message names, then clear the task.
@@ -112,24 +112,24 @@ class AuthorizationFailed(PlanError):
 
 
 class BrokerUnsupported(PlanError):
-    """The brokers do not keep the promise: they lack or disable transaction partition verification.
+    """The brokers lack, or have disabled, the verification of a transaction's partitions.
 
     Do: Upgrade the brokers to Kafka 3.6 or later, and set `transaction.partition.verification.enable=true`. A
-    message about a request or a codec names what the broker does not speak.
+    message about a request or a codec names the version that the broker does not support.
     """
 
 
 class GroupNotEmpty(PlanError):
     """The consumer group has live members; two owners of one cursor lose or repeat records.
 
-    Do: Stop the consumers, or give the pipeline a `group_id` of its own. Airflow's next try looks again.
+    Do: Stop the consumers, or give the pipeline a `group_id` of its own. Airflow's next try checks again.
     """
 
 
 class GroupOwned(PlanError):
     """The consumer group's cursor belongs to another pipeline, prefix or Airflow.
 
-    Do: Give this pipeline a `group_id` of its own: it starts as its `Cursor(start=...)` says. Where it is the
+    Do: Give this pipeline a `group_id` of its own: it starts as its `Cursor(start=...)` says. If it is the
     same pipeline under another name or address, set the recorded value (`pipeline`, `[eos] prefix`, `[eos]
     origin`). The owner is shown by:
 
@@ -140,10 +140,10 @@ class GroupOwned(PlanError):
 class CursorMoved(PlanError):
     """Committed group offsets and the ledger's cursor disagree.
 
-    Safe: This try committed nothing. `--to cursor` goes on where the last run ended: no record is lost or
+    Safe: This try committed nothing. `--to cursor` continues where the last run ended: no record is lost or
     doubled. `--to committed` takes the other position: records between the two are skipped or read twice.
-    Do: Find out who commits to the group. Then look at what a reset would change, and add `--yes`. Where the
-    message names a record that lacks a signature, do not reset: a run without the key committed it. Set
+    Do: Find out who commits to the group. Then run the reset without `--yes`, which shows the changes. If
+    the message names a record that lacks a signature, do not reset: a run without the key committed it. Set
     `[eos] ledger_key` again, or `airflow eos sign` if that run was yours.
 
         airflow eos status --group GROUP
@@ -154,7 +154,7 @@ class CursorMoved(PlanError):
 class NoStartingPoint(PlanError):
     """Neither group offsets nor a ledger cursor exist, and the start policy is ``fail``.
 
-    Do: Set `Cursor(start="earliest")` (or `"latest"`, which skips what is there), or give the group a
+    Do: Set `Cursor(start="earliest")` (or `"latest"`, which skips existing records), or give the group a
     position:
 
         airflow eos reset-offsets --group GROUP --pipeline PIPELINE --topic TOPIC --to earliest
@@ -162,12 +162,12 @@ class NoStartingPoint(PlanError):
 
 
 class OffsetsOutOfRange(PlanError):
-    """The log starts above the range's start, or ends below its end: records are gone, or never were.
+    """The log starts above the range's start, or ends below its end: records are deleted, or never existed.
 
     Safe: This try committed nothing. Deleted records that were not read are lost to this pipeline unless you
     publish them again; a reset accepts that loss.
     Do: Publish the records again; or accept the loss: of a cursor by a reset, of an interval or a partition
-    by `accept_deleted=True`, of given ranges by naming the offsets that are there.
+    by `accept_deleted=True`, of given ranges by naming offsets that exist.
 
         airflow eos reset-offsets --group GROUP --topic TOPIC --to earliest
     """
@@ -176,7 +176,7 @@ class OffsetsOutOfRange(PlanError):
 class RangeUndecided(PlanError):
     """The range ends above the last stable offset: a transaction inside it is still open.
 
-    Do: Let Airflow retry: the transaction ends, by its owner or its time-out. This shows who holds it open:
+    Do: Let Airflow retry: the transaction ends, by its owner or its time-out. This shows the owner:
 
         airflow eos status --group GROUP
     """
@@ -185,24 +185,24 @@ class RangeUndecided(PlanError):
 class TopicRecreated(PlanError):
     """The topic has another id than the one the plan, the cursor or a boundary remembers.
 
-    Safe: This try committed nothing. What the old topic held and nobody read is gone with it. `--to earliest`
-    reads all of the new one; `--to latest` skips what it holds.
-    Do: Of a cursor, move it into the new topic. Of intervals, partitions and reprocessing, give the new topic
-    another name.
+    Safe: This try committed nothing. Unread records of the old topic are lost. `--to earliest` reads all of
+    the new topic; `--to latest` skips its present records.
+    Do: Move a cursor to the new topic. For intervals, partitions and reprocessing, give the new topic another
+    name.
 
         airflow eos reset-offsets --group GROUP --topic TOPIC --to earliest
     """
 
 
 class SinkChanged(PlanError):
-    """A sink topic has fewer partitions than records were sealed for: it was deleted and made again.
+    """A sink topic has fewer partitions than records were sealed for: it was deleted and created again.
 
-    Do: Let Airflow retry: the next try writes for the topic as it is. See that nobody deletes it meanwhile.
+    Do: Let Airflow retry: the next try writes for the present topic. Make sure that it is not deleted again.
     """
 
 
 class UnknownTable(PlanError):
-    """The sink's table, branch or catalog does not exist, or is not of a kind that can be written.
+    """The sink's table, branch or catalog does not exist, or cannot be written by this package.
 
     Do: Create the table or the branch, or correct the parameters of `sink`.
     """
@@ -217,21 +217,21 @@ class TableChanged(PlanError):
     """Schema or partition spec of the table changed after the run wrote its data files.
 
     Safe: Nothing of this try is in the table, and offsets stay where they were.
-    Do: Let Airflow retry: the next try writes its files for the table as it is.
+    Do: Let Airflow retry: the next try writes its files for the present table.
     """
 
 
 class TableRefused(PlanError):
     """The database refused a run's rows: a constraint, a trigger, a limit; the message names it.
 
-    Safe: Nothing of this try is in the table, and offsets stay where they were. The same rows are refused
-    again. `skip_offsets` leaves records out: they stay unprocessed.
-    Do: Correct the process, or the rows of the table that are in the way, then clear the task.
+    Safe: Nothing of this try is in the table, and offsets stay where they were. The same rows would be
+    refused again. `skip_offsets` skips records: they stay unprocessed.
+    Do: Correct the process, or the conflicting rows of the table, then clear the task.
     """
 
 
 class StagedRowsLost(PlanError):
-    """Rows that tasks had staged for a table are gone: its server crashed, or somebody dropped them.
+    """Rows that tasks had staged for a table are lost: its server crashed, or another program dropped them.
 
     Safe: Nothing of this try is in the table, and offsets stay where they were.
     Do: Let Airflow retry: the next try stages its rows again.
@@ -239,25 +239,25 @@ class StagedRowsLost(PlanError):
 
 
 class TableReplaced(PlanError):
-    """The table was dropped and made again while a run was about to publish, or had published, in it.
+    """The table was dropped and created again while a run was about to publish, or had published, in it.
 
-    Safe: Nothing was written to the new table. What the old one held of the run is gone with it. To run again
-    under the same name is refused, since nobody can tell whether the old table had the rows.
-    Do: Restore the old table, and run the pipeline. Where it is lost for good, take back what the run had
-    announced in the ledger (its INTENT); the message has key and routing. The next run then reads the same
-    records and writes them to the new table. Where they were copied there, move the cursor past them with
-    `airflow eos reset-offsets` before that; the ranges are in the output of:
+    Safe: Nothing was written to the new table. Rows of the run in the old table are lost with it. The run is
+    refused under the same name, because nothing shows whether the old table had its rows.
+    Do: Restore the old table, and run the pipeline. If it is lost for good, dismiss the run's announcement in
+    the ledger (its INTENT); the message has key and routing. The next run then reads the same records and
+    writes them to the new table. If they were copied there, first move the cursor past them with `airflow eos
+    reset-offsets`; the ranges are in the output of:
 
         airflow eos dismiss --key intent:ID --routing GROUP --yes
     """
 
 
 class TableRewritten(PlanError):
-    """A reprocessing was to replace the rows of the earlier run, and they are not in the table as written.
+    """A reprocessing should replace the rows of the earlier run, and they are not in the table as written.
 
-    Safe: Nothing was replaced or appended: the table holds what it held, and the earlier run stays committed.
-    Do: Delete the run's rows by yourself, by a column that names their offsets or their day, and let the task
-    run with `reprocess="append"` of its table. Compaction, updates and deletes of rows rewrite a table.
+    Safe: Nothing was replaced or appended: the table is unchanged, and the earlier run stays committed.
+    Do: Delete the run's rows yourself, by a column with their offsets or their day, and run the task with
+    `reprocess="append"` of its table. Compaction, updates and deletes of rows rewrite a table.
     """
 
 
@@ -272,12 +272,12 @@ class IntervalNotReady(PlanError):
 
 
 class IntervalUnaccountable(PlanError):
-    """The log cannot tell what an interval holds: deleted records, or a timestamp of the far future.
+    """The log does not prove which records an interval has: records are deleted, or one is of the far future.
 
-    Safe: Nothing was pinned or committed. `accept_deleted=True` reads what is left: records that were deleted
-    unread stay lost, and the run's record says so.
-    Do: Publish the records again, or accept the loss: [ways
-    on](range-modes.md#what-the-log-can-no-longer-tell).
+    Safe: Nothing was pinned or committed. `accept_deleted=True` reads the remaining records: those that were
+    deleted unread stay lost, and the run's record says so.
+    Do: Publish the records again, or accept the loss:
+    [alternatives](range-modes.md#what-the-log-can-no-longer-tell).
 
         airflow eos plan --pipeline PIPELINE --group GROUP --topic TOPIC --interval START END
     """
@@ -286,9 +286,9 @@ class IntervalUnaccountable(PlanError):
 class LedgerMissing(PlanError):
     """The ledger topic does not exist, or has no identity, and this run may not create it.
 
-    Safe: This try did nothing, but without the ledger nobody can tell what earlier tries committed. To an
-    empty ledger every run is uncommitted: what is cleared or retried then is written twice.
-    Do: If there was a ledger, restore it. If there never was one, create it once:
+    Safe: This try did nothing, but without the ledger nothing shows which runs earlier tries committed. In an
+    empty ledger every run is uncommitted: runs that are then cleared or retried are written twice.
+    Do: If there was a ledger, restore it. Otherwise create it once:
 
         airflow eos init
     """
@@ -297,54 +297,54 @@ class LedgerMissing(PlanError):
 class LedgerReplaced(PlanError):
     """The ledger topic was deleted, or its id or partition count is not the one that was used before.
 
-    Safe: This try did nothing. `--adopt-new` makes everything count as not committed: what is cleared,
-    retried or backfilled then is written twice.
-    Do: Restore the original topic. Where it is lost for good, read [what a new one
-    costs](guarantees/limits.md#the-ledger-must-be-kept) first.
+    Safe: This try did nothing. With `--adopt-new` no run counts as committed: runs that are then cleared,
+    retried or backfilled are written twice.
+    Do: Restore the original topic. If it is lost for good, read [the cost of a new
+    ledger](guarantees/limits.md#the-ledger-must-be-kept) first.
 
         airflow eos init --adopt-new
     """
 
 
 class LedgerTruncated(PlanError):
-    """The ledger partition has lost its first records, and what was asked for may have been among them.
+    """The ledger partition has lost its first records, and the run's record may have been among them.
 
-    Safe: This try did nothing, but an earlier one may have committed the run. A ledger that is made anew
-    counts it as not committed: it is written twice.
-    Do: Restore the ledger, and set its `cleanup.policy` to `compact`; where it cannot be restored see [what a
-    new one costs](guarantees/limits.md#the-ledger-must-be-kept).
+    Safe: This try did nothing, but an earlier try may have committed the run. In a new ledger it counts as
+    not committed, and is written twice.
+    Do: Restore the ledger, and set its `cleanup.policy` to `compact`; if it cannot be restored, see [the cost
+    of a new ledger](guarantees/limits.md#the-ledger-must-be-kept).
     """
 
 
 class LedgerPruned(PlanError):
-    """The run was committed, and `airflow eos prune` has removed its record: it is not done again.
+    """The run was committed, and `airflow eos prune` has removed its record: it does not run again.
 
-    Safe: The run is committed and its output stands. Under another name it is written twice.
-    Do: Nothing, if its output is what you want. To write it once more on purpose, give the task another
-    `pipeline`, or the Dag run another id.
+    Safe: The run is committed and its output remains. Under another name it is written twice.
+    Do: Nothing, if its output is correct. To write it once more on purpose, give the task another `pipeline`,
+    or the Dag run another id.
     """
 
 
 class LedgerTampered(PlanError):
-    """Somebody else wrote a record of a key that was asked for, and there is none of ours.
+    """Another program wrote a record of the key, and no run did.
 
-    Safe: This try did nothing, but an earlier one may have committed the run. `dismiss` makes the run count
+    Safe: This try did nothing, but an earlier try may have committed the run. `dismiss` makes the run count
     as not committed: if it was committed, it is written twice.
-    Do: Take the right to write to the ledger from whoever did. Look into the sink: if the run's output is
-    there, leave the run be; if it is not, dismiss the key. Where the record lacks only a signature and a run
-    of yours wrote it, do not dismiss: set `[eos] ledger_key` again, or `airflow eos sign`. [What it
-    means](guarantees/limits.md#the-ledger-must-be-kept).
+    Do: Revoke that program's right to write to the ledger. Look into the sink: if the run's output is there,
+    do nothing; if it is not, dismiss the key. If the record lacks only a signature and a run of yours wrote
+    it, do not dismiss: set `[eos] ledger_key` again, or `airflow eos sign`.
+    [Background](guarantees/limits.md#the-ledger-must-be-kept).
 
         airflow eos dismiss --key KEY --routing PIPELINE
     """
 
 
 class LedgerUnreadable(PlanError):
-    """A value of the ledger is not what its key says, or of a version that this package does not know.
+    """A value of the ledger does not fit its key, or has a version that this package does not know.
 
     Safe: This try did nothing.
-    Do: Upgrade this environment where a newer airflow-eos uses the ledger. Otherwise see who else writes to
-    the ledger topic: a value that no run wrote is dismissed as with `LedgerTampered`.
+    Do: Upgrade this environment if a newer airflow-eos uses the ledger. Otherwise find out which program
+    writes to the ledger topic: dismiss a value that no run wrote as with `LedgerTampered`.
 
         airflow eos ledger --key KEY
     """
@@ -355,21 +355,21 @@ class RunError(EosError):
 
 
 class RunFenced(RunError):
-    """A newer attempt owns the transactional id, and the authority says this run is not committed.
+    """A newer attempt owns the transactional id, and this run is not committed, according to the ledger.
 
     Safe: This attempt committed nothing. The newer one may: a retry asks the ledger first, so that no record
     is lost or doubled.
-    Do: Let Airflow retry. Where no second attempt exists, `transactional.id.expiration.ms` of the brokers may
-    be shorter than the run: see the doctor.
+    Do: Let Airflow retry. If no second attempt exists, `transactional.id.expiration.ms` of the brokers may be
+    shorter than the run: see the doctor.
 
         airflow eos doctor
     """
 
 
 class RunAlreadyCommitted(RunError):
-    """The ledger holds this run from another Dag run or clear, and ``on_committed`` is ``fail``.
+    """Another Dag run or clear has committed this run, and ``on_committed`` is ``fail``.
 
-    Safe: The run is committed, its output stands, and this try wrote nothing. `on_committed="reprocess"`
+    Safe: The run is committed, its output remains, and this try wrote nothing. `on_committed="reprocess"`
     writes the output once more.
     Do: Set `on_committed="skip"` to accept the committed run, or `"reprocess"` to write it again.
     """
@@ -385,11 +385,11 @@ class RunFailed(RunError):
 
 
 class OutcomeUnknown(RunError):
-    """The authority could not be asked: neither yes nor no.
+    """The ledger did not answer: neither yes nor no.
 
     Safe: The run may or may not be committed. A retry or a clear asks the ledger: no record is lost or
     doubled. A replay, a reset or `dismiss` before that may double records.
-    Do: Let Airflow retry. If it stays so, this names the transactions that were not ended:
+    Do: Let Airflow retry. If it persists, this names the transactions that were not ended:
 
         airflow eos repair
     """
@@ -399,14 +399,14 @@ class NotYetVisible(RunError):
     """The run is committed, but some leader does not show it yet; the message names the partitions.
 
     Safe: Output and offsets are committed. A retry or a clear waits for the leaders and writes nothing.
-    Do: Let Airflow retry. If it stays so, look at what is open, and add `--yes` to end it as it was decided:
+    Do: Let Airflow retry. If it persists, list the open transactions; `--yes` ends them as they were decided:
 
         airflow eos repair
     """
 
 
 class OutputLost(RunError):
-    """The run is committed, and a sink topic was deleted or made again before it was: output is gone.
+    """The run is committed, and a sink topic was deleted or created again before: its output is lost.
 
     Safe: Offsets and run record are committed, so a plain clear succeeds and writes nothing: the output stays
     lost. Reprocessing writes the run's output to all its sinks once more.
@@ -420,9 +420,9 @@ class OutputLost(RunError):
 class ProcessFailed(RunError):
     """The author's ``process`` raised, or returned columns the sink cannot write.
 
-    Safe: Nothing was written, and offsets stay where they were. `skip_offsets` and a dead-letter topic leave
-    records out of this run's output, and nothing reads them again by itself.
-    Do: Correct the function, then clear the task. To go on without the record that the message names, use the
+    Safe: Nothing was written, and offsets stay where they were. `skip_offsets` and a dead-letter topic
+    exclude records from this run's output, and no later run reads them.
+    Do: Correct the function, then clear the task. To continue without the record of the message, use the
     `skip_offsets` that it gives, or [dead letters](arrow-process.md#dead-letters). A `process` that raises
     [exceptions of Airflow](retries.md#what-process-may-ask-of-airflow) decides itself what follows.
 
@@ -437,10 +437,10 @@ class ProcessFailed(RunError):
 
 
 class SealedBlockLost(RunError):
-    """Sealed batches went with an executor, or another copy took their place: the ranges are sealed again.
+    """Sealed batches were lost with an executor, or replaced by another copy: the ranges are sealed again.
 
     Safe: Nothing of it is visible, and offsets stay where they were.
-    Do: Nothing: the run seals again, and Airflow retries. Where it repeats see the executors' logs.
+    Do: Nothing: the run seals again, and Airflow retries. If it repeats, see the executors' logs.
     """
 
 
@@ -448,14 +448,14 @@ class SendError(EosError):
     """The wire layer could not write a batch.
 
     Safe: The transaction is aborted, or ended by its time-out: nothing of it is visible, and offsets stay.
-    Do: Let Airflow retry. If it fails again see the message, and the logs of the brokers it names.
+    Do: Let Airflow retry. If it fails again, see the message, and the logs of the brokers that it names.
     """
 
 
 class SessionLost(SendError):
-    """The Spark session that held the sealed batches is gone, and they with it; only another try has one.
+    """The Spark session with the sealed batches is lost; only another try has a new session.
 
-    Do: Let Airflow retry. Where it repeats see the log of the Spark Connect server.
+    Do: Let Airflow retry. If it repeats, see the log of the Spark Connect server.
     """
 
 
@@ -470,7 +470,7 @@ class ProducerFenced(SendError):
 class DeliveryTimedOut(SendError):
     """A batch was not acknowledged within the delivery time-out.
 
-    Do: Let Airflow retry. See that the topic's partitions have leaders and enough in-sync replicas:
+    Do: Let Airflow retry. Check that the topic's partitions have leaders and enough in-sync replicas:
 
         airflow eos doctor --sink TOPIC
     """
@@ -481,10 +481,10 @@ class DuplicateReceipt(SendError):
 
 
 class RecordRefused(SendError):
-    """The settings or the policy of a topic refuse a record: sent again it would be refused again.
+    """The settings or the policy of a topic refuse a record; they would refuse it again.
 
-    Do: Return what the topic takes (a key where it is compacted, another timestamp), or change the setting
-    that the message names: [what topics refuse](retries.md#records-that-a-topic-refuses).
+    Do: Return records that the topic accepts (with a key if it is compacted, another timestamp), or change
+    the setting that the message names: [records that topics refuse](retries.md#records-that-a-topic-refuses).
     """
 
 
@@ -498,32 +498,32 @@ class RecordTooLarge(RecordRefused):
 class SecondAttempt(SendError):
     """A send task was started a second time within one epoch; it wrote nothing.
 
-    Do: Nothing: the run sends again under a new epoch, and Airflow retries. Where it repeats see the
+    Do: Nothing: the run sends again under a new epoch, and Airflow retries. If it repeats, see the
     executors' logs.
     """
 
 
 class ProtocolViolation(SendError):
-    """The broker answered what the protocol rules out; the run aborts rather than guess.
+    """The broker's answer violates the protocol; the run aborts rather than guess.
 
-    Do: Let Airflow retry. If it fails again keep the task's log and the brokers' logs, and report it.
+    Do: Let Airflow retry. If it fails again, keep the task's log and the brokers' logs, and report it.
     """
 
 
 class DecodeError(EosError):
     """Bytes read from the log are not a record batch this package can read.
 
-    Safe: This try committed nothing, and offsets stay where they were. `skip_offsets` leaves the records out:
-    nothing reads them again by itself.
+    Safe: This try committed nothing, and offsets stay where they were. `skip_offsets` skips the records: no
+    later run reads them.
     Do: Follow the message, which names topic, partition and offset.
     """
 
 
 class CorruptBatch(DecodeError):
-    """A record batch fails its CRC or its framing, or is larger than the limit; the message names the place.
+    """A record batch has a wrong CRC or framing, or is larger than the limit; the message names the place.
 
     Do: Compare the replicas with Kafka's `kafka-dump-log.sh`. If the bytes are the same everywhere, give the
-    task the `skip_offsets` that the message names: [ways on](range-modes.md#what-can-never-be-read).
+    task the `skip_offsets` of the message: [alternatives](range-modes.md#what-can-never-be-read).
     """
 
 
@@ -535,10 +535,10 @@ class UnsupportedMagic(DecodeError):
 
 
 class SparkUnavailable(EosError):
-    """A Spark Connect server is away, or has forgotten the session; nothing was written.
+    """A Spark Connect server is unavailable, or has lost the session; nothing was written.
 
     Safe: This try committed nothing.
-    Do: Let Airflow retry. Where Spark runs on the host of the task:
+    Do: Let Airflow retry. If Spark runs on the host of the task:
 
         airflow eos spark-server
     """
@@ -547,9 +547,9 @@ class SparkUnavailable(EosError):
 class BrokersUnavailable(EosError):
     """No broker answered in time; the message names the request, the servers and the last error.
 
-    Safe: Where the brokers fell silent during the commit, the run may be committed. A retry or a clear asks
-    the ledger: no record is lost or doubled.
-    Do: Let Airflow retry. If it fails again see `bootstrap.servers` and `security.protocol` of the
+    Safe: If the brokers became unavailable during the commit, the run may be committed. A retry or a clear
+    asks the ledger: no record is lost or doubled.
+    Do: Let Airflow retry. If it fails again, see `bootstrap.servers` and `security.protocol` of the
     connection.
 
         airflow eos doctor
@@ -557,16 +557,16 @@ class BrokersUnavailable(EosError):
 
 
 class FetchStalled(BrokersUnavailable):
-    """A read made no progress in time; the message names the position and what it waits for.
+    """A read made no progress in time; the message names the position and the reason.
 
     Safe: This try committed nothing.
-    Do: Let Airflow retry. If it fails again see the leader of the partition that the message names.
+    Do: Let Airflow retry. If it fails again, see the leader of the partition that the message names.
     """
 
 
 class RequestRefused(EosError):
-    """A broker refused a request for a reason no retry can help; the message names request and answer.
+    """A broker refused a request, and would refuse it again; the message names request and answer.
 
-    Safe: The class does not tell whether the run is committed; a retry or a clear asks the ledger first.
-    Do: Follow the message, and look into the log of the broker.
+    Safe: The class does not show whether the run is committed; a retry or a clear asks the ledger first.
+    Do: Follow the message, and see the log of the broker.
     """

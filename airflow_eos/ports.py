@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from airflow_eos.ledger.records.index import Around, IndexRoot, LeafAt, Place
+from airflow_eos.ledger.records.ledger_index import Around, IndexRoot, LeafAt, Place
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.kafka import (
     ActiveProducer,
@@ -167,9 +167,9 @@ class Transactions(Protocol):
         """
 
     def abort(self, identity: ProducerIdentity, *, timeout: float = 60.0) -> EndTxnAnswer:
-        """Send EndTxn(abort) with exactly this identity; never initialises anything.
+        """Send EndTxn(abort) with exactly this producer id and epoch; never sends InitProducerId.
 
-        :param timeout: seconds, with all retries.
+        :param timeout: seconds, including all retries.
         """
 
     def abort_again(
@@ -180,11 +180,12 @@ class Transactions(Protocol):
     ) -> EndTxnAnswer:
         """Abort what an earlier transaction of this producer id left open in some partitions.
 
-        By a transaction of its own, into which nothing is written: whoever ends it, by whatever death or
-        time-out, aborts it. That is why there is no such way to commit.
+        It runs a new transaction over these partitions, writes nothing to it and aborts it. A crash or a
+        time-out also aborts that transaction, so every outcome is the same. A commit cannot be repeated this
+        way.
 
-        :param group: its pending offsets are dropped too.
-        :returns: ENDED; FENCED: a newer attempt exists.
+        :param group: drop the pending offsets of this group too.
+        :returns: ENDED, or FENCED if a newer attempt exists.
         """
 
     def write_markers(
@@ -192,9 +193,9 @@ class Transactions(Protocol):
     ) -> None:
         """Write the markers of a decided transaction that its coordinator left out (WriteTxnMarkers).
 
-        Leaders refuse them where a newer epoch has written since.
+        A leader refuses them if a newer epoch has written since.
 
-        :raises AuthorizationFailed: without ClusterAction, or Alter, on the cluster.
+        :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
         """
 
 
@@ -233,7 +234,7 @@ class Ledger(Protocol):
 
 
 class IndexedLedger(Ledger, Protocol):
-    """A ledger whose partitions have an index (:mod:`airflow_eos.ledger.records.index`)."""
+    """A ledger whose partitions have an index (:mod:`airflow_eos.ledger.records.ledger_index`)."""
 
     def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
         """Return the newest committed root of a partition and its offset, None where none can be used."""
@@ -249,7 +250,7 @@ class IndexedLedger(Ledger, Protocol):
 
         :param seconds: about as long as this may take; what is left is not returned.
         :returns: nothing at or above that offset was looked at; it is nowhere above what an index may speak
-            for (:func:`~airflow_eos.ledger.records.index.may_speak_for`).
+            for (:func:`~airflow_eos.ledger.records.ledger_index.may_speak_for`).
         """
 
 

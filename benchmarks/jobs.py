@@ -17,7 +17,7 @@ from benchmarks.records import is_ok
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.run.states import State
 
 SOURCE = "src"

@@ -24,7 +24,7 @@ from chaos.zombie_requests import zombie_requests
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.spec import RunSpec
     from airflow_eos_testing.faults import Attempt, DriverProcess
     from chaos.airflow_task import AirflowTasks

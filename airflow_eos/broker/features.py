@@ -12,8 +12,8 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from airflow_eos.exceptions import RequestRefused
 from airflow_eos.model.kafka import BrokerFeatures
+from airflow_eos.wire.backoff import NotYet, describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.retry import NotYet, describe, is_transient, translated
 
 log = logging.getLogger(__name__)
 

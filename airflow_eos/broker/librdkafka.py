@@ -29,8 +29,8 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.printable import printable
+from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig, for_librdkafka
-from airflow_eos.wire.retry import Backoff
 
 T = TypeVar("T")
 

@@ -105,12 +105,10 @@ class KafkaTransactions(LinkUser):
         )
 
     def abort(self, identity: ProducerIdentity, *, timeout: float = ABORT_TIMEOUT) -> EndTxnAnswer:
-        """Send EndTxn(abort) with exactly this producer id and epoch; never sends InitProducerId.
+        """See :class:`~airflow_eos.ports.Transactions`; a repeated abort also returns ENDED.
 
-        It opens its own connections, so a signal handler or another thread may call it at any time. A
-        repeated abort also returns ENDED.
+        It opens its own connections, so a signal handler or another thread may call it at any time.
 
-        :param timeout: seconds, including all retries.
         :raises BrokersUnavailable: no coordinator answered in time; the outcome is unknown.
         """
         deadline = time.monotonic() + timeout
@@ -131,14 +129,8 @@ class KafkaTransactions(LinkUser):
         partitions: Collection[TopicPartition],
         group: str | None = None,
     ) -> EndTxnAnswer:
-        """Abort what an earlier transaction of this producer id left open in some partitions.
+        """See :class:`~airflow_eos.ports.Transactions`.
 
-        It runs a new transaction over these partitions, writes nothing to it and aborts it. A crash or a
-        timeout also aborts that transaction, so every outcome is the same. A commit cannot be repeated this
-        way.
-
-        :param group: drop the pending offsets of this group too.
-        :returns: ENDED, or FENCED if a newer attempt exists.
         :raises BrokersUnavailable: a coordinator did not answer in time; call it again.
         """
         with self._link.connections() as connections:
@@ -153,11 +145,8 @@ class KafkaTransactions(LinkUser):
     def write_markers(
         self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool
     ) -> None:
-        """Write the markers of a decided transaction that its coordinator left out (WriteTxnMarkers).
+        """See :class:`~airflow_eos.ports.Transactions`.
 
-        A leader refuses them if a newer epoch has written since.
-
-        :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
         :raises BrokersUnavailable: a leader did not answer in time.
         """
         with self._link.connections() as connections:

@@ -82,13 +82,6 @@ def memory(text: str) -> str:
     return text
 
 
-def epoch(text: str) -> int:
-    """Read a producer epoch."""
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a producer epoch")
-    return int(text)
-
-
 COMMON = (
     Option("--output", "default: table", {"choices": ("table", "json", "yaml", "plain"), "default": "table"}),
     Option("--ledger-topic", "default: [eos] ledger_topic, or airflow-eos-ledger", {"metavar": "TOPIC"}),
@@ -296,7 +289,7 @@ COMMANDS = (
                 "--epoch",
                 "with --yes: the epoch that was shown without it; a transaction of another epoch is left "
                 "alone",
-                {"type": epoch, "metavar": "N"},
+                {"type": not_negative, "metavar": "N"},
             ),
             Option(
                 "--foreign",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.cli.outcome import Row, WrongUsage
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.run.work import recorded_interval
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import run_named, run_row
 from airflow_eos.exceptions import UnknownTopic
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.cursor import CursorRecord
-from airflow_eos.ledger.records.run import TABLE, RunRecord
+from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.spec import Deployment
 
 Gauge = tuple[str, float, Mapping[str, str]]

@@ -97,7 +97,7 @@ TASK_SIGNALS = (
     DagRunTriggerException,
     DownstreamTasksSkipped,
 )
-"""Exceptions by which a task tells Airflow what becomes of it; others than an ``Exception`` pass."""
+"""Exceptions by which a task tells Airflow its end state; others than an ``Exception`` pass."""
 
 
 def with_options_of_providers(reads: Read) -> Read:
@@ -149,7 +149,7 @@ except ImportError:  # 3.1
 
 
 def timetable_field(timetable: Any, name: str) -> Any:
-    """Return what a timetable was made with: ``expression``, ``timezone``, ``delta`` or ``interval``."""
+    """Return an argument of a timetable: ``expression``, ``timezone``, ``delta`` or ``interval``."""
     return getattr(timetable, name if hasattr(timetable, name) else f"_{name}")  # 3.1 has the second
 
 

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_eos.coverage.folded import Earlier
+from airflow_eos.coverage.lanes import WRONG, Kind, Lane, LaneKey, LogBounds, Reset, Segment
 from airflow_eos.coverage.offset_set import Spans
 from airflow_eos.coverage.reads import is_on_purpose, left_out_of, reads_of
-from airflow_eos.coverage.segments import WRONG, Kind, Lane, LaneKey, LogBounds, Reset, Segment
 from airflow_eos.coverage.sentence import sentence
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.ranges import TopicPartition
 

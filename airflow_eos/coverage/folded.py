@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_eos.coverage.lanes import LaneKey
 from airflow_eos.coverage.offset_set import Spans
 from airflow_eos.coverage.reads import is_on_purpose, left_out_of, reads_of
-from airflow_eos.coverage.segments import LaneKey
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 
 _KEPT = ("read", "overlaps", "again", "left_out")
 
@@ -43,10 +43,10 @@ class Earlier:
         self.runs += other.runs
         self.reprocessings += other.reprocessings
         for name in _KEPT:
-            mine = getattr(self, name)
+            spans_of_lane = getattr(self, name)
             for key, spans in getattr(other, name).items():
                 for span in spans:
-                    mine.setdefault(key, Spans()).add(*span)
+                    spans_of_lane.setdefault(key, Spans()).add(*span)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.folded import Earlier
-from airflow_eos.coverage.segments import LogBounds, Reset
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.coverage.lanes import LogBounds, Reset
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import TopicPartition
 
 DRAWN_ONE_BY_ONE = 300

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from airflow_eos.coverage.lanes import LaneKey, Reset
 from airflow_eos.coverage.offset_set import Spans
-from airflow_eos.coverage.segments import LaneKey, Reset
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
 from airflow_eos.model.ranges import OffsetRange
 
 _WORK, _LOSS = "work", "accepted_loss"

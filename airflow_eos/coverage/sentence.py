@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_eos.coverage.segments import WRONG, Kind, Lane, Segment
+from airflow_eos.coverage.lanes import WRONG, Kind, Lane, Segment
 from airflow_eos.wording import counted
 
 _PLACES_SHOWN = 3  # in the sentence

@@ -24,7 +24,7 @@ from airflow_eos.task_signals import signal_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.spec import RunSpec
 
 log = logging.getLogger(__name__)

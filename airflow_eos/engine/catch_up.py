@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import RunFenced
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.run import laws, rounds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, NotYetVisible
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.spec import Deployment, MayCreate, RunSpec
 from airflow_eos.run import laws
 from airflow_eos.run.lookup import CommittedRuns

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, RunFenced
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.index import (
+from airflow_eos.ledger.records.ledger_index import (
     IndexRoot,
     IndexUnusable,
     LeafAt,

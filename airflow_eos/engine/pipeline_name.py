@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 
 if TYPE_CHECKING:
     from airflow_eos.broker.ledger_log.topic import KafkaLedger

@@ -16,7 +16,7 @@ from airflow_eos.spark.lazy_data_plane import LazyDataPlane
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.spec import RunSpec

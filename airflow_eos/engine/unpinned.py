@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.boundary import Boundary
-from airflow_eos.ledger.records.index import Around
+from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ _FIELDS = {
 
 
 def storage_options(sink: DeltaTable) -> dict[str, str]:
-    """Return what the connection of a table says of its object store; see the module. Secrets are masked.
+    """Return the storage options from a table's connection; see the module. Secrets are masked.
 
     :raises ConfigurationError: there is no such connection, or a field of it means nothing to the store.
     """

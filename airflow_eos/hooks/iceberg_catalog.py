@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def catalog_properties(conn_id: str) -> dict[str, str]:
-    """Return what a connection says of a catalog; see the module. Secrets are masked in logs.
+    """Return a catalog's properties from its connection; see the module. Secrets are masked in logs.
 
     :raises ConfigurationError: there is no such connection, or it names no catalog.
     """

@@ -51,7 +51,7 @@ class KafkaEosHook(KafkaBaseHook):
         return config
 
     def source_partitions(self, topic: str) -> list[int]:
-        """Return the partitions of a topic: what a mapped operator expands over.
+        """Return the partitions of a topic, for a mapped operator to expand over.
 
         :raises UnknownTopic: the topic does not exist.
         """

@@ -1,4 +1,4 @@
-"""Looks an Airflow connection up, and masks in logs what is secret of it: the one way of all tables."""
+"""Reads the Airflow connection of a table, and masks its secrets in logs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def masked_properties(
 ) -> dict[str, str]:
     """Return the properties of a connection. Secrets are masked in logs.
 
-    :param read: returns what the fields and extras of a connection mean.
+    :param read: returns the properties from a connection's fields and extras.
     :param named_by: the parameter that names the connection, for messages.
-    :param advice: what to do where there is no such connection.
+    :param advice: for the error if there is no such connection.
     :raises ConfigurationError: there is none.
     """
     try:

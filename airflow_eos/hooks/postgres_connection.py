@@ -26,7 +26,7 @@ _TOKENS = frozenset({"iam", "azure_conn_id"})
 
 
 def connection_properties(conn_id: str) -> dict[str, str]:
-    """Return what a connection says of a database; see the module. Secrets are masked in logs.
+    """Return libpq's parameters from a connection; see the module. Secrets are masked in logs.
 
     :raises ConfigurationError: there is no such connection, or it wants a login that is not supported.
     """

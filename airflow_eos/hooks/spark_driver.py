@@ -22,8 +22,8 @@ _RUNNING: dict[str, frozenset[str]] = {
     "yarn": frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}),
     "kubernetes": frozenset({"PENDING", "RUNNING", "UNKNOWN"}),
 }
-_NOT_LEADING = "in ALIVE state"  # what only a leading master can do
-# A resource manager that was started anew, as the provider puts it: what follows may be anybody's words.
+_NOT_LEADING = "in ALIVE state"  # the condition of a leading master
+# The provider's text for a resource manager that has restarted; the text behind it may be any.
 _YARN_UNKNOWN = "YARN RM REST API returned HTTP 404 for application "
 _SUCCEEDED = frozenset({"FINISHED", "SUCCEEDED"})
 
@@ -68,7 +68,7 @@ class _Tracker(Protocol):
 
 
 class SparkDriver:
-    """Asks a cluster manager about one driver, by what ``SparkSubmitHook`` knows of the connection.
+    """Asks a cluster manager about a driver, with the connection as ``SparkSubmitHook`` reads it.
 
     The answer says whether the process is at work. Whether its run is committed, only the ledger says.
 
@@ -76,9 +76,9 @@ class SparkDriver:
         extra ``yarn_resourcemanager_webapp_address``) or ``kubernetes``.
     :param driver_id: submission id, application id, or ``<namespace>:<driver pod>``.
     :param conn_id: Spark connection.
-    :param hook: the submitting operator's, with what its author gave beside the connection.
-    :param user: whom YARN knows as the application's, where it believes what it is told; default: the hook's,
-        or this process's.
+    :param hook: of the submitting operator, with its parameters beside the connection.
+    :param user: YARN's user of the application with simple authentication; default: the hook's, or this
+        process's.
     """
 
     def __init__(

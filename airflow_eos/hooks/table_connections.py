@@ -1,4 +1,4 @@
-"""The properties of a table's connection, from Airflow: what a Dag names by its id, and a run needs."""
+"""Adds the properties of its Airflow connection, which a Dag names by its id, to a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_eos.model.sink_table import SinkTable
 def with_connection(sink: SinkTable | None) -> SinkTable | None:
     """Return a sink with the properties of its connection, which are masked in logs.
 
-    :raises ConfigurationError: there is no such connection, or it lacks what the table needs.
+    :raises ConfigurationError: there is no such connection, or it lacks a property that the table needs.
     """
     match sink:
         case None:

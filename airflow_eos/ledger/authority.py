@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnknown
 from airflow_eos.ledger.keys import is_ever_written, pruned_digest, pruned_key
-from airflow_eos.ledger.records.index import Around
+from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition
@@ -30,7 +30,7 @@ LACKS_SIGNATURE = (
     "one. If runs of yours wrote it without a key, give the key to all that use the ledger and run "
     "`airflow eos sign`, which lets it count"
 )
-"""Why a record may be unsigned, and what to do about it."""
+"""The reason of an unsigned record, and the advice."""
 
 
 @dataclass(frozen=True, slots=True)

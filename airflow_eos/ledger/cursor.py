@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.cursor import CursorRecord, Layout
+from airflow_eos.ledger.records.cursor_record import CursorRecord, Layout
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.spec import RunSpec

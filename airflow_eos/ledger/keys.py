@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable
 
 from airflow_eos.exceptions import RunAlreadyCommitted
-from airflow_eos.ledger.records.index import IndexKeys
+from airflow_eos.ledger.records.ledger_index import IndexKeys
 from airflow_eos.ledger.records.pruned import DIGEST_BYTES
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import (

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from airflow_eos.exceptions import ConfigurationError, PlanError, RunFenced
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.records.index import Around
+from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage
 

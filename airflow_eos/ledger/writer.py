@@ -2,7 +2,7 @@
 
 Each write is a small transaction. First the transactional id is fenced. A transaction of the id that is still
 open on a leader is aborted, or refused, before anything is written behind it (law 12, KAFKA-20734). The
-caller then reads the ledger and decides what to write. The messages are staged, optionally checked, and
+caller then reads the ledger and decides on the messages. The messages are staged, optionally checked, and
 committed.
 
 The fence excludes writers with the same id. Other writers may write the same key under an id that the caller

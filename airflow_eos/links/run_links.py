@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperatorLink
 
 from airflow_eos import settings
 from airflow_eos.ledger.keys import run_record_key
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 
 
 @attrs.define()

@@ -20,7 +20,7 @@ _ERROR_BYTES = 500
 class FailingRecord:
     """A record on which the process raises.
 
-    :param error: one line that says what it raised.
+    :param error: the exception, on one line.
     """
 
     topic: str

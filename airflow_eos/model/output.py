@@ -43,7 +43,7 @@ class SealedTarget:
 
 @dataclass(frozen=True, slots=True)
 class SealedManifest:
-    """Exactly what the send stage must write.
+    """The batches that the send stage must write, exactly.
 
     :param targets: one entry per partition that receives records, sorted.
     :param records_read: records read per source partition; informative, a commit does not depend on it.
@@ -124,5 +124,5 @@ class PartitionReceipt:
 
     @property
     def span(self) -> int:
-        """Number of offsets from the first to the last record: an upper bound of what a reader must read."""
+        """Number of offsets from the first to the last record: an upper bound of the records to read."""
         return self.last_offset - self.first_offset + 1

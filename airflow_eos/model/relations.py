@@ -33,7 +33,7 @@ def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_l
         )
     if sink in sources and not allow_loop:
         raise ConfigurationError(
-            f"sink_topic {sink!r} is also a source topic: the next run would read what this run writes. "
+            f"sink_topic {sink!r} is also a source topic: the next run would read the output of this run. "
             "Choose another topic, or set allow_loop=True where the loop is wanted"
         )
 
@@ -67,7 +67,7 @@ def check_letters_beside_table(sink: object, topic: str | None, most: int | None
         raise ConfigurationError(
             f"max_dead_letters={most} is more than the {MOST_BESIDE_TABLE} that a run with a table may have: "
             "its INTENT names each of them, in one record of the ledger; read fewer records in a run, or "
-            "correct what the process raises on"
+            "correct the records on which the process raises"
         )
 
 

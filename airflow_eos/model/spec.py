@@ -9,19 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model import relations
 from airflow_eos.model.kinds import FLAG, NONE, Kind, duration, whole_number, word
 from airflow_eos.model.names import PREFIX_LIMIT, checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
-from airflow_eos.model.relations import (
-    TABLE_REFUSES,
-    check_dead_letter_topic,
-    check_explicit,
-    check_letters_beside_table,
-    check_sink,
-    check_source_partition,
-    check_table,
-    check_topics_of,
-)
 from airflow_eos.model.sink_table import SinkTable
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
@@ -212,15 +203,15 @@ class RunSpec:
             if topic is not None:
                 checked_topic(field_name, topic)
         sources, ledger = self.source_topics, self.ledger.topic
-        check_sink(self.sink_topic, sources, ledger, allow_loop=self.allow_loop)
-        check_dead_letter_topic(self.dead_letter_topic, sources, ledger)
-        check_letters_beside_table(self.sink, self.dead_letter_topic, self.max_dead_letters)
-        check_table(self.sink, {name: getattr(self, name) for name in TABLE_REFUSES})
-        check_topics_of("skip_offsets", self.skip_offsets, sources)
+        relations.check_sink(self.sink_topic, sources, ledger, allow_loop=self.allow_loop)
+        relations.check_dead_letter_topic(self.dead_letter_topic, sources, ledger)
+        relations.check_letters_beside_table(self.sink, self.dead_letter_topic, self.max_dead_letters)
+        relations.check_table(self.sink, {name: getattr(self, name) for name in relations.TABLE_REFUSES})
+        relations.check_topics_of("skip_offsets", self.skip_offsets, sources)
         if self.source_partition is not None:
             whole_number(0).check("source_partition", self.source_partition)
-        check_source_partition(self.source_partition, sources)
-        check_explicit(self.ranges, sources, self.source_partition)
+        relations.check_source_partition(self.source_partition, sources)
+        relations.check_explicit(self.ranges, sources, self.source_partition)
 
     def _check_names(self) -> None:
         checked_prefix(self.prefix)

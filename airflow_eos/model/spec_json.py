@@ -67,7 +67,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "audit": dict(spec.audit),
         "task": dict(spec.task),
         **{name: getattr(spec, name) for name in _PLAIN},
-        # Left out otherwise, so that another version reads what it knows.
+        # Left out without a table, so that versions without tables can read it.
         **({} if spec.sink is None else {"sink": {"kind": spec.sink.KIND, **asdict(spec.sink)}}),
     }
     return json.dumps(data, separators=(",", ":"))

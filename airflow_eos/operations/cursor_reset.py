@@ -10,9 +10,9 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import counts_kept
-from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
@@ -137,10 +137,10 @@ class CursorMove:
                 laws.no_open_intent(self._reset.group, known.get(intent))
                 # Behind the fence the cursor cannot change.
                 before = self._record(self._control.authority.settle, only)
-                mine = self._changes(before, only)
-                self._commit(transaction, before, only, mine)
-            self._wait_until_seen(transaction.identity, mine)
-            changes += mine
+                own_moves = self._changes(before, only)
+                self._commit(transaction, before, only, own_moves)
+            self._wait_until_seen(transaction.identity, own_moves)
+            changes += own_moves
         return changes
 
     def _refuse_pending(self, only: TopicPartition | None) -> None:

@@ -108,7 +108,7 @@ def _ledger_writers(known: Known) -> Iterator[Check]:
             f"partition {partition}, offset {offset}" for partition, offset in sorted(known.ignored)
         )
         finding = f"{len(known.ignored)} records that no run wrote: {places}"
-        advice = "take the right to write to the ledger from whoever did; `airflow eos doctor` names them"
+        advice = "revoke the writer's right to write to the ledger; `airflow eos doctor` names the records"
         yield Check(name, "fail", finding, advice)
     elif known.unreadable:
         advice = "upgrade airflow-eos here, where a newer version wrote them; `airflow eos ledger` names them"
@@ -137,7 +137,7 @@ def _topic(permissions: Permissions, name: str, brokers: int, *, written: bool) 
 
 def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:
     name = "transactions left open"
-    hanging = left.still(left.found(topics))
+    hanging = left.still(left.candidates(topics))
     if not hanging and left.unseen:
         advice = "grant Read on what pipelines write, and on the ledger"
         yield Check(

@@ -42,13 +42,13 @@ class LeftOpen:
         self._id_of = id_of
         self.unseen: set[str] = set()
 
-    def found(self, topics: Collection[str]) -> list[Left]:
+    def candidates(self, topics: Collection[str]) -> list[Left]:
         """Return candidates; :meth:`still` removes transactions that were just being ended."""
         open_there = self._open(topics)
         if not open_there:
             return []
         ids = self._cluster.transactional_ids({producer.producer_id for _, producer in open_there})
-        candidates: list[Left] = []
+        left: list[Left] = []
         for tp, producer in open_there:
             name = ids.get(producer.producer_id) or self._id_of(producer.producer_id)
             if name is None or not keys.is_id_of(name, self._prefix):
@@ -56,8 +56,8 @@ class LeftOpen:
                 continue
             word = self._cluster.describe_transaction(name)
             if not _is_under_way(word, producer):
-                candidates.append(Left(tp, producer, name, word))
-        return candidates
+                left.append(Left(tp, producer, name, word))
+        return left
 
     def still(self, left: Iterable[Left]) -> list[Left]:
         """Return the candidates that are still open; the others have ended regularly."""

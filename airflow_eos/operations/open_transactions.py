@@ -16,7 +16,7 @@ from airflow_eos.model.kafka import ProducerIdentity, TransactionState
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment
 from airflow_eos.wire.txn_requests import TransactionStatus
 
-_OPEN = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
+OPEN_STATES = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
@@ -38,7 +38,7 @@ class TransactionTimes:
     def of(cls, status: TransactionStatus, now: dt.datetime) -> TransactionTimes:
         """Return the times from a coordinator's view, which has a start time even if none is open."""
         started, age = None, None
-        if status.state in _OPEN and status.start_ms >= 0:
+        if status.state in OPEN_STATES and status.start_ms >= 0:
             moment = dt.datetime.fromtimestamp(status.start_ms / 1000, dt.timezone.utc)
             started = keys.utc_text(moment)
             age = round(max(0.0, (now - moment).total_seconds()), 1)
@@ -136,19 +136,19 @@ def abort_transaction(
                 f"a cursor's is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it "
                 "at 'Only writer of transaction'"
             )
-        ours = keys.is_id_of(transactional_id, prefix)
+        owned = keys.is_id_of(transactional_id, prefix)
         is_open = before.state is TransactionState.ONGOING
         # A transaction that is already ending completes without a request, as the coordinator has decided.
-        answer = "dry run" if is_open else "ending" if before.state in _OPEN else "nothing open"
+        answer = "dry run" if is_open else "ending" if before.state in OPEN_STATES else "nothing open"
         owner = ProducerIdentity(transactional_id, before.producer_id, before.producer_epoch)
         if is_open and execute:
-            _check_abort(transactional_id, prefix, before.producer_epoch, epoch, allowed=ours or foreign)
+            _check_abort(transactional_id, prefix, before.producer_epoch, epoch, allowed=owned or foreign)
             answer = control.transactions.abort(owner).value
             _settle(control, transactional_id)
         after = control.cluster.describe_transaction(transactional_id)
     return EndedTransaction(
         owner,
-        foreign=not ours,
+        foreign=not owned,
         times=TransactionTimes.of(before, utc_now()),
         state_before=before.state.value,
         state=after.state.value if after else None,
@@ -182,7 +182,7 @@ def _open_ones(control: ControlPlane, transactional_ids: Sequence[str]) -> list[
     transactions = [
         OpenTransaction(name, status.producer_epoch, TransactionTimes.of(status, utc_now()))
         for name, status in described.items()
-        if status is not None and status.state in _OPEN
+        if status is not None and status.state in OPEN_STATES
     ]
     return sorted(transactions, key=lambda transaction: -(transaction.times.age_seconds or 0.0))
 
@@ -210,6 +210,6 @@ def _settle(control: ControlPlane, transactional_id: str) -> None:
     deadline = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < deadline:
         status = control.cluster.describe_transaction(transactional_id)
-        if status is None or status.state not in _OPEN:
+        if status is None or status.state not in OPEN_STATES:
             return
         time.sleep(_POLL_SECONDS)

@@ -20,10 +20,10 @@ from airflow_eos.coverage.folded import Earlier
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of, is_pruned
-from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.pruned import PrunedRuns
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage, LedgerText
 from airflow_eos.model.ranges import TopicPartition

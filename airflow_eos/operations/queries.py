@@ -13,9 +13,9 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, LedgerPruned, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
-from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
-from airflow_eos.ledger.records.run import TABLE, RunRecord
+from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerText
 from airflow_eos.model.spec import Deployment, MayCreate
 from airflow_eos.operations.gaps import Gap, gaps

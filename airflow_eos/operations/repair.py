@@ -15,7 +15,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
-from airflow_eos.ledger.records.run import RunRecord, named_writer
+from airflow_eos.ledger.records.run_record import RunRecord, named_writer
 from airflow_eos.model.kafka import OFFSETS_TOPIC, ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
@@ -158,7 +158,7 @@ class _Search:
 
     def hanging(self, topics: Collection[str]) -> list[Hanging]:
         left = LeftOpen(self._control.cluster, self._prefix, self._runs.transactional_id)
-        candidates = [(transaction, self._described(transaction)) for transaction in left.found(topics)]
+        candidates = [(transaction, self._described(transaction)) for transaction in left.candidates(topics)]
         still = left.still(transaction for transaction, _ in candidates)
         return [described for transaction, described in candidates if transaction in still]
 

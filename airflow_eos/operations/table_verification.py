@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_eos.exceptions import EosError
-from airflow_eos.ledger.records.run import TABLE
+from airflow_eos.ledger.records.run_record import TABLE
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
@@ -18,7 +18,7 @@ from airflow_eos.sinks.redaction import redacted
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.operations.unnamed_files import HeldRows
 
 Table = TypeVar("Table", bound=SinkTable)

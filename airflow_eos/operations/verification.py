@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import AuthorizationFailed
-from airflow_eos.ledger.records.run import TABLE, RunRecord
+from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations.findings import Finding, Outcome

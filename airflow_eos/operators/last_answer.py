@@ -6,7 +6,7 @@ import logging
 import time
 
 from airflow_eos.exceptions import BrokersUnavailable
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.spec import RunSpec
 
 log = logging.getLogger(__name__)

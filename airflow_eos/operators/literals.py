@@ -77,15 +77,15 @@ def templates_of(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_spelling(cls: type, given: Mapping[str, Any]) -> None:
-    """Refuse an unknown parameter whose name is similar to one of ours.
+    """Refuse an unknown parameter whose name is similar to a known one.
 
     :raises ConfigurationError: names both. Airflow itself refuses other unknown names.
     """
     if not _is_ours(inspect.getattr_static(cls, "__init__")):
         return  # a class of the author's, which may take more than its signature says
-    known, ours = _parameters(cls)
+    known, own = _parameters(cls)
     for name in given:
-        near = "" if name in known or name.startswith("_") else did_you_mean(name, ours)
+        near = "" if name in known or name.startswith("_") else did_you_mean(name, own)
         if near:
             raise ConfigurationError(f"{cls.__name__.lstrip('_')} has no parameter {name!r}{near}")
 
@@ -139,7 +139,7 @@ def _is_ours(function: Any) -> bool:
 def _parameters(cls: type) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of all parameters of a class and its bases, and those of this package."""
     known: set[str] = set()
-    ours: set[str] = set()
+    own: set[str] = set()
     for base in cls.__mro__:
         init = vars(base).get("__init__")
         if init is None or base is object:
@@ -147,5 +147,5 @@ def _parameters(cls: type) -> tuple[frozenset[str], frozenset[str]]:
         names = set(inspect.signature(init).parameters)
         known |= names
         if _is_ours(init):
-            ours |= names - {"self", "kwargs"}
-    return frozenset(known), frozenset(ours)
+            own |= names - {"self", "kwargs"}
+    return frozenset(known), frozenset(own)

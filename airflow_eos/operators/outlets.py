@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
 
-from airflow_eos.ledger.records.run import TABLE
+from airflow_eos.ledger.records.run_record import TABLE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
 
 _KAFKA = "kafka://"
 

@@ -12,19 +12,10 @@ from typing import Any
 from airflow_eos import settings
 from airflow_eos.compat.retry_policy import RetryPolicy
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model import relations
 from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_of, seconds, whole_number, word
 from airflow_eos.model.names import checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, Explicit, Interval
-from airflow_eos.model.relations import (
-    TABLE_REFUSES,
-    check_dead_letter_topic,
-    check_explicit,
-    check_letters_beside_table,
-    check_sink,
-    check_source_partition,
-    check_table,
-    check_topics_of,
-)
 from airflow_eos.model.spec import CHOICES, LedgerSettings
 from airflow_eos.operators.offset_ranges import parse_ranges
 from airflow_eos.operators.partition_interval import check_partition_duration
@@ -82,22 +73,9 @@ def _or_none(check: Callable[[str, Any], object], *, empty: bool = False) -> Cal
     return checked
 
 
-def _topics(field: str, value: Any) -> None:
-    parse_topics(field, value)
-
-
-def _topics_or_none(field: str, value: Any) -> None:
-    if value:
-        parse_topics(field, value)
-
-
-def _accepts(field: str, value: Any) -> None:
-    accepts(value, field)
-
-
-def _skips(field: str, value: Any) -> None:
-    if value:
-        parse_ranges(field, value)
+def _if_any(check: Callable[[str, Any], object]) -> Callable[[str, Any], object]:
+    """Return the check of a parameter that may be empty."""
+    return lambda field, value: check(field, value) if value else None
 
 
 def _mode(_: str, value: Any) -> None:
@@ -139,7 +117,7 @@ def _submitted_process(field: str, value: Any) -> None:
 
 def _submitted(process: Any, application: Any) -> None:
     if bool(process) == bool(application):
-        raise ConfigurationError("give either process or application: one of them is what is submitted")
+        raise ConfigurationError("give either process or application")
 
 
 def _process_in(process: Any, dag: Any, op_kwargs: Any) -> None:
@@ -163,11 +141,11 @@ def _ledger_topic(ledger: LedgerSettings | None) -> str:
 
 
 def _sink(sink: Any, topics: Any, ledger: Any, allow_loop: Any) -> None:
-    check_sink(sink, _names(topics), _ledger_topic(ledger), allow_loop=bool(allow_loop))
+    relations.check_sink(sink, _names(topics), _ledger_topic(ledger), allow_loop=bool(allow_loop))
 
 
 def _table(_: str, sink: Any) -> None:
-    check_table(sink, {})
+    relations.check_table(sink, {})
     if sink is not None and sink.properties is not None:
         raise ConfigurationError(
             f"sink={type(sink).__name__}(..., properties=...) is for programs without Airflow: a Dag names a "
@@ -177,33 +155,27 @@ def _table(_: str, sink: Any) -> None:
 
 def _beside_table(name: str) -> Callable[[Any, Any], None]:
     # What is not given has the value that goes with a table.
-    return lambda sink, value: check_table(sink, {} if value is None else {name: value})
+    return lambda sink, value: relations.check_table(sink, {} if value is None else {name: value})
 
 
 def _dead_letters(topic: Any, topics: Any, ledger: Any) -> None:
-    check_dead_letter_topic(topic, _names(topics), _ledger_topic(ledger))
+    relations.check_dead_letter_topic(topic, _names(topics), _ledger_topic(ledger))
 
 
 def _partition_of(partition: Any, topics: Any) -> None:
     if topics:
-        check_source_partition(parse_partition("source_partition", partition), _names(topics))
+        relations.check_source_partition(parse_partition("source_partition", partition), _names(topics))
 
 
 def _ranges_of(ranges: Any, topics: Any, partition: Any) -> None:
     if isinstance(ranges, Explicit):
-        check_explicit(ranges, _names(topics), parse_partition("source_partition", partition))
+        relations.check_explicit(ranges, _names(topics), parse_partition("source_partition", partition))
 
 
-def _skips_of(skips: Any, topics: Any) -> None:
-    check_topics_of("skip_offsets", parse_ranges("skip_offsets", skips) if skips else (), _names(topics))
-
-
-def _replayed(field: str, given: Any) -> None:
-    replayed_ranges(given, field)
-
-
-def _replayed_of(given: Any, topics: Any) -> None:
-    check_topics_of("offset_ranges", parse_ranges("offset_ranges", given), _names(topics))
+def _in_topics(name: str) -> Callable[[Any, Any], None]:
+    return lambda ranges, topics: relations.check_topics_of(
+        name, parse_ranges(name, ranges or ()), _names(topics)
+    )
 
 
 def _confirm(field: str, value: Any) -> None:
@@ -226,7 +198,7 @@ def _max_records(most: Any, least: Any) -> None:
         raise ConfigurationError(f"max_records must be at least min_records, got {most} and {least}")
 
 
-def replayed_ranges(given: Any, field: str = "offset_ranges") -> Explicit:
+def replayed_ranges(field: str, given: Any) -> Explicit:
     """Return ranges of a replay.
 
     :raises ConfigurationError: they cannot be read, or two are of one partition.
@@ -255,20 +227,20 @@ _LEDGER = instance_of(LedgerSettings, "LedgerSettings(topic=...)") | NONE
 _INTERVAL = instance_of(Interval, "Interval(start, end)") | NONE
 
 TABLE: tuple[Row, ...] = (
-    # what is read and written
-    _one("topics", _topics, but=f"{COMMITTED} {TRIGGER}"),
-    _one("topics", _topics_or_none, only=COMMITTED),
+    # input and output
+    _one("topics", parse_topics, but=f"{COMMITTED} {TRIGGER}"),
+    _one("topics", _if_any(parse_topics), only=COMMITTED),
     _one("topics", checked_topics, only=TRIGGER),
     _one("sink_topic", _or_none(checked_topic)),
     _one("sink", _table),
     _one("dead_letter_topic", _or_none(checked_topic)),
     _one("source_partition", parse_partition),
-    _one("skip_offsets", _skips),
+    _one("skip_offsets", _if_any(parse_ranges)),
     _one("ranges", _mode, but=DATA),
-    _one("accept_deleted", _accepts),
-    _one("offset_ranges", _replayed),
+    _one("accept_deleted", lambda field, value: accepts(value, field)),
+    _one("offset_ranges", replayed_ranges),
     _one("interval", _INTERVAL),
-    # who reads it, and what keeps account
+    # identity and ledger
     _one("group_id", checked_name),
     _one("pipeline", checked_name, only=COMMITTED),
     _one("pipeline", _or_none(checked_name, empty=True), but=COMMITTED),
@@ -278,14 +250,14 @@ TABLE: tuple[Row, ...] = (
     _one("ledger_topic", _or_none(checked_topic, empty=True)),
     _one("run_id", TEXT),
     _one("run_key", instance_of(str, "text") | NONE),
-    # how a run goes
+    # execution
     *(_one(name, kind) for name, kind in CHOICES.items()),
     _one("on_empty", word("succeed", "skip")),
     _one("max_active_tis_per_dag", whole_number(1) | NONE),
     _one("retry_policy", _POLICY),
     _one("confirm", _confirm),
     _one("reason", _reason),
-    # what it calls
+    # process
     _one("process", _process, but=SUBMIT),
     _one("process", _or_none(_submitted_process, empty=True), only=SUBMIT),
     _one("application", instance_of(str, "text"), only=SUBMIT),
@@ -294,7 +266,7 @@ TABLE: tuple[Row, ...] = (
     _one("config_kwargs", _mapping),
     _one("deferrable", FLAG, only=SUBMIT),
     _one("deferrable", FLAG | NONE, but=SUBMIT),
-    # how long is waited, and for what
+    # waiting
     _one("allowed_lateness", duration()),
     _one("partition_duration", lambda _, value: check_partition_duration(value)),
     _one("idle_partitions", word("allowed_lateness", "wait")),
@@ -304,22 +276,22 @@ TABLE: tuple[Row, ...] = (
     _one("max_delay", seconds() | NONE, only=TRIGGER),
     _one("start", word("earliest", "latest")),
     _one("poll_interval", seconds(above=True)),
-    # what must fit each other
+    # relations
     Row(("sink_topic", "topics", "ledger", "allow_loop"), _sink),
     Row(("dead_letter_topic", "topics", "ledger"), _dead_letters),
-    Row(("sink", "dead_letter_topic", "max_dead_letters"), check_letters_beside_table),
-    *(Row(("sink", name), _beside_table(name)) for name in TABLE_REFUSES),
+    Row(("sink", "dead_letter_topic", "max_dead_letters"), relations.check_letters_beside_table),
+    *(Row(("sink", name), _beside_table(name)) for name in relations.TABLE_REFUSES),
     Row(("source_partition", "topics"), _partition_of),
     Row(("ranges", "topics", "source_partition"), _ranges_of),
-    Row(("skip_offsets", "topics"), _skips_of),
-    Row(("offset_ranges", "topics"), _replayed_of),
+    Row(("skip_offsets", "topics"), _in_topics("skip_offsets")),
+    Row(("offset_ranges", "topics"), _in_topics("offset_ranges")),
     Row(("accept_deleted", "ranges"), _accepted_of, but=(DATA, REPLAY)),
     Row(("transaction_timeout", "delivery_timeout"), _timeouts),
     Row(("process", "application"), _submitted, only=(SUBMIT,)),
     Row(("topics", "ranges", "source_partition", "run_key"), _named_run, only=(COMMITTED,)),
     Row(("max_records", "min_records"), _max_records),
-    # what the Dag must be
+    # the Dag
     Row(("process", "dag", "op_kwargs"), _process_in, but=(DECORATOR,)),
     Row(("ranges", "dag", "partition_duration", "task_id", "run_key"), check_schedule),
 )
-"""All rules, in the order in which they are applied: single parameters before what they must fit."""
+"""All rules, in the order in which they are applied: single parameters before relations."""

@@ -21,18 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pendulum
 from dateutil.relativedelta import relativedelta
 
-from airflow_eos.compat import (
-    CronPartitionTimetable,
-    FanOutMapper,
-    PartitionedAssetTimetable,
-    RollupMapper,
-    StartOfDayMapper,
-    StartOfHourMapper,
-    StartOfMonthMapper,
-    StartOfQuarterMapper,
-    StartOfWeekMapper,
-    StartOfYearMapper,
-)
+from airflow_eos import compat
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import in_utc
 
@@ -43,12 +32,12 @@ PartitionDuration: TypeAlias = dt.timedelta | relativedelta
 
 _DAY = dt.timedelta(days=1)
 _PERIODS: dict[type, relativedelta] = {
-    StartOfHourMapper: relativedelta(hours=1),
-    StartOfDayMapper: relativedelta(days=1),
-    StartOfWeekMapper: relativedelta(weeks=1),
-    StartOfMonthMapper: relativedelta(months=1),
-    StartOfQuarterMapper: relativedelta(months=3),
-    StartOfYearMapper: relativedelta(years=1),
+    compat.StartOfHourMapper: relativedelta(hours=1),
+    compat.StartOfDayMapper: relativedelta(days=1),
+    compat.StartOfWeekMapper: relativedelta(weeks=1),
+    compat.StartOfMonthMapper: relativedelta(months=1),
+    compat.StartOfQuarterMapper: relativedelta(months=3),
+    compat.StartOfYearMapper: relativedelta(years=1),
 }
 _COMPOSITE = (
     "Each key of that date would read all of its records. Give each part a Dag with source topics of its "
@@ -137,27 +126,27 @@ def refuse_composite(key: str) -> None:
 
 def says_its_end(timetable: Any) -> bool:
     """Return whether a schedule tells the ends of its partitions."""
-    return isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
+    return isinstance(timetable, compat.CronPartitionTimetable | compat.PartitionedAssetTimetable)
 
 
 def _scheduled(key: str, date: dt.datetime, dag: DAG) -> Span | None:
     timetable = dag.timetable
-    if isinstance(timetable, CronPartitionTimetable):
+    if isinstance(timetable, compat.CronPartitionTimetable):
         return _of_cron(key, date, timetable)
-    if isinstance(timetable, PartitionedAssetTimetable):
+    if isinstance(timetable, compat.PartitionedAssetTimetable):
         return _of_mapper(date, _mapper(timetable))
     return None
 
 
 def _zone(dag: DAG) -> dt.tzinfo:
     timetable = dag.timetable
-    if isinstance(timetable, PartitionedAssetTimetable):
+    if isinstance(timetable, compat.PartitionedAssetTimetable):
         return _mapper(timetable)._timezone  # noqa: SLF001 - it has no other name
     zone = timetable.timezone
     return pendulum.timezone(zone) if isinstance(zone, str) else zone
 
 
-def _of_cron(key: str, date: dt.datetime, timetable: CronPartitionTimetable) -> Span:
+def _of_cron(key: str, date: dt.datetime, timetable: compat.CronPartitionTimetable) -> Span:
     """Return the span from a tick to the next, by the scheduler's own calculation."""
     from airflow.timetables.base import DagRunInfo, TimeRestriction
     from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
@@ -196,7 +185,7 @@ def _zone_named(zone: Any) -> Any:
     return pendulum.timezone(zone) if isinstance(zone, str) else zone
 
 
-def _mapper(timetable: PartitionedAssetTimetable) -> Any:
+def _mapper(timetable: compat.PartitionedAssetTimetable) -> Any:
     """Return the temporal mapper of a Dag's partition dates; raises unless there is exactly one."""
     mappers = [*timetable.partition_mapper_config.values()] or [timetable.default_partition_mapper]
     dated = [_innermost(mapper) for mapper in mappers]
@@ -219,9 +208,9 @@ def _mapper(timetable: PartitionedAssetTimetable) -> Any:
 def _innermost(mapper: Any) -> Any:
     """Return the mapper that writes the key of a Dag run."""
     while True:
-        if isinstance(mapper, RollupMapper):
+        if isinstance(mapper, compat.RollupMapper):
             mapper = mapper.upstream_mapper
-        elif isinstance(mapper, FanOutMapper):
+        elif isinstance(mapper, compat.FanOutMapper):
             mapper = mapper.downstream_mapper
         else:
             return mapper

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.engine import RunAttempt
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
@@ -90,7 +90,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         _run: RunAttempt | None
         _killed: bool
 
-        # What editors show and type checkers check; at run time each class takes what it knows.
+        # For editors and type checkers; at run time each class takes its own parameters.
         def __init__(
             self,
             *,
@@ -212,7 +212,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             except RunAlreadyCommitted:
                 raise
             except EosError as unanswered:
-                self.log.warning("The ledger could not be asked what became of the run: %s", unanswered)
+                self.log.warning("The ledger could not be asked for the outcome of the run: %s", unanswered)
                 record = None
             if record is None:
                 raise

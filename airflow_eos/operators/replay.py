@@ -76,13 +76,13 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
                 "a replay writes output again that consumers may have seen: set confirm=True, "
                 f"got {self.confirm!r}"
             )
-        self.ranges = replayed_ranges(self.offset_ranges)
+        self.ranges = replayed_ranges("offset_ranges", self.offset_ranges)
         spec = super().build_spec(context)
         # A replay has a key of its own, and all it writes is a repetition.
         return replace(spec, mark_output="always") if spec.mark_output == "reprocessed" else spec
 
     def audit(self, context: Context) -> dict[str, Any]:
-        """Return who replays what, and why."""
+        """Return the replayed ranges, the user and the reason."""
         dag_run = context["dag_run"]
         return {
             "replay": [offsets.to_list() for offsets in parse_ranges("offset_ranges", self.offset_ranges)],

@@ -4,53 +4,29 @@ from __future__ import annotations
 
 from enum import Enum
 
-from airflow_eos.exceptions import (
-    AuthorizationFailed,
-    BrokerUnsupported,
-    ConfigurationError,
-    CursorMoved,
-    EnvironmentMismatch,
-    EosError,
-    GroupOwned,
-    IntervalUnaccountable,
-    LedgerPruned,
-    LedgerReplaced,
-    LedgerTampered,
-    LedgerTruncated,
-    NoStartingPoint,
-    NotYetVisible,
-    OffsetsOutOfRange,
-    OutcomeUnknown,
-    OutputLost,
-    RecordRefused,
-    RunAlreadyCommitted,
-    RunFenced,
-    TableRefused,
-    TableReplaced,
-    TableRewritten,
-    TopicRecreated,
-)
+from airflow_eos import exceptions
+from airflow_eos.exceptions import EosError
 
 FINAL: tuple[type[EosError], ...] = (
-    AuthorizationFailed,
-    BrokerUnsupported,
-    ConfigurationError,
-    CursorMoved,
-    GroupOwned,
-    IntervalUnaccountable,
-    LedgerPruned,
-    LedgerReplaced,
-    LedgerTampered,
-    LedgerTruncated,
-    NoStartingPoint,
-    OffsetsOutOfRange,
-    OutputLost,
-    RecordRefused,
-    RunAlreadyCommitted,
-    TableRefused,
-    TableReplaced,
-    TableRewritten,
-    TopicRecreated,
+    exceptions.AuthorizationFailed,
+    exceptions.BrokerUnsupported,
+    exceptions.ConfigurationError,
+    exceptions.CursorMoved,
+    exceptions.GroupOwned,
+    exceptions.IntervalUnaccountable,
+    exceptions.LedgerPruned,
+    exceptions.LedgerReplaced,
+    exceptions.LedgerTampered,
+    exceptions.LedgerTruncated,
+    exceptions.NoStartingPoint,
+    exceptions.OffsetsOutOfRange,
+    exceptions.OutputLost,
+    exceptions.RecordRefused,
+    exceptions.RunAlreadyCommitted,
+    exceptions.TableRefused,
+    exceptions.TableReplaced,
+    exceptions.TableRewritten,
+    exceptions.TopicRecreated,
 )
 """Errors that stay the same until somebody acts: the same call again meets the same state.
 
@@ -59,10 +35,14 @@ when the authority was asked last, and it may die before it commits. The next tr
 and group may be on their way (``UnknownTopic``, ``LedgerMissing``, ``GroupNotEmpty``, ``IntervalNotReady``).
 """
 
-_PASSING: tuple[type[EosError], ...] = (EnvironmentMismatch,)
+_PASSING: tuple[type[EosError], ...] = (exceptions.EnvironmentMismatch,)
 """Retried although their base class is final: the next try may run on other executors."""
 
-BACKED_OFF: tuple[type[EosError], ...] = (NotYetVisible, OutcomeUnknown, RunFenced)
+BACKED_OFF: tuple[type[EosError], ...] = (
+    exceptions.NotYetVisible,
+    exceptions.OutcomeUnknown,
+    exceptions.RunFenced,
+)
 """Errors after which another attempt or the brokers may still be at work: each further try waits longer."""
 
 

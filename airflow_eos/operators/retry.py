@@ -16,7 +16,7 @@ from airflow_eos.operators.retriable import Retry, retry_after
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
 
 log = logging.getLogger(__name__)
 

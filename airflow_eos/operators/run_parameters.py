@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_eos.compat.retry_policy import RetryPolicy
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
 
@@ -264,7 +264,7 @@ class RunParameters(CheckedParameters):
         return f"{self.dag_id}.{self.task_id}"
 
     def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:
-        """Tell Airflow what a committed run did; return :meth:`RunRecord.summary` for XCom.
+        """Tell Airflow the result of a committed run; return :meth:`RunRecord.summary` for XCom.
 
         :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``.
         """

@@ -97,7 +97,7 @@ def _wait_for_server(remote: str, patience: float) -> None:
     address = urlsplit(remote)
     try:
         host, port = address.hostname or "", address.port or _CONNECT_PORT
-    except ValueError:  # Spark says what is wrong with it
+    except ValueError:  # Spark raises for it
         return
     if not is_loopback(host):
         return
@@ -213,7 +213,7 @@ class TaskSession:
         return {jvm.OPTIONS: jvm.options_for(offsets, class_data_folder(), rows=rows)}
 
     def stop(self) -> None:
-        """Stop what was started; idempotent."""
+        """Stop the session if it was started here; idempotent."""
         session, self._started = self._started, None
         if session is not None:
             try:

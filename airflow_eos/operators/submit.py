@@ -14,21 +14,12 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
+from airflow_eos.operators import submit_hook
 from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.spark_encryption import check_encryption
-from airflow_eos.operators.submit_hook import (
-    call_when_started,
-    check_deferrable,
-    cluster_manager,
-    error_in_output,
-    is_in_cluster,
-    kill_on_yarn,
-    master_of,
-    settings_of,
-)
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
@@ -43,7 +34,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_eos.compat.retry_policy import RetryPolicy
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
     from airflow_eos.operators.offset_ranges import GivenRanges
@@ -66,7 +57,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     **How it works:** the ledger is asked before anything is submitted. A Spark job that an earlier try of the
     same life of this task submitted is taken up again (``durable``, cluster mode); one from before a clear is
-    not. However the job ended, the **ledger** says what became of the run, and gives XCom and outlet events:
+    not. However the job ended, the **ledger** has the outcome of the run, and gives XCom and outlet events:
     a job that reports success without a commit fails the try, one that failed after its commit does not.
 
     **What it ships:** this package, kafka-python and the file of ``process``, by ``--py-files``; the
@@ -112,7 +103,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         _killed: bool
         _module: str | None
 
-        # What editors show and type checkers check; at run time each class takes what it knows.
+        # For editors and type checkers; at run time each class takes its own parameters.
         def __init__(
             self,
             *,
@@ -189,7 +180,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """Wait for a driver in cluster mode: in the triggerer where ``deferrable``, else here."""
         hook: Any = self._hook
-        on_yarn = cluster_manager(hook) == "yarn"
+        on_yarn = submit_hook.cluster_manager(hook) == "yarn"
         if on_yarn:  # the provider does not note the id of one that an earlier try submitted
             hook._yarn_application_id = str(external_id)  # noqa: SLF001
         if not self.deferrable:
@@ -197,7 +188,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             return
         self.defer(
             trigger=SparkDriverTrigger(
-                backend=cluster_manager(hook),
+                backend=submit_hook.cluster_manager(hook),
                 driver_id=str(external_id),
                 conn_id=self._conn_id,
                 poll_interval=max(1.0, self._status_poll_interval),
@@ -246,7 +237,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if process is not None and process.poll() is None:
                 terminate_children(process.pid, budget.left(keep=_PROVIDERS_SECONDS))
             provider = super().on_kill  # asks a cluster manager or runs a command, without a time-out
-            budget.spend(lambda seconds: kill_on_yarn(self._hook, self._conn_id, seconds) or provider())
+            budget.spend(
+                lambda seconds: submit_hook.kill_on_yarn(self._hook, self._conn_id, seconds) or provider()
+            )
         if self._submitted is not None:
             self._submitted.remove()
 
@@ -307,22 +300,22 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the provider's hook with our files added; the rendered fields keep the author's values."""
-        mine = self._submitted
-        if mine is None:  # on_kill before anything was submitted
+        files = self._submitted
+        if files is None:  # on_kill before anything was submitted
             return super()._get_hook()
         before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()
-        in_cluster = is_in_cluster(provided)
+        in_cluster = submit_hook.is_in_cluster(provided)
         if in_cluster:
-            self._give_to_the_driver(mine)
-        self.conf = {**local_defaults(master_of(provided)), **(self.conf or {})}
-        self.py_files = joined(self.py_files, *map(str, mine.py_files))
+            self._give_to_the_driver(files)
+        self.conf = {**local_defaults(submit_hook.master_of(provided)), **(self.conf or {})}
+        self.py_files = joined(self.py_files, *map(str, files.py_files))
         self.application_args = [
             *(self.application_args or []),
             *arguments,
             "--airflow-eos-spec",
-            mine.spec.name if in_cluster else str(mine.spec),
+            files.spec.name if in_cluster else str(files.spec),
         ]
         try:
             hook = super()._get_hook()
@@ -330,29 +323,29 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.files, self.py_files, self.application_args, self.conf = before
         if self._killed:
             raise RunFailed("the task was killed before it had submitted its application")
-        if cluster_manager(hook) == "yarn":
+        if submit_hook.cluster_manager(hook) == "yarn":
             name_yarn_user(hook)
         # A kill that came earlier had no process to end.
-        call_when_started(hook, lambda: self.on_kill() if self._killed else None)
+        submit_hook.call_when_started(hook, lambda: self.on_kill() if self._killed else None)
         if self.deferrable:
-            check_deferrable(hook, self.task_id)
+            submit_hook.check_deferrable(hook, self.task_id)
         advice = f"{ADVICE}; {_ONLY_CONF}"
-        check_encryption(settings_of(hook), ClientConfig.of(mine.kafka), advice, sink=mine.sink)
+        check_encryption(submit_hook.settings_of(hook), ClientConfig.of(files.kafka), advice, sink=files.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-            if master_of(hook).startswith("local"):
+            if submit_hook.master_of(hook).startswith("local"):
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
 
-    def _give_to_the_driver(self, mine: SubmittedFiles) -> None:
+    def _give_to_the_driver(self, files: SubmittedFiles) -> None:
         """Put the specification into the application: Spark copies ``--files`` to every executor's folder."""
         application = Path(self.application)
         if application.is_file():
-            self.application = str(mine.with_specification(application))
+            self.application = str(files.with_specification(application))
             return
-        self.files = joined(self.files, str(mine.spec))
-        if ClientConfig.of(mine.kafka).has_secrets or (mine.sink is not None and mine.sink.has_secrets):
+        self.files = joined(self.files, str(files.spec))
+        if ClientConfig.of(files.kafka).has_secrets or (files.sink is not None and files.sink.has_secrets):
             self.log.warning(
                 "Application %s is not a file here: the specification with the credentials goes by "
                 "--files, to the folder of every executor; use process, or an application beside the Dag",
@@ -366,7 +359,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if stored is None or self._hook is None:
             return stored is not None
         try:
-            driver = SparkDriver(cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook)
+            driver = SparkDriver(
+                submit_hook.cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook
+            )
             status = driver.status()
         except Exception as error:  # noqa: BLE001 - any error: the state is unknown
             self.log.warning("Driver %s could not be asked; the next try takes it up: %s", stored, error)
@@ -396,4 +391,4 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
         if self._submitted is None:
             return None
-        return error_in_output(self._hook, failure_mark(self._submitted.spec.name))
+        return submit_hook.error_in_output(self._hook, failure_mark(self._submitted.spec.name))

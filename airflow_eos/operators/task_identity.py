@@ -187,7 +187,7 @@ def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.date
     if isinstance(dag.timetable, DeltaDataIntervalTimetable) and dag_run.run_type == "manual":
         log.warning(
             "Dag run %r was triggered and reads [%s, %s), the last period before now: scheduled runs of "
-            "DeltaDataIntervalTimetable have other intervals, and what lies in both is read twice. Triggered "
+            "DeltaDataIntervalTimetable have other intervals, and records in both are read twice. Triggered "
             "runs of CronDataIntervalTimetable have the interval of a scheduled run",
             dag_run.run_id,
             start.isoformat(),

@@ -13,7 +13,7 @@ from airflow_eos.operators.task_identity import clear_number
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.run.states import State
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ class RunTelemetry:
         """
         from airflow_eos.compat import stats
 
-        mine = (record.run_id, record.clear_number, record.try_number) == self._me
-        if not record.found or (self._lost_answer and mine):
+        is_own_try = (record.run_id, record.clear_number, record.try_number) == self._me
+        if not record.found or (self._lost_answer and is_own_try):
             self.committed(record)
         try:
             if self._lost_answer:

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
-from airflow_eos.recordbatch.columns import Strings, strings
 from airflow_eos.recordbatch.segments import Interleaved, Segments, interleave, segments_of
+from airflow_eos.recordbatch.sink_columns import Strings, strings
 from airflow_eos.recordbatch.varint import Int64s, PackedVarints, pack_varints
 
 _NO_HEADERS = b"\x00"
@@ -28,7 +28,7 @@ _NULL = PackedVarints(np.array([1], np.uint64), None, 1)  # zigzag of -1
 
 
 class RecordColumns(NamedTuple):
-    """Columns to encode, row by row in input order; their types: :mod:`airflow_eos.recordbatch.columns`.
+    """Columns to encode, row by row in input order; their types: :mod:`airflow_eos.recordbatch.sink_columns`.
 
     ``key`` is ``None`` when every key is null. ``tail`` holds header count and headers of each row as they
     will stand at the end of the record; ``None`` when no record has headers.

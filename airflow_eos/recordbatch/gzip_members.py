@@ -23,7 +23,7 @@ _LAST_PIECE = 1 << 20
 
 
 def decompress_members(data: bytes, budget: int) -> bytes:
-    """Return what all members hold together.
+    """Return the content of all members.
 
     :param budget: bytes they may have decompressed; one more is allocated at most.
     :raises OverBudget: they have more.

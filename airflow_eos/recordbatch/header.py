@@ -5,8 +5,8 @@
     base offset 8 | length 4 | leader epoch 4 | magic 1 | CRC 4 | attributes 2 | last offset delta 4 |
     base timestamp 8 | max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | records 4
 
-``length`` counts what follows it; the CRC covers everything from the attributes on, so a broker may set base
-offset and leader epoch without computing it again.
+``length`` counts the bytes after it; the CRC covers everything from the attributes on, so a broker may set
+base offset and leader epoch without computing it again.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_eos.exceptions import ProcessFailed
-from airflow_eos.recordbatch.columns import Column, binary_column
 from airflow_eos.recordbatch.segments import Segments, segments_of
+from airflow_eos.recordbatch.sink_columns import Column, binary_column
 from airflow_eos.recordbatch.varint import Int64s
 
 Int32s = npt.NDArray[np.int32]

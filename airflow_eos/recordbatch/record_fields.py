@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.recordbatch.columns import HEADERS_TYPE
 from airflow_eos.recordbatch.limits import HEADER_BYTES, OverBudget, TooManyHeaders
 from airflow_eos.recordbatch.record_starts import record_starts
 from airflow_eos.recordbatch.segments import binary_array
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
 from airflow_eos.recordbatch.varint import CONTINUED, Int64s, UInt8s, read_varints
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"

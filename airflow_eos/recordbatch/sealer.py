@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_eos.exceptions import RecordTooLarge
-from airflow_eos.recordbatch.columns import Column, binary_column, headers_column, strings, timestamp_column
 from airflow_eos.recordbatch.compression import Codec, Compressor
 from airflow_eos.recordbatch.encode import RecordColumns, encode_headers, encode_records
 from airflow_eos.recordbatch.header import (
@@ -27,6 +26,13 @@ from airflow_eos.recordbatch.header import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
+)
+from airflow_eos.recordbatch.sink_columns import (
+    Column,
+    binary_column,
+    headers_column,
+    strings,
+    timestamp_column,
 )
 from airflow_eos.recordbatch.varint import Int64s
 

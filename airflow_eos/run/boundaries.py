@@ -9,7 +9,7 @@ from airflow_eos.exceptions import IntervalNotReady, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.records.boundary import Boundary
-from airflow_eos.ledger.records.index import Around
+from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage

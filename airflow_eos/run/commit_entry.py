@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.ledger import cursor, keys
-from airflow_eos.ledger.records.run import DEAD_LETTERS, RunRecord
+from airflow_eos.ledger.records.run_record import DEAD_LETTERS, RunRecord
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest

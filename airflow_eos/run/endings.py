@@ -23,7 +23,7 @@ from airflow_eos.exceptions import (
     SealedBlockLost,
     SessionLost,
 )
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster, ProducerSession, SealAndSend, Transactions

@@ -8,7 +8,7 @@
    ledger that lost nothing and that nobody else wrote to:
    :func:`~airflow_eos.ledger.authority.nothing_is_missing`,
    :func:`~airflow_eos.ledger.authority.nothing_is_forged`. An index speaks for nothing undecided:
-   :func:`~airflow_eos.ledger.records.index.may_speak_for`.
+   :func:`~airflow_eos.ledger.records.ledger_index.may_speak_for`.
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
@@ -55,7 +55,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.pruned import PrunedRuns
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from airflow_eos.exceptions import LedgerPruned, RunAlreadyCommitted
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import laws, rounds

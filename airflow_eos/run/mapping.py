@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec

@@ -17,8 +17,8 @@ from airflow_eos.exceptions import (
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.cursor import layout_of
-from airflow_eos.ledger.records.cursor import CursorRecord
-from airflow_eos.ledger.records.run import TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
 from airflow_eos.model.kafka import CommittedOffset, LogBounds, TopicDescription
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.plan import ModeName, RunPlan

@@ -19,7 +19,7 @@ from dataclasses import replace
 from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.run_record import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerMessage

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from airflow_eos.exceptions import TableRewritten
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import TABLE, RunRecord
+from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.table import EarlierRows, TableReceipt
 
 REPLACED = "replaced"

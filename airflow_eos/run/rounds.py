@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import DEAD_LETTERS, TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.run_record import DEAD_LETTERS, TOPIC_IDS, RunRecord
 from airflow_eos.model.output import NO_OFFSET, PartitionReceipt, total
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition

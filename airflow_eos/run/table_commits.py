@@ -12,7 +12,7 @@ from airflow_eos.exceptions import DifferentWork
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run import TABLE, RunRecord
+from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage

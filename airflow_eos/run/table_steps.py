@@ -12,7 +12,7 @@ from airflow_eos.run.states import State
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.intent import Intent
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.table import TableReceipt
     from airflow_eos.ports import ProducerSession
     from airflow_eos.run.commit_entry import CommitEntry

@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
-from airflow_eos.ledger.records.cursor import CursorRecord
-from airflow_eos.ledger.records.run import RunRecord, named_writer
+from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.ledger.records.run_record import RunRecord, named_writer
 from airflow_eos.ledger.writer import open_of
 from airflow_eos.model.kafka import (
     ActiveProducer,

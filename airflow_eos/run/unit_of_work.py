@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ports import SealAndSend, Sealed
 from airflow_eos.run.planner import Planned
 

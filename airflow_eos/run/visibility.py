@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible, UnknownTopic
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import open_of
 from airflow_eos.model.kafka import ActiveProducer, ProducerIdentity, TransactionState
 from airflow_eos.model.ranges import TopicPartition

@@ -23,7 +23,7 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
     """Return the result of an Arrow process in the sealer's types; None if there are no rows.
 
     :param result: a pyarrow record batch or table, a pandas or polars data frame, or None.
-    :raises ProcessFailed: names column, type and what to do.
+    :raises ProcessFailed: names column, type and next step.
     """
     table = returned_table(result)
     if table is None:

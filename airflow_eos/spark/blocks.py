@@ -53,7 +53,7 @@ class Blocks(Protocol):
         """Materialise the rows on the executors, cut off from their source, and count them.
 
         :param replicated: keep two replicas, so that the loss of an executor needs no new seal.
-        :raises InconsistentSeal: says what does not fit.
+        :raises InconsistentSeal: names the difference.
         """
 
     def send(self, task: SendTask) -> list[str]:
@@ -176,7 +176,7 @@ def _routed(spark: SparkSession, task: ArrowSealTask, count: int, owners: int) -
 
     context: Any = spark.sparkContext
     sealed: Any = context.parallelize([], max(1, count)).mapPartitionsWithIndex(_SealPart(task))
-    # As in RDD.partitionBy: what the tasks yield goes to the JVM as it is, a number and bytes in turn.
+    # As in RDD.partitionBy: the elements go to the JVM unchanged, a number and bytes in turn.
     sealed._bypass_serializer = True  # noqa: SLF001
     jvm = context._jvm  # noqa: SLF001
     pairs = jvm.PairwiseRDD(sealed._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001

@@ -389,7 +389,7 @@ class SparkDataPlane:
         try:
             with self._cancelled_after(SEARCH_SECONDS):
                 return named(failing_part(sealing.ranges, raises, SEARCH_SECONDS))
-        except RunFailed:  # cancelled: what the process raised is known all the same
+        except RunFailed:  # cancelled: the error of the process is known
             return "", ""
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
 from airflow_eos.model.dead_letter import FailingRecord
-from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, with_headers
 from airflow_eos.spark.errors import process_failed, root_cause
 from airflow_eos.task_signals import class_names, signal_of
 
@@ -38,7 +38,7 @@ NOT_THE_RECORDS = (EosError, MemoryError, ImportError, KeyboardInterrupt)
 _GROUP = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11
 _SHORT = 100
 CUT = "source.cut"
-"""Header of a dead letter that lacks something of its record: says what."""
+"""Header of a dead letter that names the missing parts of its record."""
 
 
 def is_records(error: BaseException) -> bool:
@@ -168,7 +168,7 @@ class DeadLetters:
             if self.fits(letter):
                 return
             self._letters.pop()
-        self._letters.append(letter)  # the sealer says what is wrong with the topic
+        self._letters.append(letter)  # the sealer raises for a wrong topic
 
     def _ever_smaller(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
         none = pa.nulls(1, HEADERS_TYPE)

@@ -65,7 +65,7 @@ _NOT_AUTHORS = ("/pyspark/", "pyspark.zip", "/airflow_eos/", "airflow_eos-", "/p
 _LINE_LIMIT = 600
 
 
-# What code that an author wrote may raise where its words are asked for; not what ends a task from outside.
+# Exceptions of an author's code when its text is requested; not those that end a task from outside.
 _AUTHORS = (Exception, SystemExit, GeneratorExit)
 
 
@@ -233,7 +233,7 @@ def send_error(error: BaseException, mark: ErrorMark) -> EosError:
 def environment_error(error: BaseException, fix: str) -> EosError:
     """Translate an error of the preflight job.
 
-    :param fix: what to do if executors cannot run this package.
+    :param fix: advice if executors cannot run this package.
     """
     if isinstance(error, EosError):
         return error

@@ -1,6 +1,6 @@
 """Finds the records on which a DataFrame process raises: one to name, or all of them.
 
-Spark names the failed task, not what it read; that is unknown behind a shuffle or a Python function in a
+Spark names the failed task, not its offsets; they are unknown behind a shuffle or a Python function in a
 worker of its own. The function is therefore tried again on halves of the ranges until one record is left, or
 the time is over. Nothing is written: the result goes to Spark's ``noop`` sink. Only records that raise alone
 are named.
@@ -25,7 +25,7 @@ SEARCH_SECONDS = 60.0
 Raises = Callable[[Sequence["OffsetRange"]], bool]
 """Tells whether the process raises on the records of these ranges, and of no others."""
 Failure = Callable[[Sequence["OffsetRange"]], "str | None"]
-"""Returns what the process raises on the records of these ranges alone; None: nothing."""
+"""Returns the error of the process on the records of these ranges alone; None without an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _HEADERS = "array<struct<key:string,value:binary>>"
 def sink_columns(df: Any, sink_topic: str | None, source_topics: Sequence[str]) -> DataFrame:
     """Check the columns on the driver, before anything is written; return them in the sealer's types.
 
-    :raises ProcessFailed: names column, type and what to do.
+    :raises ProcessFailed: names column, type and next step.
     """
     _is_batch(df)
     names = _checked(df, sink_topic)

@@ -71,7 +71,7 @@ class LazyDataPlane:
 
         if isinstance(sealed, LetterBatches):
             return send_letters(self._spec, sealed, identity, timeout)
-        assert self._plane is not None, "what is sealed was sealed by it"
+        assert self._plane is not None, "sealed batches come from the data plane"
         self._check()
         return self._plane.send(sealed, identity, timeout)
 

@@ -98,16 +98,16 @@ def check_environment(spark: SparkSession, compression: str = "zstd") -> Environ
 
 def _look(spark: SparkSession) -> Environment:
     check_version(spark)
-    mine = probe.versions(our_modules())
-    reports = _local_reports(spark, mine) or _ask(spark)
-    shipped = any(r[name] != mine[name] for r in reports for name in _SHIPPED)
-    if shipped and not differences({k: v for k, v in mine.items() if k not in _SHIPPED}, reports):
+    on_driver = probe.versions(our_modules())
+    reports = _local_reports(spark, on_driver) or _ask(spark)
+    shipped = any(r[name] != on_driver[name] for r in reports for name in _SHIPPED)
+    if shipped and not differences({k: v for k, v in on_driver.items() if k not in _SHIPPED}, reports):
         try:
             ship_code(spark)
         except Exception as error:
             raise environment_error(error, _fix(spark)) from error
         reports = _ask(spark)
-    different = differences(mine, reports)
+    different = differences(on_driver, reports)
     if different:
         listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(different.items()))
         raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_fix(spark)}")
@@ -120,17 +120,17 @@ def _look(spark: SparkSession) -> Environment:
         executors=tuple(sorted({r["executor"] for r in reports})),
         local=is_local(str(spark.conf.get("spark.master", ""))),
         shipped=shipped,
-        versions={**mine, "lz4": probe.MISSING if without else min(r["lz4"] for r in reports)},
+        versions={**on_driver, "lz4": probe.MISSING if without else min(r["lz4"] for r in reports)},
         without_lz4=tuple(without),
     )
 
 
-def _local_reports(spark: SparkSession, mine: Mapping[str, str]) -> Reports | None:
+def _local_reports(spark: SparkSession, on_driver: Mapping[str, str]) -> Reports | None:
     """Return the reports of a local session that runs the driver's own Python; None if it does not."""
     if is_connect(spark) or not has_drivers_modules(spark):
         return None
     slots = spark.conf.get(_SLOTS, None) or spark.sparkContext.defaultParallelism
-    return [{**mine, "executor": f"{socket.gethostname()}/{os.getpid()}"}] * int(slots)
+    return [{**on_driver, "executor": f"{socket.gethostname()}/{os.getpid()}"}] * int(slots)
 
 
 def _ask(spark: SparkSession) -> Reports:
@@ -159,12 +159,12 @@ def _host(report: Mapping[str, str]) -> str:
     return report["executor"].rpartition("/")[0]
 
 
-def differences(mine: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
+def differences(on_driver: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
     """Return the differences per host; compiled modules may differ in minor versions."""
     different: dict[str, set[str]] = {}
     for report in reports:
         host = _host(report)
-        for name, wanted in mine.items():
+        for name, wanted in on_driver.items():
             there = report.get(name, probe.MISSING)
             exact = name in ("python", *_SHIPPED)
             if name == "lz4" or there == wanted:

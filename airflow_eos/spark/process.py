@@ -116,7 +116,7 @@ def arrow_process(function: Function) -> Function:
 
 
 def is_arrow_process(process: Callable[..., Any]) -> bool:
-    """Whether ``process``, or what a partial of it calls, was declared by :func:`arrow_process`."""
+    """Whether ``process``, or the function of a partial, was declared by :func:`arrow_process`."""
     while isinstance(process, functools.partial):
         process = process.func
     return bool(getattr(process, _MARK, False))

@@ -56,7 +56,7 @@ class SliceCount:
 
 
 class ReadCounter(Protocol):
-    """Counts what the source DataFrame of one run yields."""
+    """Counts the rows of the source DataFrame of a run."""
 
     @property
     def tally(self) -> Tally | None:
@@ -134,10 +134,10 @@ class _PerSlice:
         return {}
 
     def addInPlace(  # noqa: N802 - the interface
-        self, mine: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]
+        self, total: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]
     ) -> dict[int, tuple[int, int]]:
-        mine.update(other)
-        return mine
+        total.update(other)
+        return total
 
 
 class ObservedReads:

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordTooLarge
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.recordbatch.columns import with_headers
 from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.sink_columns import with_headers
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
 from airflow_eos.spark.errors import ErrorMark, process_failed

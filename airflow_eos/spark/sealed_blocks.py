@@ -57,7 +57,7 @@ class BlockCounts:
 def read_manifest(sealed: DataFrame) -> BlockCounts:
     """Count the sealed rows.
 
-    :raises InconsistentSeal: says what does not fit.
+    :raises InconsistentSeal: names the difference.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -74,7 +74,7 @@ def count_blocks(table: pa.Table) -> BlockCounts:
     """Check the numbers of all blocks and sum them up.
 
     :param table: has the schema :data:`COUNTED`, a row per sealed row, in any order.
-    :raises InconsistentSeal: says what does not fit.
+    :raises InconsistentSeal: names the difference.
     """
     blocks = _Blocks()
     for batch in table.to_batches():

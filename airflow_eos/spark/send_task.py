@@ -100,15 +100,15 @@ class SendTask:
         end = time.monotonic() + self.timeout
         if self.streamed:
             return self._send_streamed(batches, end)
-        mine = gather(batches, self.attempts)
-        for tp, pieces in mine.items():
+        pieces_of = gather(batches, self.attempts)
+        for tp, pieces in pieces_of.items():
             self._check(tp, len(pieces), sum(f.records for f in pieces), "nothing was written by this task")
-        if not mine:
+        if not pieces_of:
             return []
         with self._connections(end) as connections:
             return self._write(
                 connections,
-                {tp: (piece.sealed() for piece in pieces) for tp, pieces in mine.items()},
+                {tp: (piece.sealed() for piece in pieces) for tp, pieces in pieces_of.items()},
                 end,
             )
 
@@ -240,7 +240,7 @@ def refuse_second_attempt(task: int, attempt: int, wait: float) -> None:
 def read_answers(answers: Iterable[str], manifest: SealedManifest) -> list[PartitionReceipt]:
     """Return the receipts, sorted; exactly one per target partition.
 
-    :raises SendError: what a task reported.
+    :raises SendError: the error that a task reported.
     :raises DuplicateReceipt: a partition was written by two tasks.
     """
     receipts: dict[TopicPartition, PartitionReceipt] = {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 CANCEL_TIMEOUT = 5.0
 """Seconds to wait for Spark's answer to a cancellation."""
-# Clients whose retries are off at the moment: how many sends hold them, and what to restore.
+# Clients whose retries are off at the moment: the number of sends that hold them, and the values to restore.
 _once_lock = threading.Lock()
 _once: dict[int, tuple[int, list[Any], bool]] = {}
 
@@ -214,7 +214,7 @@ def checkpointed(df: DataFrame, level: Any) -> DataFrame:
     """
     frame = df.localCheckpoint(eager=True, storageLevel=level)
     if is_connect(df.sparkSession):
-        frame._plan._spark_session = None  # noqa: SLF001 - what the relation's __del__ looks at
+        frame._plan._spark_session = None  # noqa: SLF001 - read by the relation's __del__
     return frame
 
 

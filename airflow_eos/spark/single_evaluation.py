@@ -1,10 +1,10 @@
 """Checks that the sealed rows come from one evaluation of the transform.
 
-Spark recomputes what is lost with an executor: map outputs of a shuffle, blocks of a cached DataFrame. Tasks
-that have read the first evaluation keep its data, others read the second one. Unless a transform returns the
-same rows in the same order each time, records are then lost and repeated without an error (SPARK-23207,
-SPARK-38160, SPARK-51016). A transform that runs only in the seal tasks needs no check: the rows name the
-attempt of their task (:mod:`airflow_eos.spark.sealed_rows`).
+Spark recomputes data that is lost with an executor: map outputs of a shuffle, blocks of a cached DataFrame.
+Tasks that have read the first evaluation keep its data, others read the second one. Unless a transform
+returns the same rows in the same order each time, records are then lost and repeated without an error
+(SPARK-23207, SPARK-38160, SPARK-51016). A transform that runs only in the seal tasks needs no check: the rows
+name the attempt of their task (:mod:`airflow_eos.spark.sealed_rows`).
 
 ========================  ================================================================================
 session                   evidence
@@ -52,7 +52,7 @@ _CHECKSUMS = {
     f"spark.sql.shuffle.orderIndependentChecksum.{name}": "true"
     for name in ("enabled", "enableFullRetryOnMismatch", "enableQueryLevelRollbackOnMismatch")
 }
-# A checkpoint that the author's function makes hides what it was computed from.
+# A checkpoint of the author's function hides its source.
 _SHUFFLES = re.compile(r"(?<!Broadcast)Exchange|Shuffle|ExistingRDD")
 _CACHED = "InMemory"
 _CACHE = "InMemoryRelation"
@@ -75,7 +75,7 @@ class SingleEvaluation(Protocol):
     def admit(self, sealed: DataFrame) -> None:
         """Refuse a plan whose evaluation could not be checked.
 
-        :raises ConfigurationError: this session can never check it: names its version and what to do.
+        :raises ConfigurationError: this session can never check it: names its version and the next step.
         """
 
     def check(self) -> None:
@@ -209,11 +209,11 @@ class StatusStoreEvidence:
                 "spark.scheduler.listenerbus.eventqueue.appStatus.capacity"
             )
         jobs = {number: self._stages(number, last_job) for number in range(self._first_job + 1, last_job)}
-        ours = sorted(set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys())
-        runs = {number: [run for run in map(self._run, jobs[number]) if run] for number in ours}
+        sealing = sorted(set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys())
+        runs = {number: [run for run in map(self._run, jobs[number]) if run] for number in sealing}
         if not any(runs.values()):
             return
-        counted = {rdd for run in runs.pop(ours[-1]) for rdd in run.rdds}
+        counted = {rdd for run in runs.pop(sealing[-1]) for rdd in run.rdds}
         computed = [run for several in runs.values() for run in several]
         repeated = computed_twice(computed)
         if repeated is not None:
@@ -301,7 +301,7 @@ def refuse_caches_filled_by_several(spark: Any, sealed: Any) -> None:
     raise ConfigurationError(
         "the transform caches DataFrames and reads them at several places: executors may compute the same "
         "block side by side, and rows of an unrepeatable transform could be missing or come twice. Use "
-        "localCheckpoint() in place of the cache, or count() what is cached before it is used; if the "
+        "localCheckpoint() in place of the cache, or count() the cached DataFrame before it is used; if the "
         f"transform gives the same rows each time it is evaluated, set {REPEATABLE}=true"
     )
 
@@ -343,7 +343,7 @@ def not_rolled_back(error: BaseException) -> InconsistentSeal | None:
 
 
 def computed_twice(runs: list[StageRun]) -> str | None:
-    """Return what a seal's stages computed twice, as text; None if each was computed once.
+    """Return the work that a seal's stages computed twice, as text; None without any.
 
     The last two stages are the seal itself, whose repetitions the rows' attempts show.
 
@@ -352,7 +352,7 @@ def computed_twice(runs: list[StageRun]) -> str | None:
     by_rdds: defaultdict[frozenset[int], list[StageRun]] = defaultdict(list)
     for run in runs:
         by_rdds[run.rdds].append(run)
-    if len(by_rdds) <= 2:  # noqa: PLR2004 - the seal tasks, and the owners that keep what they sealed
+    if len(by_rdds) <= 2:  # noqa: PLR2004 - the seal tasks, and the owners of their batches
         return None
     for same in by_rdds.values():
         again = next((run for run in same if run.attempt), None)

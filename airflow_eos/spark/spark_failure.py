@@ -68,7 +68,7 @@ _THROWN = re.compile(rf"(?P<java>{_CLASS.pattern})(?:: |\n|$)")
 _TRACEBACK = "Traceback (most recent call last):\n"
 _RAISED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?=:|$)")
 _CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
-# What an author's function refers to cannot be sent to tasks, or what it makes cannot be sent back.
+# Values that an author's function uses cannot be sent to tasks, or its results cannot be sent back.
 _NOT_SERIALIZABLE = re.compile(
     r"Task serialization failed: |Task not serializable"
     r"|Task [\d.]+ in stage [\d.]+ \(TID \d+\) had a not serializable result"
@@ -193,7 +193,7 @@ def _of_jvm(origin: Any) -> Iterator[JavaError]:
                 str(origin.getMessage() or ""),
             )
             origin = origin.getCause()
-    except Exception:  # noqa: BLE001 - the JVM is gone: what is known is known
+    except Exception:  # noqa: BLE001 - the JVM is gone
         return
 
 

@@ -13,8 +13,8 @@ from kafka.protocol.admin import DescribeConfigsRequest
 
 from airflow_eos.exceptions import RecordRefused
 from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
+from airflow_eos.wire.backoff import is_transient
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.retry import is_transient
 
 _MAX_BYTES = "max.message.bytes"
 _CLEANUP = "cleanup.policy"

@@ -21,7 +21,7 @@ _OTHERS_WRITE = 0o022
 def archive_path(folder: Path, name: str, java: Path, classpath: Sequence[Path]) -> Path:
     """Where the archive for this Java and exactly these jars belongs, whether it exists or not.
 
-    :param name: what runs on them, with its version.
+    :param name: the program that runs on them, with its version.
     """
     identity = hashlib.sha256(str(java.resolve()).encode())
     for jar in classpath:

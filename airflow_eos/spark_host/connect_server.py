@@ -167,7 +167,7 @@ def become(launch: Launch) -> NoReturn:
 def read_access(folder: Path) -> Access | None:
     """Return port and token of the last start in a folder; None: there was none.
 
-    :raises ConfigurationError: folder or file are not private, or the file is not what :func:`prepare` wrote.
+    :raises ConfigurationError: folder or file are not private, or :func:`prepare` did not write the file.
     """
     if not folder.exists():
         return None
@@ -179,7 +179,7 @@ def read_access(folder: Path) -> Access | None:
 
 
 def server_environment(master: str) -> dict[str, str]:
-    """Return the environment of the server: this process's, without what is Airflow's alone.
+    """Return the environment of the server: that of this process without Airflow's own variables.
 
     Functions of all tasks run there, and need neither Airflow's database nor its keys and connections.
     """

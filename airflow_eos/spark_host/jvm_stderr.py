@@ -1,4 +1,4 @@
-"""The standard error of a JVM that starts here, without what every JVM of Spark says first.
+"""The standard error of a JVM that starts here, without the first lines of every JVM of Spark.
 
 A task log marks all that stands there as an error, and these lines come before any setting of a log.
 """

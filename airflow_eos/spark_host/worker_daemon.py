@@ -48,7 +48,7 @@ _LOOK = 5.0
 
 
 def preload() -> None:
-    """Import what is there; what is missing is reported by the worker that needs it."""
+    """Import the modules that exist; the worker that needs a missing one reports it."""
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -90,7 +90,7 @@ def end_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[socke
 
 
 def report_unless_closed(unraisable: Any) -> None:
-    """Report what a finalizer raised, but not that of a file whose socket Spark has closed.
+    """Report the error of a finalizer, unless it is of a file whose socket Spark has closed.
 
     The worker's output still holds bytes then, and from Python 3.13 on a file reports that they are lost.
     """

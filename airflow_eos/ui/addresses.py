@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.known_runs import KnownRuns
-from airflow_eos.ui.records import task_of_record
+from airflow_eos.ui.record_parts import task_of_record
 from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import Viewer
 

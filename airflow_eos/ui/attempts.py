@@ -114,9 +114,9 @@ def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: T
     def same(other: Any) -> list[Any]:
         return [getattr(other, name) == getattr(task, name) for name in columns]
 
-    ours = [task.operator.in_(OPERATORS), XComModel.key.is_not(None)]
+    conditions = [task.operator.in_(OPERATORS), XComModel.key.is_not(None)]
     if tasks:
-        ours.append(tuple_(task.dag_id, task.task_id).in_(list(tasks)))
+        conditions.append(tuple_(task.dag_id, task.task_id).in_(list(tasks)))
     return session.execute(
         select(
             *(getattr(task, name) for name in columns),
@@ -132,7 +132,7 @@ def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: T
         .join(runs, and_(runs.c.dag_id == task.dag_id, runs.c.run_id == task.run_id))
         .outerjoin(fields, and_(*same(fields)))
         .outerjoin(XComModel, and_(*same(XComModel), XComModel.key == FAILURE_KEY))
-        .where(runs.c.rank <= RUNS_OF_A_DAG, or_(*ours))
+        .where(runs.c.rank <= RUNS_OF_A_DAG, or_(*conditions))
     )
 
 

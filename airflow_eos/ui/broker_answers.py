@@ -9,18 +9,17 @@ from dataclasses import dataclass
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.closeable import Closeable
-from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.records.run import RunRecord
-from airflow_eos.model.kafka import TransactionState
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.open_transactions import OPEN_STATES
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.txn_requests import TransactionStatus
 
 _TRANSACTIONS_ASKED = 200
-_OPEN = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 _IDLE_KEPT = 4
 
 
@@ -84,14 +83,14 @@ class BrokerAnswers(Closeable):
         """Return the open transactions of this prefix by id, as far as this principal may Describe them."""
         prefix = self._deployment.prefix
         with self._connections() as connected:
-            ours = [
-                name for name in connected.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)
-            ]
+            ids = [name for name in connected.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)]
             statuses = {
-                name: connected.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]
+                name: connected.cluster.describe_transaction(name) for name in ids[:_TRANSACTIONS_ASKED]
             }
         return {
-            name: status for name, status in statuses.items() if status is not None and status.state in _OPEN
+            name: status
+            for name, status in statuses.items()
+            if status is not None and status.state in OPEN_STATES
         }
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import Any, TypeVar
 
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, LedgerReplaced
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.ui.history import RunHistory

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.run.states import State
 
 _COMMITTED = "committed"
@@ -47,9 +47,9 @@ def epoch_rows(
 
 def is_fenced(run: RunRecord, by: RunRecord) -> bool:
     """Return whether nobody can write under a run's epoch any more, since another took a higher one."""
-    ours, theirs = run.producer, by.producer
-    same = (ours.transactional_id, ours.producer_id) == (theirs.transactional_id, theirs.producer_id)
-    return same and ours.producer_epoch < theirs.producer_epoch
+    old, new = run.producer, by.producer
+    same = (old.transactional_id, old.producer_id) == (new.transactional_id, new.producer_id)
+    return same and old.producer_epoch < new.producer_epoch
 
 
 def attempt_ends(record: RunRecord) -> tuple[str, ...]:

@@ -11,14 +11,14 @@ from airflow_eos.broker.ledger_log.reader import LedgerChange, LedgerReader
 from airflow_eos.closeable import Closeable
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.incremental import Drawn
-from airflow_eos.coverage.segments import Reset
+from airflow_eos.coverage.lanes import Reset
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.reset import ResetRecord
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.spec import Deployment
 from airflow_eos.ui.broker_answers import BrokerAnswers

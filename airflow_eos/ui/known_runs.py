@@ -12,7 +12,7 @@ from airflow_eos.operations.health import Known, health
 if TYPE_CHECKING:
     from airflow_eos.broker.ledger_log.reader import LedgerReader
     from airflow_eos.ledger.records.intent import Intent
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.spec import Deployment
     from airflow_eos.operations.checks import Check
     from airflow_eos.ui.broker_answers import BrokerAnswers, SourceLogs

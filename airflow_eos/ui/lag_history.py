@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.coverage.coverage import Coverage
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.moments import moment

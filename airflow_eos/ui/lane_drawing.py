@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_eos.coverage.segments import WRONG, Kind, Lane, Segment
+from airflow_eos.coverage.lanes import WRONG, Kind, Lane, Segment
 from airflow_eos.coverage.sentence import range_text
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ui.timeline import WIDTH
 
 SEGMENTS_SHOWN = 2_000

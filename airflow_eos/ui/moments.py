@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 
 
 def moment(text: str) -> dt.datetime | None:

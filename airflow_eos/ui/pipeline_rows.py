@@ -22,7 +22,7 @@ from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import lags_of, seconds_behind
 from airflow_eos.ui.moments import age_text, ago, is_since, moment
-from airflow_eos.ui.records import task_key
+from airflow_eos.ui.record_parts import task_key
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wording import counted
 

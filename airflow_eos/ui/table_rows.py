@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run import TABLE, RunRecord
+from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.ui.viewer import Viewer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.trouble import Trouble

@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_eos.coverage.segments import WRONG
+from airflow_eos.coverage.lanes import WRONG
 from airflow_eos.coverage.sentence import place
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.operations.checks import Check
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.bar_drawing import bars_of
@@ -24,7 +24,7 @@ from airflow_eos.ui.lag_history import Lag, lags_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
 from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row
-from airflow_eos.ui.records import flat, run_row, task_key, task_of_record, texts
+from airflow_eos.ui.record_parts import flat, run_row, task_key, task_of_record, texts
 from airflow_eos.ui.table_rows import intent_rows, table_of, table_row
 from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown

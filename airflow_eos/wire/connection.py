@@ -29,9 +29,9 @@ from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosE
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
+from airflow_eos.wire.backoff import NotYet
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
-from airflow_eos.wire.retry import NotYet
 
 METADATA_TIMEOUT = 60.0
 """Seconds to retry metadata and coordinator look-ups."""

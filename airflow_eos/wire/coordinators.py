@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn, TypeVar
 
+from airflow_eos.wire.backoff import NotYet, is_transient
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
-from airflow_eos.wire.retry import NotYet, is_transient
 
 T = TypeVar("T")
 

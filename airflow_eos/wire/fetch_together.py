@@ -21,9 +21,9 @@ from kafka.future import Future
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.header import iter_batches
+from airflow_eos.wire.backoff import NotYet, is_transient
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_request
-from airflow_eos.wire.retry import NotYet, is_transient
 
 SMALL_SPAN = 5_000
 """Largest range, in offsets, that is fetched together with others."""

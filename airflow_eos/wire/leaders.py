@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.backoff import Backoff, NotYet, describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
-from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
 
 T = TypeVar("T")
 Answers = Iterable[tuple[TopicPartition, int, T]]

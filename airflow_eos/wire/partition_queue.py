@@ -24,8 +24,8 @@ from airflow_eos.model.output import NO_OFFSET, PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.header import HEADER_BYTES, BatchHeader
 from airflow_eos.recordbatch.stamp import next_sequence, stamp
+from airflow_eos.wire.backoff import pause_after
 from airflow_eos.wire.error_codes import Fatal, Reaction
-from airflow_eos.wire.retry import pause_after
 
 MAX_IN_FLIGHT = 5
 """Unacknowledged batches of one partition; brokers keep the last five (``ProducerStateEntry``)."""

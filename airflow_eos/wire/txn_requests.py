@@ -37,11 +37,11 @@ from airflow_eos.model.kafka import (
     TransactionState,
 )
 from airflow_eos.model.ranges import TopicPartition, by_topic
+from airflow_eos.wire.backoff import NotYet
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
-from airflow_eos.wire.retry import NotYet
 
 T = TypeVar("T")
 

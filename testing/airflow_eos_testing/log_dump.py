@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 
 if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos_testing.broker import Broker
     from airflow_eos_testing.cluster import EmbeddedKafka
 

@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.run.states import State
+from airflow_eos.wire.backoff import FIRST_PAUSE, LONGEST_PAUSE
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import PRODUCE
-from airflow_eos.wire.retry import FIRST_PAUSE, LONGEST_PAUSE
 from airflow_eos_testing import count_records, read_topic
 from airflow_eos_testing.faults import KafkaProxy
 from tests.guarantees import without_transactions

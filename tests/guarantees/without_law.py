@@ -213,7 +213,7 @@ REMOVALS: dict[str, Removal] = {
     "may_speak_for": Removal(
         "3",
         "an index speaks for what is decided",
-        "airflow_eos.ledger.records.index:may_speak_for",
+        "airflow_eos.ledger.records.ledger_index:may_speak_for",
         lambda stable, high: high,
         (f"{_SEARCH}[indexed]",),
     ),

@@ -11,7 +11,7 @@ from confluent_kafka.admin import ConfigResource
 
 from airflow_eos.broker import KafkaLedger
 from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos_testing import read_topic

@@ -15,7 +15,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.run import RunAttempt
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.index import IndexRoot
+from airflow_eos.ledger.records.ledger_index import IndexRoot
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.queries import ledger_records
 from tests.support.brokers import unique

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.cli.main import main
-from airflow_eos.coverage.segments import Kind
+from airflow_eos.coverage.lanes import Kind
 from airflow_eos.engine.committed import find_committed, find_committed_by_key
 from airflow_eos.engine.run import Run, RunAttempt
 from airflow_eos.exceptions import ConfigurationError, LedgerPruned

@@ -12,12 +12,12 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.recordbatch.columns import HEADERS_TYPE
 from airflow_eos.recordbatch.compression import Codec
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import ControlType, control_type
 from airflow_eos.recordbatch.partitioner import murmur2
 from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
 from airflow_eos.recordbatch.stamp import next_sequence, stamp
 from airflow_eos_testing.cluster import DEFAULT_VERSION
 from airflow_eos_testing.jars import broker_classpath, pyspark_jar

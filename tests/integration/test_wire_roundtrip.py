@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.exceptions import RecordTooLarge
-from airflow_eos.recordbatch.columns import HEADERS_TYPE
 from airflow_eos.recordbatch.compression import Codec
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.produce import send_partitions

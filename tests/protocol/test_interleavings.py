@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.ledger import authority, keys, pins, writer
-from airflow_eos.ledger.records import index as ledger_index
+from airflow_eos.ledger.records import ledger_index
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations import left_open, pruner

@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewPartitions
 from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger.keys import loops
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.output import SealedManifest, SealedTarget
 from airflow_eos.model.ranges import TopicPartition

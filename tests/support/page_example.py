@@ -6,9 +6,9 @@ import datetime as dt
 import random
 from typing import Any
 
-from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity, TransactionState
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange, TopicPartition

@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import airflow_eos
 from airflow_eos.coverage.coverage import Coverage, coverage_of
-from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations.checks import Check
 from airflow_eos.ui import views

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from airflow_eos.exceptions import LedgerMissing
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.operations.queries import run_records
 from airflow_eos_testing import EmbeddedKafka, count_records, read_topic

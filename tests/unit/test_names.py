@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "airflow_eos"
-VAGUE = {"found", "one", "said", "what", "its"}
+VAGUE = {"found", "one", "said", "what", "its", "mine", "ours", "theirs", "told"}
 CEILINGS = {
     "recordbatch": 0,
     "wire": 0,
     # Code moves between these, so they share a ceiling.
     "ledger coverage model": 1,
     "engine operations": 2,
-    "spark spark_host": 0,
+    "spark spark_host": 4,
     "ui": 0,
-    "run": 1,
+    "run": 9,
     "cli": 0,
-    "broker": 0,
+    "broker": 1,
     "operators triggers sensors hooks links decorators": 0,
-    "modules beside the packages": 4,
+    "modules beside the packages": 0,
 }
 """How many values of the packages have a vague name: lower a number when you have made it smaller."""
+AIRFLOWS_KINDS = {"sensors", "triggers", "hooks", "decorators"}
 
 
 def bindings(source):
@@ -58,3 +59,14 @@ def test_every_kind_of_binding_is_counted():
     assert bindings("found = 1\ndef f(one, *, what=2): ...\nfor its in x: ...\n[y for said in z]") == 5
     assert bindings("if (found := f()): ...\nwith a as one: ...\nlambda what: 0") == 3
     assert bindings("print(found, a.one)\nf(what=3)\nfounded = 1") == 0
+
+
+def test_no_file_name_stands_in_two_packages():
+    """But for Airflow's kinds, whose modules have the name of what they sense, trigger or hook."""
+    folders = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        folders[path.name].add(path.parent.relative_to(PACKAGE).as_posix())
+    del folders["__init__.py"]
+
+    assert {name: where for name, where in folders.items() if len(where - AIRFLOWS_KINDS) > 1} == {}
+    assert folders["kafka_lag.py"] == {"sensors", "triggers"}

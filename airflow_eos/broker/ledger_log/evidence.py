@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from airflow_eos.broker.ledger_log.records import Record, records_of
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.ledger.records.index import Around
-from airflow_eos.ledger.records.run import named_writer
+from airflow_eos.ledger.records.ledger_index import Around
+from airflow_eos.ledger.records.run_record import named_writer
 from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch

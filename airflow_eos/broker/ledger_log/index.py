@@ -16,7 +16,7 @@ from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery
 from airflow_eos.broker.ledger_log.records import Record
 from airflow_eos.broker.ledger_log.scan import Findings, ScanResult, decided_records, records_at
 from airflow_eos.exceptions import LedgerUnreadable, OffsetsOutOfRange
-from airflow_eos.ledger.records.index import (
+from airflow_eos.ledger.records.ledger_index import (
     LEAF_CHARACTERS,
     IndexDamaged,
     IndexKeys,

@@ -17,7 +17,7 @@ from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, co
 from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
-from airflow_eos.ledger.records.index import Around, IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
+from airflow_eos.ledger.records.ledger_index import Around, IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
 from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerView
@@ -25,9 +25,9 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.recordbatch.partitioner import partitions_for
+from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.offsets import log_bounds
-from airflow_eos.wire.retry import Backoff
 
 log = logging.getLogger(__name__)
 

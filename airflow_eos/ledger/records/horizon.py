@@ -1,4 +1,4 @@
-"""The record of what the pruned runs of a pipeline have read: its *horizon*."""
+"""The record of the reads of a pipeline's pruned runs: its *horizon*."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of an INTENT: what a run is about to publish in a table, written before it does.
+"""The record of an INTENT: announces the rows that a run is about to publish in a table.
 
 Output that a table holds and the ledger does not is explained by it. The record is taken back in the very
 transaction that commits the run: an INTENT that is there is one whose outcome only the table tells.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.table import EarlierRows, TableLayout

@@ -11,7 +11,7 @@ from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
 from airflow_eos_testing.faults.points import point_names
 
 if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.run.states import State
 
 

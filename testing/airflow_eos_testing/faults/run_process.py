@@ -9,7 +9,7 @@ from airflow_eos.closeable import Closeable
 from airflow_eos_testing.faults.driver_process import DriverProcess
 
 if TYPE_CHECKING:
-    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.states import State
 

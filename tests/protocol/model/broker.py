@@ -18,8 +18,8 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.ledger.keys import INDEX, LEDGER_IDENTITY_KEY
-from airflow_eos.ledger.records import index as ledger_index
-from airflow_eos.ledger.records.index import (
+from airflow_eos.ledger.records import ledger_index
+from airflow_eos.ledger.records.ledger_index import (
     Around,
     IndexRoot,
     IndexUnusable,

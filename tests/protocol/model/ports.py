@@ -15,7 +15,7 @@ from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, Se
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.records.index import IndexRoot, LeafAt, Place
+from airflow_eos.ledger.records.ledger_index import IndexRoot, LeafAt, Place
 from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, LedgerPruned
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import CommittedOffset, TransactionState
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.spec import LedgerSettings, RunSpec

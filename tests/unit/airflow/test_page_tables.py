@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.table import TableLayout
 from airflow_eos.operations.open_intents import open_intents

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_eos.cli.rows import record_row
-from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.exceptions import AuthorizationFailed
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operations.queries import LedgerRecord
@@ -22,7 +22,7 @@ from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
-from airflow_eos.ui.records import flat
+from airflow_eos.ui.record_parts import flat
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import NOT_SHOWN, Viewer

@@ -212,14 +212,14 @@ def test_interval_sensor_waits_for_the_interval_of_its_dag_run(dag: DAG) -> None
     assert mapped.make_trigger(context).accept_deleted
     mapped.accept_deleted = "perhaps"
     with pytest.raises(AirflowFailException, match="'perhaps'"):
-        mapped.make_trigger(context)
+        mapped.poke(context)
 
 
 def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None:
     """A Dag run without a data interval fails at once, as the operator does."""
     sensor = KafkaDataIntervalSensor(task_id="over", dag=dag, topics=["src"])
     with pytest.raises(AirflowFailException, match="CronDataIntervalTimetable"):
-        sensor.make_trigger(context_of(sensor, data_interval_start=START, data_interval_end=START))
+        sensor.poke(context_of(sensor, data_interval_start=START, data_interval_end=START))
     with pytest.raises(ConfigurationError, match="idle_partitions"):
         KafkaDataIntervalSensor(task_id="x", dag=dag, topics=["src"], idle_partitions="ignore")
 
@@ -296,7 +296,7 @@ def test_interval_run_without_topics_is_refused(dag: DAG) -> None:
     )
     sensor.topics = ""  # rendered
     with pytest.raises(AirflowFailException, match="topics"):
-        sensor.make_trigger(context_of(sensor))
+        sensor.poke(context_of(sensor))
 
 
 def test_templated_fields_are_fields(dag: DAG) -> None:

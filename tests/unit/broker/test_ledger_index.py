@@ -18,8 +18,8 @@ from airflow_eos.broker.ledger_log.scan import committed_values
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records import index as index_format
-from airflow_eos.ledger.records.index import Around
+from airflow_eos.ledger.records import ledger_index as index_format
+from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.folded import Earlier
+from airflow_eos.coverage.lanes import Kind, LogBounds, Reset
 from airflow_eos.coverage.offset_set import Spans
-from airflow_eos.coverage.segments import Kind, LogBounds, Reset
 from airflow_eos.ledger.records.reset import ResetRecord
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from tests.support.run_records import run_record

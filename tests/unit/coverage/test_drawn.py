@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from airflow_eos.coverage.coverage import coverage_of
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.incremental import Drawn
-from airflow_eos.coverage.segments import LogBounds, Reset
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.coverage.lanes import LogBounds, Reset
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from tests.support.run_records import run_record
 

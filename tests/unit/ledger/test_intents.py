@@ -11,7 +11,7 @@ import pytest
 from airflow_eos.exceptions import ConfigurationError, DifferentWork, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run import named_writer
+from airflow_eos.ledger.records.run_record import named_writer
 from airflow_eos.model.dead_letter import MOST_BESIDE_TABLE, DueLetters, FailingRecord
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import OffsetRange

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.boundary import Boundary
-from airflow_eos.ledger.records.cursor import CursorRecord
-from airflow_eos.ledger.records.run import RunRecord, named_writer
+from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.ledger.records.run_record import RunRecord, named_writer
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerEntry, LedgerText, LedgerView
 from airflow_eos.model.output import PartitionReceipt

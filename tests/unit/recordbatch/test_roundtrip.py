@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
 from airflow_eos.recordbatch.compression import Codec, Compressor
 from airflow_eos.recordbatch.decode import decode_batch, decode_batches
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, with_headers
 from airflow_eos.recordbatch.stamp import stamp
 from tests.support.record_batches import Record, payload, raw, records, rows, write
 

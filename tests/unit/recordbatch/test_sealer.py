@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from airflow_eos.exceptions import ProcessFailed, RecordTooLarge
 from airflow_eos.recordbatch import sealer as seal_module
-from airflow_eos.recordbatch.columns import HEADERS_TYPE
 from airflow_eos.recordbatch.compression import Codec
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import HEADER_BYTES, BatchHeader
 from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
 from tests.support.record_batches import raw, rows
 
 NOISE = np.random.default_rng(7)
@@ -268,7 +268,7 @@ def test_timestamps_of_every_unit_become_milliseconds(column):
 @pytest.mark.parametrize("column", [None, pa.array([None, 5], pa.int64()), pa.nulls(2)])
 def test_missing_timestamps_are_the_present(column, monkeypatch):
     """As a producer does it."""
-    monkeypatch.setattr("airflow_eos.recordbatch.columns.time.time_ns", lambda: MOMENT * 1_000_000 + 999)
+    monkeypatch.setattr("airflow_eos.recordbatch.sink_columns.time.time_ns", lambda: MOMENT * 1_000_000 + 999)
     (batch,) = seal(numbered(2), zeros(2), topic="t", timestamp=column)
     present = decode_batch(raw(batch.data), check_crc=False).timestamp.tolist()
     assert present[0] == MOMENT

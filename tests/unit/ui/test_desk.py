@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations.verification import Finding
 from airflow_eos.ui import desk as desk_module

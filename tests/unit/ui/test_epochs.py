@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.ui.epochs import attempt_ends, epoch_rows, is_fenced
 from tests.unit.airflow.fakes import a_record

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos.coverage.coverage import coverage_of
 from airflow_eos.coverage.incremental import Drawn
-from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.ui.known_runs import ask_directly

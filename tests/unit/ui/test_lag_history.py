@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.coverage.coverage import Coverage, coverage_of
-from airflow_eos.coverage.segments import LogBounds
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.coverage.lanes import LogBounds
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.ui.bar_drawing import bars_of

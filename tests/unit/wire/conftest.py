@@ -11,7 +11,7 @@ import pytest
 def clock(monkeypatch):
     """Deadlines are counted by ``now``; the event loop's own pauses are real."""
     made = SimpleNamespace(now=1000.0)
-    for module in ("retry", "produce"):
+    for module in ("backoff", "produce"):
         counted = SimpleNamespace(monotonic=lambda: made.now)
         monkeypatch.setattr(f"airflow_eos.wire.{module}.time", counted)
     return made

@@ -6,8 +6,8 @@ from kafka.future import Future
 from kafka.net.selector import NetworkSelector
 
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.backoff import NotYet
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.retry import NotYet
 
 
 class FakeConnections:

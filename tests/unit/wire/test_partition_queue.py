@@ -12,9 +12,9 @@ from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.header import BatchHeader
 from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.wire.backoff import FIRST_PAUSE
 from airflow_eos.wire.error_codes import PRODUCE, Retry, reaction
 from airflow_eos.wire.partition_queue import MAX_IN_FLIGHT, Ack, PartitionQueue, Refusal
-from airflow_eos.wire.retry import FIRST_PAUSE
 
 WHERE = TopicPartition("out", 3)
 IDENTITY = ProducerIdentity("work", 7, 2)

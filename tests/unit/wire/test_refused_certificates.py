@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from airflow_eos.broker.librdkafka import Refusals
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.wire.retry import translated
+from airflow_eos.wire.backoff import translated
 
 ALERTS = {
     42: "SSLV3_ALERT_BAD_CERTIFICATE",

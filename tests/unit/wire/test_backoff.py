@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.wire.retry import Backoff, pause_after
+from airflow_eos.wire.backoff import Backoff, pause_after
 
 
 @pytest.mark.parametrize("tries", [0, 1, 2, 5, 6, 50, 5000])

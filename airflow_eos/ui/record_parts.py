@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_eos.ledger.records.run import AIRFLOW, RunRecord
+from airflow_eos.ledger.records.run_record import AIRFLOW, RunRecord
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.lag_history import Lag
 from airflow_eos.ui.moments import seconds_of
