@@ -249,11 +249,17 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="default %(default)s")
     options = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    sys.stdout.write(f"seed {seed}\n")
+    _say(f"seed {seed}")
     complaints = _campaign(random.Random(seed), options.minutes)
     for complaint in complaints:
         sys.stdout.write(f"{complaint}\n")
     return 1 if complaints else 0
+
+
+def _say(line: str) -> None:
+    """Write a line at once: where a campaign hangs, the last one names the fault."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _campaign(chance: random.Random, minutes: float) -> list[str]:
@@ -276,11 +282,14 @@ def _campaign(chance: random.Random, minutes: float) -> list[str]:
         begun = time.monotonic()
         while time.monotonic() - begun < minutes * 60:
             fault, state = chance.choice(lake.cells)
+            _say(f"{time.monotonic() - begun:5.0f} s: {fault} at {state.value}")
             try:
                 lake.faults[fault](state)
             except Exception as error:  # noqa: BLE001 - the campaign goes on and tells
                 failures.append(f"{fault} at {state.value}: {type(error).__name__}: {error}")
+                _say(failures[-1])
             met[f"{fault} at {state.value}"] += 1
+        _say(f"{time.monotonic() - begun:5.0f} s: the last run")
         upkeep.stop()
         lake.plain_run()
         complaints = _complaints(kafka, own.load_table(TABLE), inputs, upkeep)
