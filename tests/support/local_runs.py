@@ -178,13 +178,12 @@ class Pipeline:
         self.spec = replace(spec, **changes)
 
     def publish(self, values: Sequence[str], *, partition: int = 0, timestamp: int | None = None) -> None:
-        producer = Producer({**self.kafka.client_config(), "linger.ms": 0})
+        # A young leader may refuse the first batch, which others in flight would overtake without idempotence.
+        producer = Producer({**self.kafka.client_config(), "linger.ms": 0, "enable.idempotence": True})
         extra = {} if timestamp is None else {"timestamp": timestamp}
-        # The first one alone: a young leader may refuse it, and others in flight would overtake it.
-        for part in (values[:1], values[1:]):
-            for value in part:
-                producer.produce(self.source, value=value, key=value, partition=partition, **extra)
-            assert producer.flush(30) == 0
+        for value in values:
+            producer.produce(self.source, value=value, key=value, partition=partition, **extra)
+        assert producer.flush(30) == 0
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Add partitions, and wait until the broker shows them: it learns of them after it has answered."""
