@@ -1,4 +1,7 @@
-"""Backfills by a real scheduler: daily intervals of the flights, several at once, again, and backwards."""
+"""Backfills by a real scheduler: daily intervals of the flights, several at once, again, and backwards.
+
+``make test`` backfills the Dag that loads a table: ``test_flights_table``.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from tests.system.retries_table import Pipeline, added
 from flights_input import publish  # isort: skip
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_days_are_backfilled_and_again_backwards(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
     """Every flight of the days once; a cursor of the same pipeline beside them keeps its offsets."""

@@ -1,4 +1,4 @@
-"""The wheels, as a user gets them: into an empty environment, found by Airflow, enough for a run."""
+"""The wheel in an environment that holds what it declares and no more: found by Airflow, enough for a run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from airflow_eos_testing import read_topic
 from airflow_eos_testing.spark_connect import SparkConnectServer
+from tests.support.linked_environment import make_linked_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a task does, without Airflow: a run on a Spark that is somewhere else.
@@ -43,14 +44,14 @@ def run(*command, fails=False, **kwargs):
 
 @pytest.fixture(scope="module")
 def client_only(tmp_path_factory):
-    """Install production's wheel and what it declares, no more; return its folder and environment."""
+    """Install production's wheel and what it declares, no more; return its folder and environment.
+
+    ``make dist`` installs the wheels as users do, by pip from an index.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT)
     (wheel,) = folder.glob("*.whl")
-    run(sys.executable, "-m", "venv", str(folder / "venv"))
-    python = str(folder / "venv" / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
-    run(*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel), cwd=folder)
+    make_linked_environment(folder / "venv", wheel, "airflow-eos")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PYTHON", "PYSPARK"))}
     return folder, {**inherited, "AIRFLOW_HOME": str(folder / "airflow")}
 
@@ -60,10 +61,11 @@ def test_the_wheel_alone_makes_an_airflow_that_lists_the_provider(client_only):
     """What the wheel declares suffices: nothing of the checkout or of its environment is used."""
     folder, env = client_only
     here = {"cwd": folder, "env": env}
-    python, airflow = (str(folder / "venv" / "bin" / name) for name in ("python", "airflow"))
-    listed = json.loads(run(airflow, "providers", "list", "--output", "json", **here))
+    python = str(folder / "venv" / "bin" / "python")
+    airflow = (python, "-m", "airflow")
+    listed = json.loads(run(*airflow, "providers", "list", "--output", "json", **here))
     assert "airflow-eos" in [provider["package_name"] for provider in listed]
-    assert "reset-offsets" in run(airflow, "eos", "--help", **here)
+    assert "reset-offsets" in run(*airflow, "eos", "--help", **here)
     code = "from airflow.sdk import task; print(task.kafka_eos.__name__)"
     assert run(python, "-c", code, **here).split()[-1] == "kafka_eos_task"
     code = "import airflow_eos; print(airflow_eos.ReadProcessWriteOperator.__name__)"

@@ -1,0 +1,67 @@
+"""A virtual environment with links to what is installed here: pip would unpack the same again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+def make_linked_environment(folder: Path, wheel: Path, name: str) -> None:
+    """Make an environment that holds a wheel and what it requires, directly or not, and nothing else.
+
+    :param folder: where the environment is made.
+    :param wheel: file of the wheel, which pip installs.
+    :param name: its distribution.
+    :raises importlib.metadata.PackageNotFoundError: a requirement is not installed here.
+    """
+    _run(sys.executable, "-m", "venv", "--without-pip", str(folder))
+    pip = (sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--quiet", "--no-input")
+    _run(*pip, "install", "--no-deps", "--no-index", "--no-compile", str(wheel))
+    (site_packages,) = (folder / "lib").glob("python*/site-packages")
+    (installed,) = Distribution.discover(name=name, path=[str(site_packages)])
+    for required in _required_by(installed):
+        _link(required, site_packages)
+    # Fails if a version that is installed here does not meet what the wheel requires.
+    _run(*pip, "check")
+
+
+def _required_by(root: Distribution) -> list[Distribution]:
+    """Return the distributions of this environment that another one requires, directly or not."""
+    required: dict[str, Distribution] = {}
+    waiting = [(root, "")]
+    visited = set()
+    while waiting:
+        owner, extra = waiting.pop()
+        for text in owner.requires or ():
+            requirement = Requirement(text)
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+                continue
+            name = canonicalize_name(requirement.name)
+            required.setdefault(name, distribution(name))
+            for needed in {"", *requirement.extras}:
+                if (name, needed) not in visited:
+                    visited.add((name, needed))
+                    waiting.append((required[name], needed))
+    return [*required.values()]
+
+
+def _link(installed: Distribution, site_packages: Path) -> None:
+    """Link modules, byte code and metadata; scripts would start the interpreter of this environment."""
+    for file in installed.files or ():
+        if file.parts[0] == "..":
+            continue
+        link = site_packages / file
+        link.parent.mkdir(parents=True, exist_ok=True)
+        # Packages that share a folder list the same file.
+        if not link.is_symlink():
+            link.symlink_to(Path(str(installed.locate_file(file))).resolve())
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
