@@ -50,7 +50,9 @@ _LOST_CONDITIONS = frozenset(
 )
 _LOST_WORKER = ("Python worker exited unexpectedly", "Python worker failed to connect back")
 _DISK_IS_FULL = "No space left on device"  # the operating system's whole message
-_BLOCK_CONDITIONS = frozenset({"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "DATAFRAME_NOT_FOUND"})
+_BLOCK_CONDITIONS = frozenset(
+    {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND", "DATAFRAME_NOT_FOUND"}
+)
 _GONE_CONDITIONS = frozenset(
     {"NO_ACTIVE_SESSION", "RESPONSE_ALREADY_RECEIVED", "RETRIES_EXCEEDED", "SESSION_NOT_SAME"}
 )

@@ -178,7 +178,7 @@ class Pipeline:
         self.spec = replace(spec, **changes)
 
     def publish(self, values: Sequence[str], *, partition: int = 0, timestamp: int | None = None) -> None:
-        # A young leader may refuse the first batch, and without idempotence others would overtake it.
+        # A young leader may refuse the first batch: without idempotence, others in flight would overtake it.
         producer = Producer({**self.kafka.client_config(), "linger.ms": 0, "enable.idempotence": True})
         extra = {} if timestamp is None else {"timestamp": timestamp}
         for value in values:

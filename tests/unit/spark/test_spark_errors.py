@@ -428,6 +428,13 @@ def test_a_missing_checkpoint_block_asks_for_a_new_seal(spark_error):
     assert type(send_error(in_task, MARK)) is SealedBlockLost
 
 
+def test_a_checkpoint_that_a_server_forgot_asks_for_a_new_seal():
+    """A condition below that of plans: the server knows the session, but not the DataFrame."""
+    condition = "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND"
+    said = f"[{condition}] The Spark Connect plan is invalid. No DataFrame with id 7 is found"
+    assert type(send_error(on_connect(said, condition), MARK)) is SealedBlockLost
+
+
 def test_any_other_failure_of_the_send_stage_is_a_send_error():
     """Some batches may be in the log: the transaction must abort."""
     assert type(send_error(RuntimeError("connection reset"), MARK)) is SendError
