@@ -156,6 +156,10 @@ def is_infrastructure(error: BaseException) -> bool:
 
 def is_block_lost(error: BaseException) -> bool:
     """Return whether materialised blocks are lost."""
+    # Spark 4.0 and 4.1 have no condition for a DataFrame that the server has forgotten.
+    refused_plan = module_of(error).startswith(_CONNECT) and type(error).__name__ == "InvalidPlanInput"
+    if refused_plan and str(error).startswith("No DataFrame with id "):
+        return True
     return any(thrown.condition in _BLOCK_CONDITIONS for thrown in java_errors(error))
 
 

@@ -433,6 +433,8 @@ def test_a_checkpoint_that_a_server_forgot_asks_for_a_new_seal():
     condition = "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND"
     said = f"[{condition}] The Spark Connect plan is invalid. No DataFrame with id 7 is found"
     assert type(send_error(on_connect(said, condition), MARK)) is SealedBlockLost
+    of_4_0 = connect.InvalidPlanInput("No DataFrame with id 43a8c49b is found in the session bf83ae27")
+    assert type(send_error(of_4_0, MARK)) is SealedBlockLost
 
 
 def test_any_other_failure_of_the_send_stage_is_a_send_error():
