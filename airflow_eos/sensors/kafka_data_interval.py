@@ -6,8 +6,6 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos import settings
-from airflow_eos.compat import AirflowFailException
-from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Interval, interval_of
 from airflow_eos.operators.partition_interval import PartitionDuration
 from airflow_eos.operators.rendered import parse_topics
@@ -73,42 +71,25 @@ class KafkaDataIntervalSensor(WaitingSensor):
     def make_trigger(self, context: Context) -> KafkaDataIntervalTrigger:
         """Return the condition.
 
-        :raises AirflowFailException: the Dag run has no data interval.
+        :raises ConfigurationError: the Dag run has no data interval; names the run and what to change.
         """
-        interval = self.interval or dag_run_interval(context, self.allowed_lateness, self.partition_duration)
+        interval = self.interval or interval_of(
+            resolve_ranges(
+                DATA_INTERVAL,
+                context,
+                allowed_lateness=self.allowed_lateness,
+                partition_duration=self.partition_duration,
+            )
+        )
+        assert interval is not None, "data_interval is resolved to an interval or a partition"
         return KafkaDataIntervalTrigger(
             topics=parse_topics("topics", self.topics),
             start=interval.start.isoformat(),
             end=interval.end.isoformat(),
             allowed_lateness=interval.allowed_lateness.total_seconds(),
             idle_partitions=self.idle_partitions,
-            accept_deleted=interval.accept_deleted or _accepts(self.accept_deleted),
+            accept_deleted=interval.accept_deleted or accepts(self.accept_deleted),
             ledger_topic=settings.default_ledger_topic(),
             kafka_config_id=self.kafka_config_id,
             poll_interval=self.poke_interval,
         )
-
-
-def _accepts(value: bool | str) -> bool:
-    try:
-        return accepts(value)
-    except ConfigurationError as error:
-        raise AirflowFailException(str(error)) from error
-
-
-def dag_run_interval(
-    context: Context, allowed_lateness: dt.timedelta, partition_duration: PartitionDuration | None
-) -> Interval:
-    """Return the data interval, or the partition's, of the Dag run.
-
-    :raises AirflowFailException: it has none; names the run and what to change.
-    """
-    try:
-        ranges = resolve_ranges(
-            DATA_INTERVAL, context, allowed_lateness=allowed_lateness, partition_duration=partition_duration
-        )
-    except ConfigurationError as error:
-        raise AirflowFailException(str(error)) from error
-    interval = interval_of(ranges)
-    assert interval is not None, "data_interval is resolved to an interval or a partition"
-    return interval

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos import settings
-from airflow_eos.compat import AirflowFailException
-from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
 from airflow_eos.operators.parameter_table import check_topics_needed
@@ -94,18 +92,14 @@ class RunCommittedSensor(WaitingSensor):
     def make_trigger(self, context: Context) -> RunCommittedTrigger:
         """Return the condition.
 
-        :raises AirflowFailException: the run cannot be named.
+        :raises ConfigurationError: the run cannot be named.
         """
-        try:
-            run_key, work = (self.run_key, {}) if self.run_key else self._named(context)
-            prefix = checked_prefix(self.prefix) if self.prefix else settings.default_prefix()
-        except (ConfigurationError, ValueError) as error:
-            raise AirflowFailException(str(error)) from error
+        run_key, work = (self.run_key, {}) if self.run_key else self._named(context)
         return RunCommittedTrigger(
             pipeline=self.pipeline,
             run_key=run_key,
             ledger_topic=self.ledger_topic or settings.default_ledger_topic(),
-            prefix=prefix,
+            prefix=checked_prefix(self.prefix) if self.prefix else settings.default_prefix(),
             work=work,
             kafka_config_id=self.kafka_config_id,
             poll_interval=self.poke_interval,

@@ -60,7 +60,10 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         )
 
     def make_trigger(self, context: Context) -> ConditionTrigger:
-        """Return the condition, for this Dag run."""
+        """Return the condition, for this Dag run.
+
+        :raises ConfigurationError: a value is refused, which fails the task.
+        """
         raise NotImplementedError
 
     def poke(self, context: Context) -> PokeReturnValue:
