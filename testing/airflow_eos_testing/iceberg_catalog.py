@@ -62,6 +62,9 @@ class IcebergRestCatalog(EmbeddedServer):
             "CATALOG_REST_PORT": str(self._port),
             "CATALOG_URI": f"jdbc:sqlite:{self._folder}/rest-catalog.db",
             "CATALOG_WAREHOUSE": f"file://{self._folder}",
+            # With two connections, its default, one that meets the journal of a killed catalog keeps its
+            # read lock, and SQLite refuses each commit of the other from then on.
+            "CATALOG_CLIENTS": "1",
         }
 
     def _answers(self) -> bool:

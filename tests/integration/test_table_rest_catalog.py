@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from contextlib import suppress
+
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -15,6 +19,7 @@ from airflow_eos.run.states import State
 from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos_testing.faults.catalog_proxy import CatalogProxy
 from airflow_eos_testing.iceberg_catalog import IcebergRestCatalog
+from tests.support.patience import wait_until
 from tests.support.tables import TablePipeline
 
 
@@ -142,3 +147,34 @@ def test_what_a_run_says_of_one_branch_is_not_written_over_from_another(catalog,
 
     assert ("None" in sinks[None].load().published.runs) is apart
     assert "audit" in sinks["audit"].load().published.runs
+
+
+@pytest.mark.chaos
+def test_a_catalog_that_is_killed_amid_commits_takes_commits_again(catalog):
+    """Its database has the journal of a commit that was not finished."""
+    own = load_catalog("own", **catalog.properties)
+    own.create_namespace_if_not_exists("db")
+    own.create_table("db.killed", schema=pa.schema([("id", pa.int64())]))
+    over, tries = threading.Event(), Counter()
+
+    def commit_on(name):
+        while not over.is_set():
+            tries[name] += 1
+            with suppress(Exception), own.load_table("db.killed").transaction() as transaction:
+                transaction.set_properties({name: str(tries[name])})
+
+    threads = [threading.Thread(target=commit_on, args=(name,)) for name in ("a", "b", "c")]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: min(tries[name] for name in "abc") > 2)
+    catalog.kill()
+    catalog.start()
+    before = tries.total()
+    wait_until(lambda: tries.total() > before + 9)
+    over.set()
+    for thread in threads:
+        thread.join()
+    for number in range(5):
+        with own.load_table("db.killed").transaction() as transaction:
+            transaction.set_properties({"number": str(number)})
+    assert own.load_table("db.killed").properties["number"] == "4"

@@ -46,10 +46,9 @@ def task(request, broker, tmp_path, monkeypatch):
             tmp_path,
             kafka,
             topics=[source],
-            sink_topic=sink,
             group_id=f"group-{sink}",
             ledger=ledger,
-            **settings,
+            **{"sink_topic": sink, **settings},
         )
         made.operator()  # sets the environment, which is put back by monkeypatch
         return made
