@@ -653,7 +653,7 @@ def test_what_is_wrong_is_seen_in_red(app, read_twice, robbed):
         seen.soon(lambda: "The output is not what the run wrote" in seen.text("#verified"))
         assert colour("#verified") == red
         seen.open(page)
-        assert "what 1 run wrote is not there" in seen.text(".sentence")
+        assert "the output of 1 run is not there" in seen.text(".sentence")
         assert colour(".sentence") == red
 
 

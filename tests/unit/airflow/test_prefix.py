@@ -42,7 +42,7 @@ def test_a_template_that_renders_one_fails_the_task(dag: DAG) -> None:
     sensor = RunCommittedSensor(task_id="wait", dag=dag, pipeline="p", prefix="{{ params.prefix }}")
     sensor.prefix = "eos.x"
     with pytest.raises(AirflowFailException, match="without a dot"):
-        sensor.make_trigger(make_context(sensor))
+        sensor.poke(make_context(sensor))
 
 
 def test_the_configuration_is_refused_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
