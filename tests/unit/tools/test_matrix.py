@@ -25,6 +25,14 @@ def test_a_group_that_was_not_run_is_not_green() -> None:
     assert row.count(NOT_RUN) == len(GROUPS) - 1
 
 
+def test_a_cell_of_another_kafka_leaves_what_starts_no_broker_to_the_cell_of_ci() -> None:
+    kafka = next(cell for cell in matrix.CELLS if cell.kafka)
+    assert matrix.groups_of(kafka) == ("data plane", "a guarantee", "a scheduler")
+    row = matrix.render({kafka.name: Result("", {}, {"units": "12 passed"})}).splitlines()[2]
+    assert row.count("as python-3.11") == 2
+    assert "12 passed" not in row
+
+
 @pytest.mark.parametrize(
     ("output", "count"),
     [
