@@ -13,7 +13,7 @@ with offsets and record after it, and an attempt settles an open INTENT first
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
@@ -21,7 +21,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
-from airflow_eos.model.kafka import ProducerIdentity, TopicDescription
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.spec import RunSpec
@@ -209,7 +209,7 @@ class RunProtocol:
 
     def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
         """Write the sealed batches, and commit; with a table, this takes two epochs."""
-        topics = self._described(self._topics_written(work))
+        topics = self._collaborators.cluster.describe_topics(sorted(self._topics_written(work)))
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         self._targets.fit(manifest, topics)
         ended = self._unfinished.end_in_topics(session.identity, topics.values())
@@ -237,7 +237,7 @@ class RunProtocol:
         entry = steps.settle(work, intent)
         if entry is None:
             return steps.take_back(work, session)
-        topics = self._described(entry.topics)
+        topics = self._collaborators.cluster.describe_topics(sorted(entry.topics))
         self._targets.fit(entry.manifest, topics)
         ended = self._unfinished.end_in_topics(session.identity, topics.values())
         if ended is not None:
@@ -246,9 +246,6 @@ class RunProtocol:
             return None
         work.forget(self._collaborators.data)
         return self._endings.used_up(work, session)
-
-    def _described(self, names: Collection[str]) -> Mapping[str, TopicDescription]:
-        return self._collaborators.cluster.describe_topics(sorted(names)) if names else {}
 
     def _topics_written(self, work: UnitOfWork) -> set[str]:
         """Return the topics in which an attempt at this work may have left a transaction open."""
