@@ -239,7 +239,7 @@ def test_a_delta_schedule_that_is_triggered_reads_what_its_scheduled_runs_read(t
         ranges = ranges_of(schedule, run_id=run_id, run_type=kind, **ends)
         timed.run(run_id, ranges=ranges)
     assert Counter(timed.output()) == {"p0m6": 1, "p0m11": 2}
-    (warning,) = (one.getMessage() for one in caplog.records if "is read twice" in one.getMessage())
+    (warning,) = (one.getMessage() for one in caplog.records if "are read twice" in one.getMessage())
     assert "'manual__12' was triggered and reads [2026-01-05T00:07:00" in warning
     spec = timed.spec
     with RunHistory(Deployment(spec.kafka, spec.ledger, spec.prefix)) as history:
