@@ -49,7 +49,7 @@ WITHOUT_CLIENT = ("4.3",)
 """Lines of Spark that have no ``pyspark-client``: PySpark is installed alone, whatever a package requires."""
 BOUNDED = ("pydantic", "pydantic-core", "svcs")
 """Packages whose newest release the lowest of others allow, and do not start with."""
-BOUNDED_BY_OLDEST_AIRFLOW = "structlog<26"
+BOUNDED_BY_OLDEST_AIRFLOW = "structlog<25.5"
 """Airflow 3.1.0 imports ``structlog.dev.Styles``; the later 3.1 of the constraints does not."""
 
 
