@@ -14,12 +14,15 @@ from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.broker.permissions import Permissions, TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, LedgerReplaced
+from airflow_eos.model.kafka import BrokerFeatures
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
 from airflow_eos.run.undecided import undecided
 from airflow_eos.wording import counted, span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
+AskFeatures = Callable[[], BrokerFeatures]
+"""Asks the brokers at the first call; later calls return the same answer."""
 
 _DURABLE_REPLICAS = 3
 _SAFE_EXPIRATION = dt.timedelta(days=1)
@@ -54,9 +57,9 @@ def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
         return [Check(name, "fail", said(error))]
 
 
-def verification(control: ControlPlane) -> Iterator[Check]:
+def verification(features: AskFeatures) -> Iterator[Check]:
     """Check that brokers refuse a batch for a partition that is not in its transaction (law 9)."""
-    verifies = control.cluster.features().partition_verification
+    verifies = features().partition_verification
     if verifies is None:
         yield Check(
             "partition verification",
@@ -70,9 +73,9 @@ def verification(control: ControlPlane) -> Iterator[Check]:
         yield Check("partition verification", "ok", "on; brokers are 3.6 or later")
 
 
-def timeouts(control: ControlPlane, delivery: dt.timedelta, transaction: dt.timedelta) -> Iterator[Check]:
+def timeouts(features: AskFeatures, delivery: dt.timedelta, transaction: dt.timedelta) -> Iterator[Check]:
     """Check that a run's timeouts are consistent, and that the brokers allow them (law 10)."""
-    maximum = control.cluster.features().transaction_max_timeout_ms
+    maximum = features().transaction_max_timeout_ms
     laws.timeouts_fit(delivery, transaction, maximum)
     configured = f"delivery {span_text(delivery)}, transaction {span_text(transaction)}"
     if maximum is None:
@@ -83,9 +86,9 @@ def timeouts(control: ControlPlane, delivery: dt.timedelta, transaction: dt.time
         )
 
 
-def expiry(control: ControlPlane) -> Iterator[Check]:
+def expiry(features: AskFeatures) -> Iterator[Check]:
     """Check that brokers remember a transactional id for longer than a run takes."""
-    expiration = control.cluster.features().transactional_id_expiration_ms
+    expiration = features().transactional_id_expiration_ms
     if expiration is None:
         yield Check("expiry of ids", "unknown", "transactional.id.expiration.ms may not be read")
         return

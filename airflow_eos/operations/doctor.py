@@ -71,11 +71,12 @@ def examine(options: DoctorOptions) -> list[Check]:
         return [Check("brokers", "fail", said(error), "check addresses and security settings")]
     checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
     with ControlPlane(options.deployment) as control:
-        checks += guarded("partition verification", lambda: verification(control))
+        features = functools.cache(control.cluster.features)
+        checks += guarded("partition verification", lambda: verification(features))
         checks += guarded(
-            "time-outs", lambda: timeouts(control, options.delivery_timeout, options.transaction_timeout)
+            "time-outs", lambda: timeouts(features, options.delivery_timeout, options.transaction_timeout)
         )
-        checks += guarded("expiry of ids", lambda: expiry(control))
+        checks += guarded("expiry of ids", lambda: expiry(features))
         checks += guarded("transactional id", lambda: _transactional_id(control, options))
         checks += guarded("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
         checks += guarded("ledger records", lambda: ledger_records(control))

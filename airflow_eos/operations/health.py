@@ -67,9 +67,10 @@ def health(
     brokers = permissions.brokers()
     checks = [Check("brokers", "ok", f"{brokers} reachable")]
     with ControlPlane(deployment) as control:
-        checks += _guarded("partition verification", lambda: verification(control))
-        checks += _guarded("time-outs", lambda: timeouts(control, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT))
-        checks += _guarded("expiry of ids", lambda: expiry(control))
+        features = functools.cache(control.cluster.features)
+        checks += _guarded("partition verification", lambda: verification(features))
+        checks += _guarded("time-outs", lambda: timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT))
+        checks += _guarded("expiry of ids", lambda: expiry(features))
         checks += _guarded("ledger", lambda: ledger_identity(control, deployment.ledger.topic))
         checks += _guarded("ledger records", lambda: ledger_records(control))
         checks += _guarded("ledger writers", lambda: _ledger_writers(known))
