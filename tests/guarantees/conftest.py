@@ -74,9 +74,9 @@ def replicated_one(in_sync: EmbeddedKafka) -> Experiment:
     return Experiment(in_sync, partitions=1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    """The one Spark session; Spark's own Kafka connector is there too, as a contrast."""
+    """A Spark session; Spark's own Kafka connector is there too, as a contrast."""
     from tests.support.spark_sessions import new_session
 
     session = new_session("classic")

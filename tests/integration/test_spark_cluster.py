@@ -50,10 +50,6 @@ def cluster(tmp_path_factory):
 @pytest.fixture
 def spark(cluster, tmp_path, request):
     """A fresh application: each test may kill its executors, and give settings of its own."""
-    from pyspark import SparkContext
-
-    if SparkContext._active_spark_context is not None:
-        SparkContext._active_spark_context.stop()
     old = tmp_path / "old" / "airflow_eos"
     old.mkdir(parents=True)
     (old / "__init__.py").write_text('__version__ = "0.0.1"\n')

@@ -32,9 +32,12 @@ BOOTSTRAP = "AIRFLOW_EOS_TEST_BOOTSTRAP"
 def new_session(kind, master="local[2]", **settings):
     """A process holds one kind of session only: classic or Connect; the first one made gives all its jars.
 
+    A classic session that is still active is stopped first: its master would be this one's.
+
     Spark's own Kafka connector is among them: some tests show what it does instead. Python workers of a local
     session come from the daemon that tasks have; each worker of PySpark's own imports Arrow and pandas anew.
     """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from benchmarks.spark_kafka_jars import connector_jars
@@ -43,6 +46,8 @@ def new_session(kind, master="local[2]", **settings):
     builder = SparkSession.builder
     if kind == "connect":
         return builder.remote(master).getOrCreate()
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
     builder = builder.master(master).appName("airflow-eos tests")
     daemon = {"spark.python.daemon.module": worker_daemon.__name__} if is_local(master) else {}
     for key, value in {
