@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_eos import exceptions
@@ -15,6 +15,9 @@ from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed
 from airflow_eos.hooks.spark_driver import Backend, SparkDriver
 
 log = logging.getLogger(__name__)
+
+_SUBMITTED_POD = re.compile(r"submission ID \S+:(\S+)")
+"""Ends the last line of Spark's submission client on Kubernetes: namespace and driver pod."""
 
 
 def is_in_cluster(hook: Any) -> bool:
@@ -61,11 +64,23 @@ def call_when_started(hook: Any, call: Callable[[], None]) -> None:
     """Let the hook call a function once the process of ``spark-submit`` exists."""
     read = hook._process_spark_submit_log  # noqa: SLF001 - the first that is called then
 
-    def called_and_read(lines: Any) -> None:
+    def called_and_read(lines: Iterator[str]) -> None:
         call()
-        read(lines)
+        read(_naming_pod(hook, lines) if hook._is_kubernetes else lines)  # noqa: SLF001
 
     hook._process_spark_submit_log = called_and_read  # noqa: SLF001
+
+
+def _naming_pod(hook: Any, lines: Iterator[str]) -> Iterator[str]:
+    """Pass the lines of ``spark-submit`` on, and tell the hook the driver's pod.
+
+    The provider recognises the submission of a namespace called ``spark`` only.
+    """
+    for line in lines:
+        match = _SUBMITTED_POD.search(line)
+        if match:
+            hook._kubernetes_driver_pod = match[1]  # noqa: SLF001
+        yield line
 
 
 def kill_on_yarn(hook: Any, conn_id: str, seconds: float) -> bool:

@@ -73,7 +73,8 @@ class YarnTask:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         conf = yarn.spark_conf() | settings.pop("conf", {})
-        return cls(folder, environment, {"conf": conf, **settings})
+        tracking = {"conn_id": "spark_yarn", "yarn_track_via_rm_api": True}
+        return cls(folder, environment, {"conf": conf, **tracking, **settings})
 
     def operator(self, **changes: Any) -> Any:
         """Make the operator anew, as each process of Airflow does."""
@@ -84,10 +85,9 @@ class YarnTask:
             task_id="copy",
             dag=DAG("copies", schedule=None),
             process=f"{self.folder / 'copy_app.py'}:process",
-            conn_id="spark_yarn",
             retries=2,
             ledger=LedgerSettings(**settings.pop("ledger")),
-            **{"deploy_mode": "cluster", "yarn_track_via_rm_api": True, **settings},
+            **{"deploy_mode": "cluster", **settings},
         )
 
     def context(self, operator: Any, **dag_run: Any) -> Any:

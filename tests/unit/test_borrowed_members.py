@@ -50,6 +50,7 @@ BORROWED = [
             "_get_yarn_rm_base_url",
             "_is_kubernetes",
             "_is_yarn_cluster_mode",
+            "_kubernetes_driver_pod",
             "_last_submit_log_lines",
             "_process_spark_submit_log",
             "_proxy_user",
