@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def run(shell: dict[str, str], folder: Path, name: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+def lock(folder: Path, timeout: float) -> None:
+    """Take the write lock of the catalog's database, and let it go."""
+    with closing(sqlite3.connect(folder / "lake" / "catalog.db", timeout=timeout)) as connection:
+        connection.execute("begin immediate")
+
+
 def test_the_programs_of_the_page_work(shell: dict[str, str], tmp_path: Path) -> None:
     """The table is there, the query finds no rows yet, and what holds the catalog lets it go."""
     assert "has the columns item, price, ordered_at" in run(shell, tmp_path, "create_table.py")
@@ -51,14 +58,14 @@ def test_the_programs_of_the_page_work(shell: dict[str, str], tmp_path: Path) ->
     try:
         assert held.stdout.read(len("Commits wait")) == "Commits wait"
         with pytest.raises(sqlite3.OperationalError, match="locked"):
-            sqlite3.connect(tmp_path / "lake" / "catalog.db", timeout=0.1).execute("begin immediate")
+            lock(tmp_path, timeout=0.1)
         held.stdin.write("\n")
         held.stdin.flush()
         assert held.wait(60) == 0
     finally:
         held.kill()
         held.communicate()
-    sqlite3.connect(tmp_path / "lake" / "catalog.db", timeout=30).execute("begin immediate")
+    lock(tmp_path, timeout=30)
 
 
 def test_the_page_says_what_the_query_prints() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
 
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
@@ -23,10 +22,6 @@ from tests.unit.sinks.test_publishing import Attempt, append
 RUN = "run/p/1"
 
 
-def table_of(warehouse):
-    return load_catalog("c", **warehouse).load_table("db.t")
-
-
 def checks_of(properties, name="db.t", **digests):
     """The doctor's checks of a table by what they are of; no property's value is in any."""
     table = IcebergTable(name, catalog="c", properties=properties)
@@ -39,11 +34,11 @@ def checks_of(properties, name="db.t", **digests):
 def test_a_table_that_runs_can_write_has_no_finding(iceberg, warehouse):
     """The doctor commits nothing, and leaves nothing in the storage."""
     Attempt(iceberg).publish()
-    before = table_of(warehouse).metadata_location
+    before = iceberg.table.metadata_location
     checks = checks_of(warehouse)
     assert {check.status for check in checks.values()} == {"ok"}
     assert checks["fencing tokens"].found == "readable; 1 consumer group, 1 run"
-    assert table_of(warehouse).metadata_location == before
+    assert iceberg.table.metadata_location == before
     assert not list(Path(warehouse["warehouse"].removeprefix("file://")).rglob("*doctor*"))
 
 
@@ -52,7 +47,7 @@ def test_no_look_at_a_table_leaves_a_connection_to_its_catalog(iceberg, warehous
     """One to the database of each catalog would stay with the process of a page, a trigger or a worker."""
     receipt = Attempt(iceberg).publish()
     table = IcebergTable("db.t", catalog="c", properties=warehouse)
-    details = {"sink": str(table), "uuid": str(table_of(warehouse).metadata.table_uuid), **receipt.to_dict()}
+    details = {"sink": str(table), "uuid": str(iceberg.table.metadata.table_uuid), **receipt.to_dict()}
     record = run_record(details={"table": details})
     earlier = len(catalogs)
     if look == "doctor":
@@ -84,9 +79,9 @@ def test_a_table_that_is_not_there_is_named(warehouse):
         ({"write.format.default": "orc"}, ""),
     ],
 )
-def test_what_keeps_runs_from_writing_is_found(warehouse, properties, failed):
+def test_what_keeps_runs_from_writing_is_found(iceberg, warehouse, properties, failed):
     """A property that a newer version wrote, a storage that refuses files, files of another format."""
-    with table_of(warehouse).transaction() as transaction:
+    with iceberg.table.transaction() as transaction:
         transaction.set_properties(properties)
     checks = checks_of(warehouse)
     assert [name for name, check in checks.items() if check.status == "fail"] == [failed]
@@ -123,50 +118,50 @@ def test_files_that_no_snapshot_names_are_listed_with_their_attempt(iceberg, war
 # -- the rows of a run ------------------------------------------------------------------------------------
 
 
-def finding_of(warehouse, receipt, **changes):
-    table = table_of(warehouse)
+def finding_of(iceberg, receipt, **changes):
+    table = iceberg.table
     details = {"sink": "iceberg:c/db.t", "uuid": str(table.metadata.table_uuid), **receipt.to_dict()}
     record = run_record(details={"table": {**details, **changes}})
-    finding = table_finding(record, lambda named: replace(named, properties=warehouse), lambda: None)
-    assert not [value for value in warehouse.values() if len(value) > 4 and value in finding.detail]
+    finding = table_finding(record, lambda named: replace(named, properties=iceberg.properties), lambda: None)
+    assert not [value for value in iceberg.properties.values() if len(value) > 4 and value in finding.detail]
     return finding
 
 
-def test_rows_of_a_run_are_counted_in_the_files_of_its_snapshot(iceberg, warehouse):
+def test_rows_of_a_run_are_counted_in_the_files_of_its_snapshot(iceberg):
     """Whatever others have done with the table since."""
     receipt = Attempt(iceberg).publish()
     append(iceberg)
-    table_of(warehouse).delete("name == 'run/p/1'")
-    assert (finding_of(warehouse, receipt).outcome, finding_of(warehouse, receipt).found) == ("ok", 2)
+    iceberg.table.delete("name == 'run/p/1'")
+    assert (finding_of(iceberg, receipt).outcome, finding_of(iceberg, receipt).found) == ("ok", 2)
 
 
-def test_an_expired_snapshot_is_no_mismatch(iceberg, warehouse):
+def test_an_expired_snapshot_is_no_mismatch(iceberg):
     """Its rows may be in the table, but nothing says which they are."""
     receipt = Attempt(iceberg).publish()
     append(iceberg)
-    table_of(warehouse).maintenance.expire_snapshots().by_ids([receipt.snapshot]).commit()
-    finding = finding_of(warehouse, receipt)
+    iceberg.table.maintenance.expire_snapshots().by_ids([receipt.snapshot]).commit()
+    finding = finding_of(iceberg, receipt)
     assert finding.outcome == "expired"
     assert "was expired" in finding.detail
 
 
-def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg, warehouse):
+def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg):
     """Another count, a file that is gone, a table that was made again."""
     receipt = Attempt(iceberg).publish()
-    assert finding_of(warehouse, receipt, rows=3).detail == "its data files hold 2 rows"
-    assert finding_of(warehouse, receipt, files=2).outcome == "mismatch"
-    assert "made again" in finding_of(warehouse, receipt, uuid="other").detail
-    (path,) = [file["file_path"] for file in table_of(warehouse).inspect.files().to_pylist()]
+    assert finding_of(iceberg, receipt, rows=3).detail == "its data files hold 2 rows"
+    assert finding_of(iceberg, receipt, files=2).outcome == "mismatch"
+    assert "made again" in finding_of(iceberg, receipt, uuid="other").detail
+    (path,) = [file["file_path"] for file in iceberg.table.inspect.files().to_pylist()]
     Path(path.removeprefix("file://")).unlink()
-    finding = finding_of(warehouse, receipt)
+    finding = finding_of(iceberg, receipt)
     assert finding.outcome == "mismatch"
     assert finding.detail.startswith(f"1 data file missing, as 00000-0-{keys.pruned_digest(RUN)}-")
 
 
-def test_a_table_that_cannot_be_read_is_not_compared(iceberg, warehouse):
+def test_a_table_that_cannot_be_read_is_not_compared(iceberg):
     """No statement about the rows is made."""
     receipt = Attempt(iceberg).publish()
-    finding = finding_of(warehouse, receipt, sink="iceberg:c/db.gone")
+    finding = finding_of(iceberg, receipt, sink="iceberg:c/db.gone")
     assert finding.outcome == "table"
     assert finding.detail.startswith("not compared: iceberg:c/db.gone does not exist")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
 
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.sinks.iceberg import IcebergSink
@@ -15,12 +14,13 @@ MEGABYTES = 1 << 20
 ROWS = 4_000
 
 
-def most_held(warehouse, file_size: int, batches: int) -> int:
+def most_held(iceberg, file_size: int, batches: int) -> int:
     """Return the most bytes of Arrow's memory while a task writes so many megabytes."""
-    with load_catalog("c", **warehouse).load_table("db.t").transaction() as transaction:
+    with iceberg.table.transaction() as transaction:
         transaction.set_properties({"write.target-file-size-bytes": str(file_size)})
-    sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=warehouse), "eos.p")
+    sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=iceberg.properties), "eos.p")
     task = TableSealTask(ClientConfig.of({"bootstrap.servers": "none:1"}), sink.writer(sink.load(), "label"))
+    sink.close()
     held, before = [0], pa.total_allocated_bytes()
 
     def rows():
@@ -35,10 +35,10 @@ def most_held(warehouse, file_size: int, batches: int) -> int:
 
 
 @pytest.mark.parametrize("size", [4 * MEGABYTES, 16 * MEGABYTES])
-def test_a_task_holds_the_rows_of_one_file(warehouse, size):
+def test_a_task_holds_the_rows_of_one_file(iceberg, size):
     """Twice as many rows make more files, not more memory."""
     some, more = (
-        most_held(warehouse, size, batches) for batches in (3 * size // MEGABYTES, 6 * size // MEGABYTES)
+        most_held(iceberg, size, batches) for batches in (3 * size // MEGABYTES, 6 * size // MEGABYTES)
     )
     assert size / 2 < some < 1.5 * size
     assert more < 1.5 * size
