@@ -30,6 +30,8 @@ export PYTHONUNBUFFERED := 1
 # Another Spark or another checkout of this package must not shadow the pinned one.
 unexport SPARK_HOME
 unexport PYTHONPATH
+# Hundreds of processes would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test quick coverage unit check docs bench chaos matrix images dist clean

@@ -149,7 +149,7 @@ def build(cell: Cell, home: Path) -> Path:
         return python
     _call([cell.python, "-m", "venv", "--clear", str(home)])
     (home / "pins.txt").write_text(pins)
-    install = [_uv(), "pip", "install", "--quiet", "--python", str(python)]
+    install = [_uv(), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
     extras = ["iceberg", "delta", "postgres"]
     if instead:
         (home / "overrides.txt").write_text(instead)
