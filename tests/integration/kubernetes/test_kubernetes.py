@@ -53,9 +53,9 @@ def no_pods_left(api, kubelet):
 
 def test_a_run_commits_and_the_cluster_holds_no_credential(api, kubelet, task, broker, uploads):
     """Neither pod nor ConfigMap holds one; Spark's upload of the application does, and stays."""
-    one = task()
-    trigger = one.defer()
-    thread, results = in_background(lambda: one.resume(trigger))
+    copying = task()
+    trigger = copying.defer()
+    thread, results = in_background(lambda: copying.resume(trigger))
     leaks, looks = set(), set()
     while thread.is_alive():
         leaks |= kinds_that_hold(api, SECRET)
@@ -63,7 +63,7 @@ def test_a_run_commits_and_the_cluster_holds_no_credential(api, kubelet, task, b
         thread.join(0.5)
     assert isinstance(results[0], dict), f"{results[0]}\n{kubelet.logs()[-8000:]}"
     assert results[0]["records_written"] == RECORDS
-    assert_exact(broker, one)
+    assert_exact(broker, copying)
     assert not leaks
     assert looks >= {"pods", "services"}
     assert pods(api, DRIVER) == [pod_of(trigger)]
@@ -71,46 +71,46 @@ def test_a_run_commits_and_the_cluster_holds_no_credential(api, kubelet, task, b
     assert SECRET not in kubelet.logs()
     holding = [path for path in uploads.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert [path.name for path in holding] == ["submit_main.py"]
-    assert one.execute(try_number=2)["found"] is True
+    assert copying.execute(try_number=2)["found"] is True
     assert pods(api, DRIVER) == [pod_of(trigger)], "the ledger answers, nothing is submitted"
 
 
 def test_a_lost_executor_pod_costs_an_epoch_not_a_driver(api, kubelet, half_way, broker):
     """Deleted while it sends: the same driver asks for another, and sends again."""
-    one = half_way()
-    trigger = one.defer()
+    copying = half_way()
+    trigger = copying.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 180)
     (lost,) = pods(api, EXECUTOR)
     api.request("DELETE", f"pods/{lost}")
     wait_until(lambda: not kubelet.processes(lost), 60)
     let_go(half_way.meeting)
-    assert one.resume(trigger)["records_written"] == RECORDS
+    assert copying.resume(trigger)["records_written"] == RECORDS
     assert pods(api, DRIVER) == [pod_of(trigger)]
-    assert_exact(broker, one)
-    assert count_records(broker.bootstrap, one.settings["sink_topic"], "read_uncommitted") > RECORDS
+    assert_exact(broker, copying)
+    assert count_records(broker.bootstrap, copying.settings["sink_topic"], "read_uncommitted") > RECORDS
 
 
 def test_a_lost_driver_pod_is_fenced_by_the_next_try(api, kubelet, half_way, broker):
     """It is killed with half of its output on the brokers; the next try submits another."""
-    one = half_way()
-    first = one.defer()
+    copying = half_way()
+    first = copying.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 180)
     for pid in kubelet.processes(pod_of(first)):
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(RunFailed, match="Failed"):
-        one.resume(first)
-    assert written(broker, one) == 0
+        copying.resume(first)
+    assert written(broker, copying) == 0
     let_go(half_way.meeting)
-    second = one.defer(try_number=2)
+    second = copying.defer(try_number=2)
     assert second.driver_id != first.driver_id
-    assert one.resume(second, try_number=2)["records_written"] == RECORDS
-    assert_exact(broker, one)
+    assert copying.resume(second, try_number=2)["records_written"] == RECORDS
+    assert_exact(broker, copying)
 
 
 def test_a_clear_submits_a_new_driver_that_fences_the_old_one(kubelet, half_way, broker):
     """The old one wakes up with its transaction open when the new one has committed."""
-    one = half_way()
-    old = one.defer()
+    copying = half_way()
+    old = copying.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 180)
     names = (pod_of(old), *pods(kubelet.api, EXECUTOR))
     frozen = [pid for name in names for pid in kubelet.processes(name)]
@@ -118,35 +118,35 @@ def test_a_clear_submits_a_new_driver_that_fences_the_old_one(kubelet, half_way,
         os.kill(pid, signal.SIGSTOP)
     let_go(half_way.meeting)
     try:
-        new = one.defer(**CLEARED)
+        new = copying.defer(**CLEARED)
         assert new.driver_id != old.driver_id
-        assert one.resume(new, **CLEARED)["records_written"] == RECORDS
+        assert copying.resume(new, **CLEARED)["records_written"] == RECORDS
     finally:
         for pid in frozen:
             os.kill(pid, signal.SIGCONT)
-    assert_exact(broker, one)
+    assert_exact(broker, copying)
     eventually(lambda: kubelet.processes(pod_of(old)), lambda running: not running, seconds=180)
-    assert_exact(broker, one)
+    assert_exact(broker, copying)
 
 
 def test_the_pod_of_a_killed_task_is_deleted_and_commits_nothing(api, kubelet, half_way, broker):
     """Marked or cleared while deferred: the driver's pod is deleted, and its executors end with it."""
-    one = half_way()
-    trigger = one.defer()
+    copying = half_way()
+    trigger = copying.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 180)
     asyncio.run(trigger.on_kill())
     wait_until(lambda: not kubelet.processes(pod_of(trigger)), 60)
     let_go(half_way.meeting)
-    assert written(broker, one) == 0
-    assert one.resume(one.defer(**CLEARED), **CLEARED)["records_written"] == RECORDS
-    assert_exact(broker, one)
+    assert written(broker, copying) == 0
+    assert copying.resume(copying.defer(**CLEARED), **CLEARED)["records_written"] == RECORDS
+    assert_exact(broker, copying)
 
 
 def test_a_driver_that_fails_after_its_commit_is_a_success(api, task, broker):
     """The pod's phase counts for nothing; the ledger does."""
-    one = task(f"import atexit, os\natexit.register(os._exit, 7)\n{COPY}")
-    trigger = one.defer()
-    assert one.resume(trigger)["records_written"] == RECORDS
+    copying = task(f"import atexit, os\natexit.register(os._exit, 7)\n{COPY}")
+    trigger = copying.defer()
+    assert copying.resume(trigger)["records_written"] == RECORDS
     (driver,) = (pod for pod in api.objects("pods") if pod["metadata"]["name"] == pod_of(trigger))
     assert driver["status"]["phase"] == "Failed"
-    assert_exact(broker, one)
+    assert_exact(broker, copying)
