@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 
 import pytest
 
@@ -104,6 +105,28 @@ def test_a_lost_driver_pod_is_fenced_by_the_next_try(api, kubelet, half_way, bro
     second = copying.defer(try_number=2)
     assert second.driver_id != first.driver_id
     assert copying.resume(second, try_number=2)["records_written"] == RECORDS
+    assert_exact(broker, copying)
+
+
+def test_the_next_try_takes_up_the_driver_of_a_worker_that_died(api, half_way, broker, tmp_path):
+    """The task's process is killed while its driver sends: nothing is submitted again."""
+    copying = half_way()
+    worker = copying.start(tmp_path / "task.log")
+    try:
+        wait_until(lambda: is_half_written(half_way.meeting), 180)
+        wait_until(lambda: copying.store.get("spark_job_id"), 60)
+    finally:
+        worker.kill()
+        worker.wait(30)
+    drivers = pods(api, DRIVER)
+    _, results = in_background(lambda: copying.execute(try_number=2))
+    time.sleep(2)
+    assert not results
+    let_go(half_way.meeting)
+    wait_until(lambda: results, 180)
+    assert results[0]["records_written"] == RECORDS, results
+    assert pods(api, DRIVER) == drivers
+    assert len(drivers) == 1
     assert_exact(broker, copying)
 
 
