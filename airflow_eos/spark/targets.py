@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from kafka.protocol.admin import DescribeConfigsRequest
 
 from airflow_eos.exceptions import RecordRefused
 from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
 from airflow_eos.wire.backoff import is_transient
-from airflow_eos.wire.configs import TOPIC, configs_request, readable_configs
 from airflow_eos.wire.connection import BrokerConnections
 
 _MAX_BYTES = "max.message.bytes"
@@ -24,6 +24,7 @@ _DIFFERENCE = "message.timestamp.difference.max.ms"  # of brokers below 4.0, whe
 _SETTINGS = [_MAX_BYTES, _CLEANUP, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
 _NO_LIMIT = (1 << 63) - 1
 _NO_TIMESTAMP = -1  # brokers take it, whatever the limits
+_TOPIC_RESOURCE = 2  # ConfigResource.Type of Kafka's protocol
 
 CLOCKS_DIFFER_MS = 12 * 3_600_000
 """A timestamp is refused here only if it is so far beyond the topic's limits: the broker's clock decides."""
@@ -130,14 +131,29 @@ def _target(topic: str, leaders: Mapping[int, int], settings: Mapping[str, str])
     )
 
 
-def _settings(
-    connections: BrokerConnections, topics: Sequence[str], node: int
-) -> dict[str, Mapping[str, str]]:
+def _settings(connections: BrokerConnections, topics: Sequence[str], node: int) -> dict[str, dict[str, str]]:
     """Return settings per topic; omits topics whose configuration may not be read."""
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=_SETTINGS
+            )
+            for topic in topics
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+        max_version=4,
+    )
     try:
-        answer: Any = connections.call(configs_request(TOPIC, topics, _SETTINGS), node)
+        answer: Any = connections.call(request, node)
     except Exception as error:
         if not is_transient(error):
             raise
         return {}
-    return readable_configs(answer.results)
+    return {
+        result.resource_name: {
+            config.name: config.value for config in result.configs if config.value is not None
+        }
+        for result in answer.results
+        if not result.error_code
+    }
