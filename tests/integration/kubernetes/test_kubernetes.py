@@ -108,7 +108,7 @@ def test_a_lost_driver_pod_is_fenced_by_the_next_try(api, kubelet, half_way, bro
     assert_exact(broker, copying)
 
 
-def test_the_next_try_takes_up_the_driver_of_a_worker_that_died(api, half_way, broker, tmp_path):
+def test_the_next_try_takes_up_the_driver_of_a_worker_that_died(api, half_way, broker, uploads, tmp_path):
     """The task's process is killed while its driver sends: nothing is submitted again."""
     copying = half_way()
     worker = copying.start(tmp_path / "task.log")
@@ -118,15 +118,15 @@ def test_the_next_try_takes_up_the_driver_of_a_worker_that_died(api, half_way, b
     finally:
         worker.kill()
         worker.wait(30)
-    drivers = pods(api, DRIVER)
+    assert len(pods(api, DRIVER)) == 1
     _, results = in_background(lambda: copying.execute(try_number=2))
     time.sleep(2)
     assert not results
     let_go(half_way.meeting)
     wait_until(lambda: results, 180)
     assert results[0]["records_written"] == RECORDS, results
-    assert pods(api, DRIVER) == drivers
-    assert len(drivers) == 1
+    assert len([*uploads.rglob("submit_main.py")]) == 1
+    assert pods(api, DRIVER) == [], "the provider deletes the pod that it has waited for"
     assert_exact(broker, copying)
 
 
