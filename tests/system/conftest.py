@@ -21,7 +21,7 @@ from tests.system.tutorial import tutorial_dag
 from flights_table import create_table  # isort: skip
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def kafka() -> Iterator[EmbeddedKafka]:
     """The broker of the real scheduler's Dags."""
     with EmbeddedKafka() as running:
@@ -29,7 +29,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def spark_connect() -> Iterator[SparkConnectServer]:
     """A Spark that stays: tasks of the test Dags that use it start in a second or two."""
     with SparkConnectServer(env={"PYTHONPATH": str(ROOT)}) as running:
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("seen")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def collector() -> Iterator[Collector]:
     """Where the real Airflow sends its metrics and spans."""
     running = Collector()
@@ -50,7 +50,7 @@ def collector() -> Iterator[Collector]:
     running.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def spark_master() -> Iterator[SparkMaster]:
     """A cluster that runs drivers, as far as the triggerer can tell."""
     running = SparkMaster()
