@@ -30,7 +30,7 @@ def experiment(embedded_kafka: EmbeddedKafka) -> Experiment:
     return Experiment(embedded_kafka)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def older_kafka() -> Iterator[EmbeddedKafka]:
     """Kafka 3.9 with transaction version 1."""
     with EmbeddedKafka(version=OLDER) as kafka:

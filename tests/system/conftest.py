@@ -21,7 +21,7 @@ from tests.system.tutorial import tutorial_dag
 from flights_table import create_table  # isort: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka() -> Iterator[EmbeddedKafka]:
     """The broker of the real scheduler's Dags."""
     with EmbeddedKafka() as running:
@@ -29,20 +29,20 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark_connect() -> Iterator[SparkConnectServer]:
     """A Spark that stays: tasks of the test Dags that use it start in a second or two."""
     with SparkConnectServer(env={"PYTHONPATH": str(ROOT)}) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where test Dags look for their gates and write what they saw."""
     return tmp_path_factory.mktemp("seen")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def collector() -> Iterator[Collector]:
     """Where the real Airflow sends its metrics and spans."""
     running = Collector()
@@ -50,7 +50,7 @@ def collector() -> Iterator[Collector]:
     running.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark_master() -> Iterator[SparkMaster]:
     """A cluster that runs drivers, as far as the triggerer can tell."""
     running = SparkMaster()
@@ -58,7 +58,7 @@ def spark_master() -> Iterator[SparkMaster]:
     running.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A catalog in SQLite with the table of the example Dag; what commits waits for two minutes."""
     folder = tmp_path_factory.mktemp("lake")
