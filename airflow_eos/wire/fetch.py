@@ -53,6 +53,8 @@ class FetchedAnswer:
     :param data: record batches as stored in the log; the last one may be truncated.
     :param batches: the whole batches in ``data``, as views.
     :param aborted: aborted transactions that overlap the answer; None under read_uncommitted.
+    :param log_start: log start offset; -1 if the leader did not say. The high watermark of an answer is not
+        kept: that of a newly elected leader may be too low, where it refuses ListOffsets (KIP-207).
     """
 
     position: int
@@ -60,6 +62,7 @@ class FetchedAnswer:
     data: bytes
     batches: tuple[RawBatch, ...]
     aborted: tuple[AbortedTransaction, ...] | None
+    log_start: int = -1
 
 
 def fetch_range(
@@ -232,7 +235,7 @@ class _RangeReader:
         aborted = None
         if self._isolation == "read_committed":
             aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
-        return FetchedAnswer(position, next_position, part.records, batches, aborted)
+        return FetchedAnswer(position, next_position, part.records, batches, aborted, part.log_start_offset)
 
     async def _nothing(self, position: int, answer: Any, part: Any) -> FetchedAnswer:
         """Interpret an empty answer: not yet readable, or compaction has removed the rest of the range."""

@@ -30,11 +30,11 @@ _SPECIAL = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local":
 _MIN_VERSIONS = {_SPECIAL["max_timestamp"]: 7, _SPECIAL["earliest_local"]: 8}
 """Lowest request version per special timestamp; isolation levels need version 2."""
 _BOUNDS: tuple[tuple[OffsetSpec, Isolation], ...] = (
-    ("latest", "read_uncommitted"),
-    ("latest", "read_committed"),
     ("earliest", "read_committed"),
+    ("latest", "read_committed"),
+    ("latest", "read_uncommitted"),
 )
-"""High watermark, last stable offset and log start."""
+"""Log start, last stable offset and high watermark."""
 NO_OFFSET = -1
 """Answer for a time after the last record."""
 
@@ -82,19 +82,23 @@ def log_bounds(
     connections: BrokerConnections,
     partitions: Collection[TopicPartition],
     *,
+    starts: bool = True,
     timeout: float = METADATA_TIMEOUT,
 ) -> LogBounds:
     """Return start, last stable offset and high watermark of each log; the requests are sent together.
 
     Raises as :func:`list_offsets`.
+
+    :param starts: False leaves the log starts out.
     """
-    ends, stable, starts = (
-        connections.spawn(
+    asked = {
+        (spec, isolation): connections.spawn(
             list_offsets_async(connections, partitions, spec, isolation=isolation, timeout=timeout)
         )
         for spec, isolation in _BOUNDS
-    )
-    return LogBounds(connections.wait(starts), connections.wait(stable), connections.wait(ends))
+        if starts or spec != "earliest"
+    }
+    return LogBounds(*(connections.wait(asked[bound]) if bound in asked else {} for bound in _BOUNDS))
 
 
 def first_since(

@@ -68,7 +68,7 @@ def test_the_way_of_a_small_run_stays_within_its_bounds(tmp_path):
         "describe_topics": 4,
     }
     # Each look for the end of the transaction sends five; brokers are not always as fast with its markers.
-    requests = 51 + 2 * 5
+    requests = 47 + 2 * 5
     done = benchmark(tmp_path, "way")
     assert done.returncode == 0, done.stdout[-5_000:]
     report = json.loads((tmp_path / "way.json").read_text())

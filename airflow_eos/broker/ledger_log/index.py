@@ -85,6 +85,7 @@ class PartitionIndex:
         return ScanResult(
             {key: value for key, value in result.committed.items() if key != self._keys.root},
             tuple(record for record in result.rejected if record.key != self._keys.root),
+            result.log_start,
         )
 
     def root(
@@ -121,6 +122,7 @@ class PartitionIndex:
         size = _FIRST_WINDOW if root is None else end
         sought = KeyQuery(query.keys | {self._keys.root}, query.prefixes) if root is None else query
         while end > start and (root is None or end > root.through):
+            start = max(start, findings.log_start)
             begin = max(start, end - size, 0 if root is None else root.through)
             read += findings.scan(connections, self._tp, begin, end, sought, max_bytes=_PAGE_BYTES)
             if root is None and (record := findings.latest.get(self._keys.root)) is not None:

@@ -36,20 +36,24 @@ class ScanResult:
 
     :param committed: the latest value of each wanted key; deleted keys are absent.
     :param rejected: records that are not evidence, without those before a later record that is.
+    :param log_start: log start offset, from the last answer; -1 if nothing was fetched.
     """
 
     committed: Mapping[str, LedgerText]
     rejected: tuple[Rejected, ...] = ()
+    log_start: int = -1
 
 
 class Findings:
     """The last committed record of each wanted key, collected range by range.
 
     :ivar latest: the last record per key that is evidence, including tombstones.
+    :ivar log_start: log start offset, from the last answer; -1 before one.
     """
 
     def __init__(self, evidence: Evidence) -> None:
         self.latest: dict[str, Record] = {}
+        self.log_start = -1
         self._evidence = evidence
         self._rejected: list[Rejected] = []
 
@@ -75,6 +79,7 @@ class Findings:
                 records.extend(page.beginning_with(prefix).values())
             self.take(records)
             self._rejected += page.rejected
+            self.log_start = answer.log_start
             size += sum(batch.header.size for batch in answer.batches if batch.header.base_offset < end)
         return size
 
@@ -93,9 +98,8 @@ class Findings:
             if record.value is not None
         }
         last = {key: record.offset for key, record in self.latest.items()}
-        return ScanResult(
-            committed, tuple(record for record in self._rejected if record.offset > last.get(record.key, -1))
-        )
+        rejected = tuple(record for record in self._rejected if record.offset > last.get(record.key, -1))
+        return ScanResult(committed, rejected, self.log_start)
 
 
 def records_at(

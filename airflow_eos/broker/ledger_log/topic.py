@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
 from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, committed_values, raw_entries
 from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link, LinkUser
-from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
+from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.ledger.records.ledger_index import Around, IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
 from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
 from airflow_eos.model.kafka import TopicDescription
@@ -27,7 +28,7 @@ from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos.wire.offsets import log_bounds
+from airflow_eos.wire.offsets import list_offsets, log_bounds
 
 log = logging.getLogger(__name__)
 
@@ -197,12 +198,22 @@ class KafkaLedger(LinkUser):
             evidence = self._evidence(partition, query)
         index = self._index(partition) if query.few else None
         with self._link.connections() as connections:
-            bounds = log_bounds(connections, [tp])
-            start, stable, high = bounds.starts[tp], bounds.stable[tp], bounds.ends[tp]
-            if index is None:
-                result = committed_values(connections, tp, start, stable, query, evidence)
-            else:
-                result = index.committed(connections, start, stable, query, evidence)
+            bounds = log_bounds(connections, [tp], starts=False)
+            stable, high = bounds.stable[tp], bounds.ends[tp]
+            look_up = (
+                partial(committed_values, connections, tp)
+                if index is None
+                else partial(index.committed, connections)
+            )
+            try:
+                # Compaction never moves the start of a log, so that of a ledger is 0.
+                result = look_up(0, stable, query, evidence)
+            except OffsetsOutOfRange:
+                result = look_up(list_offsets(connections, [tp], "earliest")[tp], stable, query, evidence)
+            # Each Fetch answer has the log start: it is requested only if nothing was fetched.
+            start = result.log_start
+            if start < 0:
+                start = list_offsets(connections, [tp], "earliest")[tp]
             tail = RawTail()
             if stable < high:
                 tail = raw_entries(connections, tp, stable, high, query, evidence)
