@@ -65,9 +65,13 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), work
     :param only: values of :data:`CONTENDERS` that take part; default: all that know the workload.
     :param workload: a key of :data:`benchmarks.jobs.WORKLOADS`; of all but ``copy`` the reports are named
         after it.
+    :raises SystemExit: ``only`` names a contender that there is not.
     """
     work = WORKLOADS[workload]
     able = CONTENDERS if workload == "copy" else {name: CONTENDERS[name] for name in (TUNED, FRAME)}
+    if unknown := {*only} - {*able.values()}:
+        known = ", ".join(able.values())
+        sys.exit(f"fresh: {', '.join(sorted(unknown))}: not a contender of the workload {workload}: {known}")
     contenders = {name: kind for name, kind in able.items() if not only or kind in only}
     # Archive, jars and classes are there before the first clock runs.
     write_archive()

@@ -163,3 +163,10 @@ def test_what_was_asked_for_or_is_ours_is_never_left_out(monkeypatch, kind, only
     monkeypatch.setattr(fresh, "command", failing)
     with pytest.raises(RuntimeError, match="not to be had"):
         fresh.commands(fresh.CONTENDERS, only, "copy")
+
+
+@pytest.mark.parametrize(("only", "workload"), [(["arrow", "java"], "copy"), (["flink"], "parse")])
+def test_a_contender_that_there_is_not_is_an_error(only, workload, tmp_path):
+    """Without it, a comparison would end without the peer that it was to be made with."""
+    with pytest.raises(SystemExit, match=f"{only[-1]}: not a contender of the workload {workload}: tuned"):
+        fresh.fresh(10, 1, tmp_path, only, workload)

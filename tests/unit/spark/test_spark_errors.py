@@ -450,8 +450,27 @@ def test_errors_of_ours_pass_unchanged():
     assert send_error(error, MARK) is error
 
 
+class CallEnded(grpc.RpcError):
+    """The error of gRPC during which PySpark raises its own."""
+
+    def __init__(self, code):
+        self._code = code
+
+    def code(self):
+        return self._code
+
+
+def with_code(kind, message, code, **more):
+    """Return an error as PySpark raises it; that of 4.0 has no code, only the error of gRPC before it."""
+    if pyspark.__version__.startswith("4.0."):
+        error = kind(message, **more)
+        error.__context__ = CallEnded(code)
+        return error
+    return kind(message, grpc_status_code=code, **more)
+
+
 def cut_off(message, code):
-    return connect.SparkConnectGrpcException(message, grpc_status_code=code)
+    return with_code(connect.SparkConnectGrpcException, message, code)
 
 
 def response_already_received():
@@ -489,8 +508,10 @@ def test_what_a_function_raises_is_no_server_that_is_gone(text):
     """An author's own text, from a task or from the driver."""
     assert type(process_error(RuntimeError(text), MARK)) is ProcessFailed
     assert type(process_error(python_error(f"{TRACEBACK}\n{text}"), MARK)) is ProcessFailed
-    told = {"errorClass": "CAST_INVALID_INPUT", "grpc_status_code": grpc.StatusCode.INTERNAL}
-    assert type(process_error(connect.NumberFormatException(text, **told), MARK)) is ProcessFailed
+    refused = with_code(
+        connect.NumberFormatException, text, grpc.StatusCode.INTERNAL, errorClass="CAST_INVALID_INPUT"
+    )
+    assert type(process_error(refused, MARK)) is ProcessFailed
 
 
 WORKER_DIED = f"""{STAGE}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
