@@ -180,7 +180,7 @@ class Publisher:
             except OutcomeUnknown as unknown:
                 log.warning("%s", unknown)
                 problem = unknown
-            except EosError:
+            except (EosError, ImportError):  # a package without what is used here: the store was not asked
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the table says what came of it
                 log.warning("%s: the commit's outcome is not known (%s); looking", self._table.name, error)

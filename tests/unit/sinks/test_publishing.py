@@ -117,6 +117,19 @@ def test_a_lost_answer_is_looked_up(lake, error):
     assert receipt.rows == 2
 
 
+def test_a_package_that_lacks_what_is_used_here_is_reported_at_once(lake):
+    """The store was not asked, and another look does not help."""
+    attempt = Attempt(lake)
+
+    def lacks():
+        raise ImportError("cannot import name 'RemoveAction'")
+
+    attempt.before_commit = lacks
+    with pytest.raises(ImportError, match="RemoveAction"):
+        attempt.publish()
+    assert attempt.commits == 1
+
+
 def test_a_refusal_of_a_commit_that_was_done_keeps_its_files(lake):
     """A proxy sends a commit twice: the second is refused, the first stands, with all its manifests."""
     from airflow_eos.table_ports import TableMoved
