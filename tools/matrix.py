@@ -49,8 +49,6 @@ WITHOUT_CLIENT = ("4.3",)
 """Lines of Spark that have no ``pyspark-client``: PySpark is installed alone, whatever a package requires."""
 BOUNDED = ("pydantic", "pydantic-core", "svcs")
 """Packages whose newest release the lowest of others allow, and do not start with."""
-BOUNDED_BY_OLDEST_AIRFLOW = "structlog<25.5"
-"""Airflow 3.1.0 imports ``structlog.dev.Styles``; the later 3.1 of the constraints does not."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,7 @@ def constraints(cell: Cell) -> str:
         return ""
     if cell.pins == "lowest":  # the lowest Airflow is a 3.1
         lines = constraints(Cell(cell.name, airflow="3.1")).splitlines()
-        bounds = [line for line in lines if line.partition("==")[0] in BOUNDED]
-        return "\n".join([*bounds, BOUNDED_BY_OLDEST_AIRFLOW])
+        return "\n".join(line for line in lines if line.partition("==")[0] in BOUNDED)
     own: list[str] = []
     if cell.airflow:
         own = (ROOT / f"constraints-airflow-{cell.airflow}.txt").read_text().splitlines()
