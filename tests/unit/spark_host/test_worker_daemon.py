@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 
+import pyspark
 import pytest
 
 from airflow_eos.spark_host.worker_daemon import PRELOADED, send_encodable
@@ -27,9 +28,10 @@ def test_an_idle_worker_that_spark_ends_says_nothing(wrapped, options):
     """In a session that waits for more than a minute; PySpark's own worker writes a stack into the log.
 
     A file whose last bytes cannot be written says so when it is finalized: always from Python 3.13 on, before
-    that in development mode.
+    that in development mode. Only that is seen of PySpark 4.0, which passes over the failed flush.
     """
-    quiet = wrapped == "end_quietly"
+    passed_over = pyspark.__version__.startswith("4.0.") and sys.version_info < (3, 13) and not options
+    quiet = wrapped == "end_quietly" or passed_over
     script = WORKER.replace("WRAPPED", wrapped)
     done = subprocess.run(
         [sys.executable, *options, "-c", script], capture_output=True, text=True, check=False
