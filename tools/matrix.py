@@ -49,6 +49,8 @@ WITHOUT_CLIENT = ("4.3",)
 """Lines of Spark that have no ``pyspark-client``: PySpark is installed alone, whatever a package requires."""
 BOUNDED = ("pydantic", "pydantic-core", "svcs")
 """Packages whose newest release the lowest of others allow, and do not start with."""
+BOUNDED_BY_OLDEST_AIRFLOW = "pyjwt<2.11"
+"""Airflow 3.1.6 signs tokens without an issuer, which later releases refuse."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def constraints(cell: Cell) -> str:
         return ""
     if cell.pins == "lowest":  # the lowest Airflow is a 3.1
         lines = constraints(Cell(cell.name, airflow="3.1")).splitlines()
-        return "\n".join(line for line in lines if line.partition("==")[0] in BOUNDED)
+        bounds = [line for line in lines if line.partition("==")[0] in BOUNDED]
+        return "\n".join([*bounds, BOUNDED_BY_OLDEST_AIRFLOW])
     own: list[str] = []
     if cell.airflow:
         own = (ROOT / f"constraints-airflow-{cell.airflow}.txt").read_text().splitlines()
