@@ -71,7 +71,8 @@ class PartitionIndex:
             if root is None:
                 break
             try:
-                self._add_indexed(connections, root, start, query, findings, evidence)
+                kept_from = max(start, findings.log_start)
+                self._add_indexed(connections, root, kept_from, query, findings, evidence)
                 break
             except (IndexUnusable, LedgerUnreadable, OffsetsOutOfRange) as reason:
                 log.info("Cannot use the index of %s: %s", self._tp, reason)
