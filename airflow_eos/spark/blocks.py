@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,8 @@ from airflow_eos.spark.sealed_blocks import COUNTED, BlockCounts, count_blocks, 
 from airflow_eos.spark.sealing import ArrowSealing
 from airflow_eos.spark.send_task import ANSWER_DDL, STREAM_ORDER
 from airflow_eos.spark.session import checkpointed, free_blocks, free_checkpoint, is_connect, settings
+from airflow_eos.spark.source import ReadTask
+from airflow_eos.spark.used_columns import only_used_columns
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -91,6 +94,7 @@ class FrameBlocks:
     def __init__(self, spark: SparkSession, rows: SealedFrame) -> None:
         self._spark = spark
         self._settings = rows.session_settings
+        self._large = rows.large
         self.layout = rows.layout
         self.source = route(rows.frame, rows.layout.tasks, "owner")
         self.frame: DataFrame | None = None
@@ -100,7 +104,9 @@ class FrameBlocks:
         from pyspark import StorageLevel
 
         level = StorageLevel.MEMORY_AND_DISK_2 if replicated else StorageLevel.MEMORY_AND_DISK
-        with settings(self._spark, self._settings):
+        task = ReadTask.__name__
+        columns = only_used_columns(self._spark, self.source, task) if self._large else nullcontext()
+        with settings(self._spark, self._settings), columns:
             self.frame = checkpointed(self.source, level)
         return read_manifest(self.frame)
 

@@ -37,17 +37,23 @@ if TYPE_CHECKING:
     from airflow_eos.wire.client_config import ClientConfig
 
 
+LARGE_RUN = 100_000
+"""Offsets from which a look at the plan costs less than it saves."""
+
+
 @dataclass(frozen=True, slots=True)
 class SealedFrame:
     """The sealed rows of one seal; lazy, not yet routed.
 
     :param layout: which task owns which target partition.
     :param session_settings: Spark's settings while the rows are computed.
+    :param large: whether the input is worth a look at the plan.
     """
 
     frame: DataFrame
     layout: OwnerLayout
     session_settings: Mapping[str, str] = field(default_factory=dict)
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,8 @@ class FrameSealing(Sealing):
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
         if any(field.dataType.typeName() in NESTED for field in rows.schema):
             self._settings = settings_of_few_rows(self._spark)
-        return SealedFrame(rows.mapInArrow(self._sealer, DDL), layout, self._settings)
+        large = sum(offsets.span for offsets in self.ranges) >= LARGE_RUN
+        return SealedFrame(rows.mapInArrow(self._sealer, DDL), layout, self._settings, large)
 
     def _letters(self) -> DataFrame:
         from airflow_eos.spark.seal_task import SealTask

@@ -18,6 +18,7 @@ from airflow_eos.exceptions import CorruptBatch, ProtocolViolation
 from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
+from airflow_eos.spark.used_columns import columns_of_task, others_null
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
@@ -112,12 +113,13 @@ class ReadTask:
         task = bisect_right(self.starts, min(rows)) - 1
         first = sum(map(len, self.tasks[:task]))
         counts: dict[int, tuple[int, int]] = {}
+        columns = columns_of_task()
         with self.mark.errors():
             for place, records in read_slices(self.config, self.tasks[task]):
                 count = SliceCount(self.late_before)
                 for batch in records:
                     count.add(batch)
-                    yield batch
+                    yield batch if columns is None else others_null(batch, columns)
                 if place != len(counts):
                     raise ProtocolViolation(f"slice {len(counts)} of read task {task} came as number {place}")
                 counts[first + place] = (count.records, count.late)

@@ -1,0 +1,127 @@
+"""The columns of source records that a transform uses.
+
+Spark copies each column that a read task yields into a row, whether the transform uses it or not. The
+optimised plan says which ones it uses. In the others the read tasks yield nulls, which cost next to nothing.
+
+Only plans whose reads of the source are all in view are answered: a cached DataFrame, a checkpoint or an RDD
+may read other columns in the same job. Spark Connect shows a client no plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.spark.session import is_connect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+SWITCH = "spark.airflowEos.allColumns"
+"""``true`` in Spark's configuration or the session's: read tasks fill all columns."""
+_PROPERTY = "airflow_eos.used_columns"  # of a job, for its tasks; one that is missing means all columns
+_MOST_NODES = 300  # of a plan, each a few calls of the JVM
+# Leaves that read no source of a run. The numbers below a read task are not visited.
+_OTHER_LEAVES = {"LocalRelation", "OneRowRelation", "LogicalRelation", "DataSourceV2ScanRelation"}
+
+
+@contextmanager
+def only_used_columns(spark: SparkSession, frame: DataFrame, source: str) -> Iterator[None]:
+    """Let the read tasks of this block's jobs fill only the columns that ``frame`` uses.
+
+    :param frame: what the jobs compute.
+    :param source: name of the function of the read tasks.
+    """
+    columns = _known_columns(spark, frame, source)
+    if columns is None:
+        yield
+        return
+    context = spark.sparkContext
+    context.setLocalProperty(_PROPERTY, ",".join(sorted(columns)))
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # a session that was stopped has no more jobs
+            context.setLocalProperty(_PROPERTY, None)
+
+
+def columns_of_task() -> frozenset[str] | None:
+    """Return the columns to fill in the task that calls this; None: all."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(_PROPERTY)
+    return None if text is None else frozenset(text.split(","))
+
+
+def others_null(batch: pa.RecordBatch, columns: Collection[str]) -> pa.RecordBatch:
+    """Return the batch with nulls in all columns but some."""
+    import pyarrow as pa
+
+    arrays = [
+        array if field.name in columns else pa.nulls(batch.num_rows, field.type)
+        for field, array in zip(batch.schema, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _known_columns(spark: SparkSession, frame: DataFrame, source: str) -> Collection[str] | None:
+    # Without a JVM thread for each Python thread, a property could stay behind for another one's jobs.
+    if is_connect(spark) or os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        return None
+    if str(spark.conf.get(SWITCH, "false")).lower() == "true":
+        return None
+    try:
+        return used_columns(frame, source)
+    except Exception as error:  # noqa: BLE001 - of a platform that hides plans; a wrong plan fails its job
+        log.debug("the columns that the transform uses are not known: %s", error)
+        return None
+
+
+def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
+    """Return the columns of the source that the plan of a classic session's DataFrame uses.
+
+    :param source: name of the function of the read tasks.
+    :return: None if they are unknown: a part of the plan is not in view, or uses whole rows.
+    """
+    plan: Any = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+    if plan.subqueriesAll().size():
+        return None
+    used: set[str] = set()
+    # A node, and the columns to which nodes above it refer; None if these may take whole rows.
+    nodes: list[tuple[Any, list[Any] | None]] = [(plan, None)]
+    for _ in range(_MOST_NODES):
+        if not nodes:
+            return frozenset(used)
+        node, references = nodes.pop()
+        name = node.nodeName()
+        if node.simpleString(_MOST_NODES).startswith(f"MapInArrow {source}("):
+            if references is None:
+                return None
+            used.update(
+                column.name()
+                for column in _each(node.output())
+                if any(r.contains(column) for r in references)
+            )
+            continue
+        children = _each(node.children())
+        if not children and name not in _OTHER_LEAVES:
+            return None
+        if name == "Project":
+            references = [node.references()]
+        elif name == "Filter" and references is not None:
+            references = [*references, node.references()]
+        else:
+            references = None
+        nodes += [(child, references) for child in children]
+    return None
+
+
+def _each(sequence: Any) -> list[Any]:
+    return [sequence.apply(number) for number in range(sequence.size())]
