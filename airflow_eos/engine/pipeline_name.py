@@ -13,6 +13,7 @@ from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.ledger import LedgerValue
 
 if TYPE_CHECKING:
     from airflow_eos.broker.ledger_log.topic import KafkaLedger
@@ -51,7 +52,7 @@ def _newest(ledger: KafkaLedger, pipeline: str) -> RunRecord | None:
     return max(records, key=lambda record: record.staged_at, default=None)
 
 
-def _readable(value: str, key: str) -> RunRecord | None:
+def _readable(value: LedgerValue, key: str) -> RunRecord | None:
     """Return a run record; None if it is unreadable, which the page and `airflow eos verify` report."""
     try:
         return RunRecord.from_json(value, key)

@@ -10,6 +10,7 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.boundary import Boundary
 from airflow_eos.ledger.records.ledger_index import Around
+from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Unpinned(Boundaries):
         )
         return self.compute(topic, moment, lateness, near, accept_deleted=accept_deleted)
 
-    def _known(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, str]:
+    def _known(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, LedgerValue]:
         if not self._asks_ledger:
             return {}
         return self._authority.settle([key], routing=topic, prefixes=(prefix,))

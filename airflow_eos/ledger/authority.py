@@ -17,7 +17,7 @@ from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnkno
 from airflow_eos.ledger.keys import is_ever_written, pruned_digest, pruned_key
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.records.pruned import PrunedRuns
-from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Ledger
 
@@ -41,7 +41,7 @@ class LedgerAnswer:
     :param open_records: records whose transaction is still open.
     """
 
-    committed: Mapping[str, str]
+    committed: Mapping[str, LedgerValue]
     open_records: tuple[LedgerEntry, ...] = ()
 
     @property
@@ -91,7 +91,7 @@ class Authority:
 
     def peek(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, LedgerValue]:
         """Return committed values without waiting. A value is final; a missing key proves nothing."""
         return self.look(keys, routing=routing, prefixes=prefixes).committed
 
@@ -119,7 +119,7 @@ class Authority:
 
     def settle(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, LedgerValue]:
         """Return committed values; a missing key is *not committed*, provided the caller holds the fence.
 
         The fence completes the transactions of the caller's transactional id. For a record of a wanted key in
@@ -135,7 +135,7 @@ class Authority:
 
     def settle_in(
         self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
-    ) -> Mapping[str, str]:
+    ) -> Mapping[str, LedgerValue]:
         """Like :meth:`settle`, in a given ledger partition."""
         deadline = self._clock() + UNDECIDED_WAIT_SECONDS
         while True:
@@ -169,7 +169,7 @@ class Authority:
                 )
 
 
-def is_pruned(run_key: str, pipeline: str, values: Mapping[str, str]) -> bool:
+def is_pruned(run_key: str, pipeline: str, values: Mapping[str, LedgerValue]) -> bool:
     """Return whether the record of a whole run was pruned: the run is committed.
 
     :param values: by ledger key, among them that of :func:`~airflow_eos.ledger.keys.pruned_key`.
@@ -181,7 +181,7 @@ def is_pruned(run_key: str, pipeline: str, values: Mapping[str, str]) -> bool:
 def nothing_is_forged(
     partition: int,
     no_evidence: Mapping[str, int],
-    committed: Mapping[str, str],
+    committed: Mapping[str, LedgerValue],
     unsigned: Collection[str] = (),
 ) -> None:
     """Law 3: a key is not proven uncommitted if a foreign record may have replaced this package's record.

@@ -17,13 +17,13 @@ from airflow_eos.exceptions import ConfigurationError, PlanError, RunFenced
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
-from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 12
 
-Compute = Callable[[Mapping[str, str], Callable[[], Mapping[str, str]]], str]
+Compute = Callable[[Mapping[str, LedgerValue], Callable[[], Mapping[str, LedgerValue]]], str]
 """Computes a value from the pinned values of the prefixes; its second argument returns all of them."""
 
 
@@ -48,13 +48,13 @@ class Pins:
         routing: str,
         compute: Compute,
         prefixes: tuple[str | Around, ...] = (),
-    ) -> str:
-        """Return the pinned value of ``key``; pins it first if it is absent.
+    ) -> LedgerValue | str:
+        """Return the pinned value of ``key``; pins it first if it is absent: then its text.
 
         :param compute: computes the value under the fence, from the committed values of ``prefixes``.
         :raises PlanError: ``compute`` raised it, or other tasks kept fencing this pin.
         """
-        pinned = self._authority.peek([key], routing=routing).get(key)
+        pinned: LedgerValue | str | None = self._authority.peek([key], routing=routing).get(key)
         attempt = 0
         while pinned is None:
             attempt += 1
@@ -75,7 +75,7 @@ class Pins:
         routing: str,
         compute: Compute,
         prefixes: tuple[str | Around, ...],
-    ) -> str | None:
+    ) -> LedgerValue | str | None:
         try:
             with self._writer.fenced(transactional_id, [self._authority.place(routing)]) as transaction:
                 known = self._authority.settle([key], routing=routing, prefixes=prefixes)
@@ -103,6 +103,8 @@ class Pins:
             return None
         return message.value
 
-    def _all_known(self, key: str, routing: str, prefixes: tuple[str | Around, ...]) -> Mapping[str, str]:
+    def _all_known(
+        self, key: str, routing: str, prefixes: tuple[str | Around, ...]
+    ) -> Mapping[str, LedgerValue]:
         whole = [prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes]
         return self._authority.settle([key], routing=routing, prefixes=whole)

@@ -16,7 +16,7 @@ from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.records.identity import IdentityRecord
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
 from airflow_eos.model.kafka import TopicDescription
-from airflow_eos.model.ledger import LedgerId, LedgerText
+from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate
 from airflow_eos.ports import Ledger
 
@@ -77,7 +77,7 @@ class _LedgerCheck:
             self.ledger.create()
             return self.ledger.describe()
 
-    def pinned_identity(self, topic: TopicDescription, own: Mapping[str, str]) -> IdentityRecord:
+    def pinned_identity(self, topic: TopicDescription, own: Mapping[str, LedgerValue]) -> IdentityRecord:
         """Return the identity that the ledger holds, pinned now where it has none and may get one.
 
         :param own: the ledger's records about itself, as one look has shown them.
@@ -159,14 +159,14 @@ def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
     )
 
 
-def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str, str]:
+def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str, LedgerValue]:
     """Return the identity and, without a key, the record that says from which offsets on it is signed."""
     own = [keys.LEDGER_IDENTITY_KEY] if settings.key else [keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY]
     return authority.peek(own, routing=keys.LEDGER_IDENTITY_ROUTING)
 
 
-def _any_signed(records: Mapping[str, str]) -> bool:
-    return any(isinstance(value, LedgerText) and value.is_signed for value in records.values())
+def _any_signed(records: Mapping[str, LedgerValue]) -> bool:
+    return any(value.is_signed for value in records.values())
 
 
 def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:

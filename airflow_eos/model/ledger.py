@@ -24,28 +24,24 @@ class LedgerId:
     is_signed: bool = False
 
 
-class LedgerText(str):
+@dataclass(frozen=True, slots=True)
+class LedgerValue:
     """The value of a ledger record, with its position.
 
-    :ivar where: ledger partition and offset.
-    :ivar is_signed: whether the record has a signature, valid or not.
+    :param text: the value, JSON for all records of this package.
+    :param partition: ledger partition.
+    :param is_signed: whether the record has a signature, valid or not.
     """
 
-    __slots__ = ("is_signed", "where")
-    where: tuple[int, int]
-    is_signed: bool
-
-    @classmethod
-    def at(cls, partition: int, offset: int, value: str, *, is_signed: bool = False) -> LedgerText:
-        """Return a value with its position."""
-        made = cls(value)
-        made.where, made.is_signed = (partition, offset), is_signed
-        return made
+    text: str
+    partition: int
+    offset: int
+    is_signed: bool = False
 
     @property
     def place(self) -> str:
         """The position as text, for errors."""
-        return "partition {}, offset {}".format(*self.where)
+        return f"partition {self.partition}, offset {self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ class LedgerEntry:
     producer_id: int
     kind: Literal["record", "commit", "abort"]
     key: str = ""
-    value: str | None = None
+    value: LedgerValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,7 @@ class LedgerView:
 
     last_stable_offset: int
     high_watermark: int
-    committed: Mapping[str, str]
+    committed: Mapping[str, LedgerValue]
     tail: Sequence[LedgerEntry] = ()
     log_start: int = 0
     no_evidence: Mapping[str, int] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.model.ledger import LedgerValue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,8 +33,8 @@ class Versioned:
     VERSIONS: ClassVar[tuple[int, ...]]
 
     @classmethod
-    def from_json(cls, value: str | bytes | Mapping[str, Any], key: str = "") -> Self:
-        """Read the JSON form, as text or already parsed.
+    def from_json(cls, value: LedgerValue | str | bytes | Mapping[str, Any], key: str = "") -> Self:
+        """Read the JSON form: a ledger value, text, or already parsed.
 
         :param key: key of the ledger record, for errors.
         :raises LedgerUnreadable: the value is not of this kind, or of another version.
@@ -48,7 +49,7 @@ class Versioned:
 
 def read_versioned(
     kind: str,
-    value: str | bytes | Mapping[str, Any],
+    value: LedgerValue | str | bytes | Mapping[str, Any],
     versions: Collection[int],
     build: Callable[[Mapping[str, Any]], T],
     key: str = "",
@@ -56,15 +57,15 @@ def read_versioned(
     """Build a record from its JSON form.
 
     :param kind: kind of record, for errors.
-    :param value: JSON text, or the parsed form.
+    :param value: JSON, or the parsed form.
     :param versions: versions that ``build`` can read.
     :param key: key of the ledger record, for errors.
     :raises LedgerUnreadable: the value is not JSON, of another version, or incomplete; or it contains an
         integer of more than 64 bits, a number that is not finite, or half of a surrogate pair.
     """
     name = f"{kind} {key!r}" if key else kind
-    if place := getattr(value, "place", ""):
-        name = f"{name} ({place})"
+    if isinstance(value, LedgerValue):
+        name, value = f"{name} ({value.place})", value.text
     try:
         data = _parsed(json.dumps(dict(value)) if isinstance(value, Mapping) else value)
         version = data["v"]

@@ -15,7 +15,7 @@ from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
-from airflow_eos.model.ledger import LedgerId, LedgerMessage
+from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.run import laws
@@ -194,7 +194,7 @@ class CursorMove:
         return sorted(self._reset.offsets) if self._reset.offsets else every
 
     def _record(
-        self, ask: Callable[..., Mapping[str, str]], only: TopicPartition | None
+        self, ask: Callable[..., Mapping[str, LedgerValue]], only: TopicPartition | None
     ) -> CursorRecord | None:
         key = keys.cursor_key(self._reset.group, only)
         value = ask([key], routing=self._reset.group).get(key)

@@ -10,7 +10,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.intent_table import refuse_present
@@ -69,7 +69,7 @@ def dismiss_intent(
         place = control.authority.place(routing)
         transactional_id = key.removeprefix(keys.INTENTS)
 
-        def look(values: Mapping[str, str]) -> Intent:
+        def look(values: Mapping[str, LedgerValue]) -> Intent:
             intent = _open(values, key)
             if table_of is not None:
                 refuse_present(intent, transactional_id, table_of(intent.sink), ledger.topic_id)
@@ -85,7 +85,7 @@ def dismiss_intent(
     return DismissedIntent(key, place.partition, intent, done=True)
 
 
-def _open(values: Mapping[str, str], key: str) -> Intent:
+def _open(values: Mapping[str, LedgerValue], key: str) -> Intent:
     if key not in values:
         raise ConfigurationError(f"the ledger holds no open INTENT {key!r}; check --key and --routing")
     return Intent.from_json(values[key], key)

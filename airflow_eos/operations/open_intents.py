@@ -10,6 +10,7 @@ from typing import Any
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.model.ledger import LedgerValue
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class OpenIntent:
         return asdict(self)
 
 
-def open_intents(values: Iterable[tuple[str, str]]) -> tuple[OpenIntent, ...]:
+def open_intents(values: Iterable[tuple[str, LedgerValue]]) -> tuple[OpenIntent, ...]:
     """Return the INTENTs among ledger values, the oldest first; logs and omits unreadable ones.
 
     :param values: pairs of key and value.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerWriter
-from airflow_eos.model.ledger import LedgerMessage, LedgerText
+from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Cluster, Ledger
 from airflow_eos.run.work import WorkDefinition
@@ -219,7 +218,7 @@ class _Facts(NamedTuple):
     written: frozenset[TopicPartition]
 
 
-def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
+def _runs_of(committed: Mapping[str, LedgerValue], busy: Iterable[str]) -> list[OldRun]:
     """Return the runs in commit order; omits runs with an unreadable record."""
     left_out = set(busy)
     grouped: defaultdict[tuple[str, str], list[_Facts]] = defaultdict(list)
@@ -239,7 +238,7 @@ def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
         written = frozenset(TopicPartition(receipt.topic, receipt.partition) for receipt in record.receipts)
         grouped[record.pipeline, keys.whole_run_key(name)].append(
             _Facts(
-                value.where[1] if isinstance(value, LedgerText) else sys.maxsize,
+                value.offset,
                 record.staged_at,
                 name,
                 by.transactional_id,
@@ -282,7 +281,11 @@ def _record_keys(runs: Sequence[OldRun]) -> list[str]:
 
 
 def _digests(
-    known: Mapping[str, str], before: str, pipeline: str, runs: Sequence[OldRun], producer: tuple[int, int]
+    known: Mapping[str, LedgerValue],
+    before: str,
+    pipeline: str,
+    runs: Sequence[OldRun],
+    producer: tuple[int, int],
 ) -> dict[str, str]:
     buckets: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
@@ -294,15 +297,17 @@ def _digests(
     return values
 
 
-def _beyond(value: str | None, before: str, pipeline: str, going: Mapping[str, str], runs: int) -> Horizon:
+def _beyond(
+    value: LedgerValue | None, before: str, pipeline: str, going: Mapping[str, LedgerValue], runs: int
+) -> Horizon:
     """Return a pipeline's horizon after this number of runs, with these records by key, is pruned."""
     known = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
     read = Earlier.from_dict(known.read)
     spans: defaultdict[tuple[tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
     for topics, partition, start, end in known.intervals:
         spans[topics, partition].append((start, end))
-    for key, text in going.items():
-        record = RunRecord.from_json(text, key)
+    for key, run in going.items():
+        record = RunRecord.from_json(run, key)
         read.add(record)
         work = WorkDefinition.recorded(record)
         if work is not None and work.interval is not None:

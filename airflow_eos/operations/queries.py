@@ -16,7 +16,7 @@ from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
-from airflow_eos.model.ledger import LedgerId, LedgerText
+from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.spec import Deployment, MayCreate
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_intents import OpenIntent, open_intents
@@ -156,7 +156,7 @@ def _is_pruned(control: ControlPlane, pipeline: str, run_id: str) -> bool:
     return False
 
 
-def _horizons(values: Iterable[tuple[str, str]]) -> list[Horizon]:
+def _horizons(values: Iterable[tuple[str, LedgerValue]]) -> list[Horizon]:
     horizons = []
     for key, value in values:
         if key.startswith(keys.HORIZONS):
@@ -229,7 +229,7 @@ def ledger_names(deployment: Deployment) -> LedgerNames:
     )
 
 
-def _group_of(key: str, value: str) -> str:
+def _group_of(key: str, value: LedgerValue) -> str:
     try:
         return CursorRecord.from_json(value, key).group
     except LedgerUnreadable as error:
@@ -256,7 +256,9 @@ def near(name: str, known: Sequence[str]) -> str:
     return f"{'did you mean' if like else 'it has'} {', '.join(map(repr, shown))}{more}{'?' if like else ''}"
 
 
-def readable_runs(values: Iterable[tuple[str, str]], unreadable: list[str] | None = None) -> list[RunRecord]:
+def readable_runs(
+    values: Iterable[tuple[str, LedgerValue]], unreadable: list[str] | None = None
+) -> list[RunRecord]:
     """Return the run records of ledger values; omits unreadable ones.
 
     :param values: pairs of key and value.
@@ -274,7 +276,7 @@ def readable_runs(values: Iterable[tuple[str, str]], unreadable: list[str] | Non
     return records
 
 
-def _readable(key: str, value: str) -> RunRecord | LedgerUnreadable:
+def _readable(key: str, value: LedgerValue) -> RunRecord | LedgerUnreadable:
     try:
         return RunRecord.from_json(value, key)
     except LedgerUnreadable as error:
@@ -319,14 +321,14 @@ def ledger_records(
     """
     values = _records(deployment, pipeline, key, latest)
     records = (
-        LedgerRecord(name, partition, value.where[1], _parsed(value)) for partition, name, value in values
+        LedgerRecord(name, partition, value.offset, _parsed(value.text)) for partition, name, value in values
     )
     return sorted(records, key=lambda record: record.key)
 
 
 def _records(
     deployment: Deployment, pipeline: str | None = None, key: str | None = None, latest: int | None = None
-) -> list[tuple[int, str, LedgerText]]:
+) -> list[tuple[int, str, LedgerValue]]:
     """Return partition, key and value of the records, in log order; see :func:`ledger_records`.
 
     A pipeline's records share a partition: they are in the order in which its runs staged them.
@@ -349,6 +351,5 @@ def _records(
             (partition, name, value)
             for partition, answer in views
             for name, value in answer.committed.items()
-            if isinstance(value, LedgerText)
         ]
-        return sorted(records, key=lambda record: record[2].where)
+        return sorted(records, key=lambda record: (record[0], record[2].offset))

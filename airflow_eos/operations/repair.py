@@ -140,8 +140,10 @@ class _Runs:
                         f"ledger partition {partition} holds {min(view.no_evidence)!r} at offset "
                         f"{view.no_evidence[min(view.no_evidence)]}, which is not signed or no run wrote"
                     )
-                self._writers[0].update(map(named_writer, answer.committed.values()))
-                self._writers[1].update(named_writer(entry.value or "") for entry in answer.open_records)
+                self._writers[0].update(named_writer(value.text) for value in answer.committed.values())
+                self._writers[1].update(
+                    named_writer(entry.value.text) for entry in answer.open_records if entry.value is not None
+                )
                 committed += readable_runs(answer.committed.items())
                 undecided += readable_runs(
                     (entry.key, entry.value) for entry in answer.open_records if entry.value is not None

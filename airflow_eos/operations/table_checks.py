@@ -13,7 +13,6 @@ from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
-from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.operations.delta_inspection import DeltaInspection
@@ -117,7 +116,7 @@ def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
         for key, value in answer_of(view).committed.items():
             if keys.is_run_record(key):
                 names.append(key.removeprefix(keys.RUN_RECORDS))
-            elif isinstance(value, LedgerText):
+            else:
                 names.append(Intent.from_json(value, key).key)
     return {keys.pruned_digest(name): name for name in names}
 

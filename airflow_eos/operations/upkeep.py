@@ -20,7 +20,7 @@ from airflow_eos.ledger.records.signed import SignedFrom
 from airflow_eos.ledger.topic_check import is_signed, refuse_unsigned
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import ProducerIdentity
-from airflow_eos.model.ledger import LedgerMessage, LedgerText
+from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import has_version
@@ -146,9 +146,9 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
             "transaction that is open; wait for its end, or see `airflow eos abort` and `airflow eos repair`"
         )
     offset, value = view.no_evidence.get(key), answer.committed.get(key)
-    if isinstance(value, LedgerText) and not has_version(value):
+    if value is not None and not has_version(value.text):
         # Not a value of this package, although written in a transaction; it may have replaced a run's record.
-        offset, value = value.where[1], None
+        offset, value = value.offset, None
     if offset is None or value is not None:
         raise ConfigurationError(
             f"{tp} holds no record of {key!r} that could be dismissed: "

@@ -11,6 +11,7 @@ from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.records.boundary import Boundary
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage
 from airflow_eos.wording import moment_text
@@ -61,7 +62,7 @@ class Boundaries:
         return self.known(topic, value, accept_deleted=accept_deleted)
 
     @staticmethod
-    def known(topic: TopicDescription, value: str, *, accept_deleted: bool = False) -> Boundary:
+    def known(topic: TopicDescription, value: LedgerValue | str, *, accept_deleted: bool = False) -> Boundary:
         """Read a pinned boundary.
 
         :raises TopicRecreated: it was pinned on an earlier topic of that name.
@@ -140,8 +141,8 @@ class Pinned:
         self,
         topic: TopicDescription,
         moment: dt.datetime,
-        values: Mapping[str, str],
-        whole: Callable[[], Mapping[str, str]] = dict,
+        values: Mapping[str, LedgerValue],
+        whole: Callable[[], Mapping[str, LedgerValue]] = dict,
     ) -> None:
         self._topic = topic
         self._key = keys.boundary_key(topic.topic, moment)
@@ -166,7 +167,7 @@ class Pinned:
         self._values = {**self._values, **self._whole()}
         return list(self._of_topic(self._values).values())
 
-    def _of_topic(self, values: Mapping[str, str]) -> dict[str, Boundary]:
+    def _of_topic(self, values: Mapping[str, LedgerValue]) -> dict[str, Boundary]:
         boundaries = {
             key: Boundary.from_json(value, key) for key, value in values.items() if key != self._key
         }

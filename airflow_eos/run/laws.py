@@ -64,6 +64,7 @@ from airflow_eos.model.kafka import (
     TransactionDescription,
     TransactionState,
 )
+from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -288,7 +289,7 @@ def group_is_ours(group: str, field: str, recorded: object, ours: object) -> Non
         )
 
 
-def no_open_intent(group: str, value: str | None) -> None:
+def no_open_intent(group: str, value: LedgerValue | None) -> None:
     """Law 7: a cursor's open INTENT is settled before another run reads on.
 
     :param value: the cursor's INTENT in the ledger. A run whose sink is its table settles it before it plans.
@@ -317,7 +318,7 @@ def same_work(
         )
 
 
-def not_pruned(run_key: str, pipeline: str, values: Mapping[str, str]) -> None:
+def not_pruned(run_key: str, pipeline: str, values: Mapping[str, LedgerValue]) -> None:
     """Law 3: a missing record does not mean *no* if the ledger says that it was pruned.
 
     :param run_key: of the whole run, which the ledger does not hold.

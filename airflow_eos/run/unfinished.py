@@ -29,6 +29,7 @@ from airflow_eos.model.kafka import (
     TransactionDescription,
     TransactionState,
 )
+from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster, Ledger, Transactions
@@ -126,12 +127,12 @@ class UnfinishedEnds:
             # A record that lacks only a signature may be this very run's.
             answer, complete = answer_of(view), complete and not view.log_start and not view.unsigned
             writer = producer_id, epoch
-            if any(named_writer(value) == writer for value in answer.committed.values()):
+            if any(named_writer(value.text) == writer for value in answer.committed.values()):
                 return True
             undecided += [
                 RunRecord.from_json(entry.value, entry.key)
                 for entry in answer.open_records
-                if entry.value is not None and named_writer(entry.value) == writer
+                if entry.value is not None and named_writer(entry.value.text) == writer
             ]
         decision = coordinator_said(self._word, producer_id, epoch)
         if decision is None and not undecided and complete:
@@ -272,9 +273,9 @@ def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
     return None
 
 
-def _pipeline(value: str | None) -> str | None:
+def _pipeline(value: LedgerValue | None) -> str | None:
     try:
-        pipeline = json.loads(value or "{}")["pipeline"]
+        pipeline = json.loads("{}" if value is None else value.text)["pipeline"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return pipeline if isinstance(pipeline, str) else None

@@ -19,7 +19,7 @@ from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.reset import ResetRecord
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.model.ledger import LedgerText
+from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.spec import Deployment
 from airflow_eos.ui.broker_answers import BrokerAnswers
 from airflow_eos.ui.known_runs import AskBrokers, KnownRuns
@@ -270,10 +270,10 @@ class RunHistory(KnownRuns, Closeable):
             del self._next[owner]
         return False
 
-    def _take(self, change: LedgerChange, value: LedgerText) -> None:
+    def _take(self, change: LedgerChange, value: LedgerValue) -> None:
         try:
             if keys.is_run_record(change.key):
-                self._add(_record_of(change.key, value), len(value))
+                self._add(_record_of(change.key, value), len(value.text))
             elif change.key.startswith(keys.HORIZONS):
                 horizon = Horizon.from_json(value, change.key)
                 self._to_change(horizon.pipeline).prune(_read_by_pruned(change.key, horizon))
@@ -301,7 +301,7 @@ class RunHistory(KnownRuns, Closeable):
             largest.forget_oldest()
             self._characters += largest.characters - before
 
-    def _add_reset(self, key: str, value: str) -> None:
+    def _add_reset(self, key: str, value: LedgerValue) -> None:
         record = ResetRecord.from_json(value, key)
         # reset:<group>/<moment>, and the partition of a mapped cursor
         moment = key.removeprefix(keys.reset_key(record.group, "")).split("/", 1)[0]
@@ -330,7 +330,7 @@ def _read_by_pruned(key: str, horizon: Horizon) -> Earlier:
         ) from error
 
 
-def _record_of(key: str, value: LedgerText) -> RunRecord:
+def _record_of(key: str, value: LedgerValue) -> RunRecord:
     record = RunRecord.from_json(value, key)
     if keys.run_record_key(record.run_key) != key:
         raise LedgerUnreadable(

@@ -13,7 +13,7 @@ from airflow_eos.broker import KafkaLedger
 from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.model.ledger import LedgerEntry
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos_testing import read_topic
 from tests.support.brokers import (
@@ -24,6 +24,7 @@ from tests.support.brokers import (
     unique,
     write,
 )
+from tests.support.ledger_values import text_of, texts
 from tests.support.patience import wait_until
 
 
@@ -112,7 +113,7 @@ def test_the_empty_routing_string_belongs_to_partition_0(config, link):
 def test_an_empty_partition_has_nothing(ledger):
     """A view of a new ledger is empty on both sides."""
     view = ledger.view(0, ["run"])
-    assert (view.last_stable_offset, view.high_watermark, dict(view.committed), tuple(view.tail)) == (
+    assert (view.last_stable_offset, view.high_watermark, texts(view.committed), tuple(view.tail)) == (
         0,
         0,
         {},
@@ -126,7 +127,7 @@ def test_the_latest_committed_value_counts(config, ledger, settle):
     committed(config, ledger.topic, ("run", "2"))
     settle(5)
     view = ledger.view(0, ["run", "absent"])
-    assert dict(view.committed) == {"run": "2"}
+    assert texts(view.committed) == {"run": "2"}
     assert (view.last_stable_offset, view.high_watermark, tuple(view.tail)) == (5, 5, ())
 
 
@@ -136,7 +137,7 @@ def test_aborted_records_are_not_committed(config, ledger, settle):
     committed(config, ledger.topic, ("run", "good"))
     aborted(config, ledger.topic, ("run", "bad"), ("run", "worse"))
     settle(7)
-    assert dict(ledger.view(0, ["run", "only-aborted"]).committed) == {"run": "good"}
+    assert texts(ledger.view(0, ["run", "only-aborted"]).committed) == {"run": "good"}
 
 
 def test_one_producer_may_abort_and_then_commit(config, ledger, settle):
@@ -150,7 +151,7 @@ def test_one_producer_may_abort_and_then_commit(config, ledger, settle):
         write(producer, ledger.topic, ("run", "aborted again"))
         producer.abort_transaction(30)
     settle(6)
-    assert dict(ledger.view(0, ["run"]).committed) == {"run": "committed"}
+    assert texts(ledger.view(0, ["run"]).committed) == {"run": "committed"}
 
 
 def test_a_tombstone_removes_its_key(config, ledger, settle):
@@ -159,7 +160,7 @@ def test_a_tombstone_removes_its_key(config, ledger, settle):
     committed(config, ledger.topic, ("run", None), ("back", None))
     committed(config, ledger.topic, ("back", "2"))
     settle(8)
-    assert dict(ledger.view(0, ["run", "back"]).committed) == {"back": "2"}
+    assert texts(ledger.view(0, ["run", "back"]).committed) == {"back": "2"}
 
 
 def test_keys_are_compared_whole(config, ledger, settle):
@@ -168,7 +169,7 @@ def test_keys_are_compared_whole(config, ledger, settle):
     committed(config, ledger.topic, (key, "yes"))
     committed(config, ledger.topic, (f"{key}T05", "longer"), ("other", f"\x20{key}"), (f"x{key}", "no"))
     settle(6)
-    assert dict(ledger.view(0, [key]).committed) == {key: "yes"}
+    assert texts(ledger.view(0, [key]).committed) == {key: "yes"}
 
 
 def test_keys_can_be_asked_for_by_their_beginning(config, ledger, settle):
@@ -179,8 +180,8 @@ def test_keys_can_be_asked_for_by_their_beginning(config, ledger, settle):
     settle(9)
     with foreign_transaction(config, ledger.topic, ("boundary:a/4", "open"), ("other", "x")) as foreign:
         view = ledger.view(0, ["run"], ["boundary:a/"])
-        assert dict(view.committed) == {"boundary:a/1": "1 again", "boundary:a/3": "3", "run": "r"}
-        assert [(entry.key, entry.value) for entry in view.tail] == [("boundary:a/4", "open")]
+        assert texts(view.committed) == {"boundary:a/1": "1 again", "boundary:a/3": "3", "run": "r"}
+        assert [(entry.key, text_of(entry)) for entry in view.tail] == [("boundary:a/4", "open")]
         foreign.abort_transaction(30)
 
 
@@ -189,7 +190,7 @@ def test_long_keys_and_non_ascii_keys_are_found(config, ledger, settle):
     keys = ["k" * 63, "k" * 64, "k" * 9000, "schlüssel/日本"]
     committed(config, ledger.topic, *((key, str(len(key))) for key in keys))
     settle(5)
-    assert dict(ledger.view(0, keys).committed) == {key: str(len(key)) for key in keys}
+    assert texts(ledger.view(0, keys).committed) == {key: str(len(key)) for key in keys}
 
 
 def test_batches_of_a_stranger_that_compresses_are_read(config, cluster, as_written):
@@ -201,7 +202,7 @@ def test_batches_of_a_stranger_that_compresses_are_read(config, cluster, as_writ
         producer.commit_transaction(30)
     aborted({**config, "compression.type": "gzip"}, ledger.topic, ("run", "b" * 500))
     wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4)
-    assert dict(ledger.view(0, ["run"]).committed) == {"run": "g" * 500}
+    assert texts(ledger.view(0, ["run"]).committed) == {"run": "g" * 500}
 
 
 def test_records_written_without_a_transaction_are_no_evidence(config, ledger, settle):
@@ -211,12 +212,12 @@ def test_records_written_without_a_transaction_are_no_evidence(config, ledger, s
     committed(config, ledger.topic, ("run", "ours"), ("replaced", "ours"))
     settle(5)
     view = ledger.view(0, ["run", "alone", "replaced"])
-    assert dict(view.committed) == {"run": "ours", "replaced": "ours"}
+    assert texts(view.committed) == {"run": "ours", "replaced": "ours"}
     assert dict(view.no_evidence) == {"alone": 1}
     write(plain, ledger.topic, ("replaced", None), ("alone", "again"), ("boundary:a/1", "plain"))
     settle(8)
     view = ledger.view(0, ["run", "alone", "replaced"], ["boundary:"])
-    assert dict(view.committed) == {"run": "ours", "replaced": "ours"}
+    assert texts(view.committed) == {"run": "ours", "replaced": "ours"}
     assert dict(view.no_evidence) == {"replaced": 5, "alone": 6, "boundary:a/1": 7}
 
 
@@ -227,7 +228,7 @@ def test_a_view_spans_many_answers(config, ledger, settle):
         records = [(f"filler-{round_}-{i}", filler) for i in range(6)]
         committed(config, ledger.topic, ("first" if round_ == 0 else "run", str(round_)), *records)
     settle(4 * 8)
-    assert dict(ledger.view(0, ["first", "run"]).committed) == {"first": "0", "run": "3"}
+    assert texts(ledger.view(0, ["first", "run"]).committed) == {"first": "0", "run": "3"}
 
 
 @pytest.mark.parametrize("index_keys", [None, keys.INDEX], ids=["read whole", "read from its end"])
@@ -246,7 +247,7 @@ def test_a_view_tells_where_the_log_of_a_cut_partition_starts(
 
     view = ledger.view(0, ["run 99", "run of another life"])
     assert view.log_start == cut
-    assert dict(view.committed) == ({} if cut > 99 else {"run 99": "committed"})
+    assert texts(view.committed) == ({} if cut > 99 else {"run 99": "committed"})
 
 
 def test_a_record_that_is_no_text_is_spelled_out(config, ledger, settle):
@@ -254,7 +255,7 @@ def test_a_record_that_is_no_text_is_spelled_out(config, ledger, settle):
     committed(config, ledger.topic, ("run", b"\xff\xfe"))
     settle(2)
     value = ledger.view(0, ["run"]).committed["run"]
-    assert value == r"\xff\xfe"
+    assert value.text == r"\xff\xfe"
     with pytest.raises(LedgerUnreadable, match=r"'run' \(partition 0, offset 0\) cannot be read"):
         RunRecord.from_json(value, "run")
 
@@ -288,7 +289,7 @@ def test_hundreds_of_transactions_of_several_producers(config, ledger, cluster):
     expected = {key: "{}" for key, committed_ in outcome.items() if committed_}
     assert len(outcome) == 400
     found = ledger.view(0, [*outcome, *cursors]).committed
-    assert found == {**expected, **dict.fromkeys(cursors, "99")}
+    assert texts(found) == {**expected, **dict.fromkeys(cursors, "99")}
 
 
 # -- above the last stable offset -------------------------------------------------------------------------
@@ -300,10 +301,10 @@ def test_our_commit_above_a_foreign_open_transaction_is_in_the_tail(config, ledg
         committed(config, ledger.topic, ("run", "ours"))
         view = wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == 3 else None)
         assert view.last_stable_offset == 0
-        assert dict(view.committed) == {}
+        assert texts(view.committed) == {}
         ours = view.tail[0].producer_id
         assert list(view.tail) == [
-            LedgerEntry(1, ours, "record", "run", "ours"),
+            LedgerEntry(1, ours, "record", "run", LedgerValue("ours", 0, 1)),
             LedgerEntry(2, ours, "commit"),
         ]
         foreign.abort_transaction(30)
@@ -325,9 +326,9 @@ def test_the_tail_has_open_and_aborted_records_and_everybodys_markers(config, le
         viewed(8)
         committed(config, ledger.topic, ("run", None))
         view = viewed(10)
-        assert dict(view.committed) == {"run": "below"}
+        assert texts(view.committed) == {"run": "below"}
         assert view.last_stable_offset == 2
-        assert [(e.offset, e.kind, e.key, e.value) for e in view.tail] == [
+        assert [(e.offset, e.kind, e.key, text_of(e)) for e in view.tail] == [
             (2, "record", "run", "open"),
             (4, "record", "run", "aborted"),
             (5, "abort", "", None),
@@ -344,7 +345,7 @@ def test_compressed_batches_in_the_tail_are_read(config, as_written):
     with foreign_transaction(
         {**config, "compression.type": "gzip"}, as_written.topic, ("run", "z" * 500)
     ) as foreign:
-        assert [entry.value for entry in as_written.view(0, ["run"]).tail] == ["z" * 500]
+        assert [text_of(entry) for entry in as_written.view(0, ["run"]).tail] == ["z" * 500]
         foreign.abort_transaction(30)
 
 
@@ -381,9 +382,9 @@ def test_views_agree_with_a_consumer_at_every_step_of_random_histories(config, l
             view = ledger.view(0, keys)
             visible = [r for r in read_topic(config, ledger.topic) if r.offset < view.last_stable_offset]
             latest = {r.key.decode(): None if r.value is None else r.value.decode() for r in visible}
-            assert dict(view.committed) == {k: v for k, v in latest.items() if v is not None}, f"seed {seed}"
+            assert texts(view.committed) == {k: v for k, v in latest.items() if v is not None}, f"seed {seed}"
             raw = read_topic(config, ledger.topic, "read_uncommitted")
-            assert [(e.offset, e.key, e.value) for e in view.tail if e.kind == "record"] == [
+            assert [(e.offset, e.key, text_of(e)) for e in view.tail if e.kind == "record"] == [
                 (r.offset, r.key.decode(), None if r.value is None else r.value.decode())
                 for r in raw
                 if view.last_stable_offset <= r.offset < view.high_watermark

@@ -20,6 +20,7 @@ from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
 from tests.protocol.model.broker import LEDGER, Entry, ModelBroker
 from tests.protocol.model.ports import Clock, ModelCluster, ModelLedger, ModelTransactions
 from tests.protocol.model.scenes import Scene, spec
+from tests.support.ledger_values import texts
 
 RETRIED = spec(try_number=2)
 CLEARED = spec(clear_number=1, try_number=3)
@@ -184,9 +185,9 @@ def test_what_a_cut_partition_lacks_is_not_denied(scene: Scene) -> None:
     scene.broker.logs[where] += [Entry("data", key="gone", value="1"), Entry("data", key="left", value="2")]
     run: Any = Plain()
     authority = Authority(ModelLedger(run, scene.broker))
-    assert authority.settle_in(0, ["gone", "left", "never"]) == {"gone": "1", "left": "2"}
+    assert texts(authority.settle_in(0, ["gone", "left", "never"])) == {"gone": "1", "left": "2"}
     scene.broker.log_starts[where] = 1
-    assert authority.settle_in(0, ["left"]) == {"left": "2"}
+    assert texts(authority.settle_in(0, ["left"])) == {"left": "2"}
     for key in ("gone", "never"):
         with pytest.raises(LedgerTruncated, match=f"starts at offset 1.*{key}"):
             authority.settle_in(0, ["left", key])

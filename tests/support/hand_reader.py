@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_eos.broker.ledger_log.reader import LedgerChange
 from airflow_eos.ledger import keys
-from airflow_eos.model.ledger import LedgerText
+from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.spec import Deployment
 from airflow_eos.ui.history import RunHistory
@@ -30,7 +30,7 @@ class HandReader:
     def put(self, key: str, value: str | None) -> None:
         """Add a record, or a tombstone."""
         offset = len(self.everything)
-        text = None if value is None else LedgerText.at(0, offset, value)
+        text = None if value is None else LedgerValue(value, 0, offset)
         self.everything.append(LedgerChange(0, offset, key, text))
         self.coming.append(self.everything[-1])
 

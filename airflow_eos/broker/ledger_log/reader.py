@@ -11,7 +11,7 @@ from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import LedgerReplaced
 from airflow_eos.ledger.records.signed import SignedFrom
-from airflow_eos.model.ledger import LedgerText
+from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import fetch_answers
@@ -33,7 +33,7 @@ class LedgerChange(NamedTuple):
     partition: int
     offset: int
     key: str
-    value: LedgerText | None
+    value: LedgerValue | None
 
 
 class LedgerReader:
@@ -151,7 +151,7 @@ class LedgerReader:
                             partition,
                             record.offset,
                             record.key,
-                            None if value is None else LedgerText.at(partition, record.offset, value),
+                            None if value is None else LedgerValue(value, partition, record.offset),
                         )
                 self._positions[partition] = max(self._positions[partition], min(answer.next_position, end))
         ignored = dict(self.ignored)  # others may look at it meanwhile

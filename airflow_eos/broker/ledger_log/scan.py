@@ -19,7 +19,7 @@ from itertools import accumulate
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected, may_hold, needles
 from airflow_eos.broker.ledger_log.records import Record, markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.model.ledger import LedgerEntry, LedgerText
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.header import RawBatch
 from airflow_eos.wire.connection import BrokerConnections
@@ -39,7 +39,7 @@ class ScanResult:
     :param log_start: log start offset, from the last answer; -1 if nothing was fetched.
     """
 
-    committed: Mapping[str, LedgerText]
+    committed: Mapping[str, LedgerValue]
     rejected: tuple[Rejected, ...] = ()
     log_start: int = -1
 
@@ -93,7 +93,7 @@ class Findings:
     def result(self, partition: int) -> ScanResult:
         """Return the values, and the records that are not evidence."""
         committed = {
-            key: LedgerText.at(partition, record.offset, record.value, is_signed=record.signature is not None)
+            key: LedgerValue(record.value, partition, record.offset, record.signature is not None)
             for key, record in self.latest.items()
             if record.value is not None
         }
@@ -211,7 +211,7 @@ def raw_entries(
                         record.key,
                         None
                         if record.value is None
-                        else LedgerText.at(tp.partition, record.offset, record.value),
+                        else LedgerValue(record.value, tp.partition, record.offset),
                     )
                     for record in records
                 )

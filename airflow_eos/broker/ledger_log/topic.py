@@ -21,7 +21,7 @@ from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, OffsetsOut
 from airflow_eos.ledger.records.ledger_index import Around, IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
 from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
 from airflow_eos.model.kafka import TopicDescription
-from airflow_eos.model.ledger import LedgerView
+from airflow_eos.model.ledger import LedgerValue, LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import LedgerSettings
@@ -184,7 +184,7 @@ class KafkaLedger(LinkUser):
         self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
         return before != self._signed_from
 
-    def signed_by_version_1(self, partition: int, keys: Collection[str]) -> Mapping[str, str]:
+    def signed_by_version_1(self, partition: int, keys: Collection[str]) -> Mapping[str, LedgerValue]:
         """Return the committed values of keys whose last signed record has a signature of version 1."""
         query = KeyQuery(frozenset(keys))
         current = self._view(partition, query, Evidence(self.key, self.topic_id)).committed

@@ -37,7 +37,7 @@ from airflow_eos.model.kafka import (
     TransactionDescription,
     TransactionState,
 )
-from airflow_eos.model.ledger import LedgerEntry, LedgerText, LedgerView
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
 from airflow_eos.model.ranges import TopicPartition
 
 LEDGER = "ledger"
@@ -426,7 +426,7 @@ class ModelBroker:
             if entry.kind != "data":
                 tail.append(LedgerEntry(offset, entry.producer_id, entry.kind))
             elif wanted(entry.key) and entry.producer_id != STRANGER:
-                value = None if entry.value is None else LedgerText.at(partition, offset, entry.value)
+                value = None if entry.value is None else LedgerValue(entry.value, partition, offset)
                 tail.append(LedgerEntry(offset, entry.producer_id, "record", entry.key, value))
         return LedgerView(stable, high, committed, tuple(tail), start, strangers)
 
@@ -437,7 +437,7 @@ class ModelBroker:
         keys: set[str],
         prefixes: tuple[str | Around, ...],
         wanted: Callable[[str], bool],
-    ) -> dict[str, str]:
+    ) -> dict[str, LedgerValue]:
         """Look up as the real ledger does: what stands behind the index, then what that names."""
         few = not any(isinstance(prefix, str) and prefix.endswith(":") for prefix in prefixes)
         known = self.index_root(tp.partition) if few else None
@@ -454,17 +454,17 @@ class ModelBroker:
                     continue
                 if entry.kind != "data" or entry.key != key:
                     raise IndexUnusable
-                latest[key] = LedgerText.at(tp.partition, place.offset, entry.value)
+                latest[key] = LedgerValue(entry.value, tp.partition, place.offset)
         except IndexUnusable:
             latest = self._latest(tp, start, wanted)
         return {key: value for key, value in latest.items() if value is not None}
 
     def _latest(
         self, tp: TopicPartition, start: int, wanted: Callable[[str], bool]
-    ) -> dict[str, LedgerText | None]:
+    ) -> dict[str, LedgerValue | None]:
         """Return the last committed value of each wanted key from an offset on; None: a tombstone."""
         return {
-            e.key: None if e.value is None else LedgerText.at(tp.partition, offset, e.value)
+            e.key: None if e.value is None else LedgerValue(e.value, tp.partition, offset)
             for offset, e in self.committed_entries(tp)
             if offset >= start and wanted(e.key) and e.producer_id != STRANGER
         }

@@ -14,12 +14,13 @@ from airflow_eos.broker.ledger_log.records import records_of
 from airflow_eos.broker.ledger_log.scan import committed_values, raw_entries
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.signed import SignatureBounds
-from airflow_eos.model.ledger import LedgerEntry
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey, _digest
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.isolation import data_batches
 from tests.support.hand_written_log import HandWrittenLog as Log
+from tests.support.ledger_values import text_of, texts
 from tests.support.record_batches import ABORT, COMMIT, TRANSACTIONAL, Record, marker, varint, write
 
 WHERE = TopicPartition("ledger", 0)
@@ -103,10 +104,12 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
             ),
         )
         found = committed_values("connections", WHERE, 0, log.stable, KeyQuery(frozenset(KEYS)), Evidence())
-        assert (found.committed, last(found)) == (expected, others)
+        assert (texts(found.committed), last(found)) == (expected, others)
         wanted = KeyQuery(frozenset(), ("run/",))
         found = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
-        assert found.committed == {key: value for key, value in expected.items() if key.startswith("run/")}
+        assert texts(found.committed) == {
+            key: value for key, value in expected.items() if key.startswith("run/")
+        }
         assert last(found) == {key: offset for key, offset in others.items() if key.startswith("run/")}
         wanted = KeyQuery(frozenset(("run", "run/1")))
         tail = raw_entries("connections", WHERE, log.stable, log.end, wanted, Evidence())
@@ -120,7 +123,7 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
                     for o, k, v, _ in records_of(batch, log.end)
                     if k in ("run", "run/1") and o >= log.stable
                 ]
-    assert [(e.offset, e.key, e.value, True) for e in tail.entries if e.kind == "record"] == [
+    assert [(e.offset, e.key, text_of(e), True) for e in tail.entries if e.kind == "record"] == [
         row for row in everything if row[3]
     ]
     assert last(tail) == {key: offset for offset, key, _, ours in everything if not ours}
@@ -135,7 +138,7 @@ def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(lo
     log.finish(1, ABORT)
     log.sizes = [3, 1]
     found = committed_values("connections", WHERE, 0, log.end, KeyQuery(frozenset({"run"})), Evidence())
-    assert found.committed == {"run": "good"}
+    assert texts(found.committed) == {"run": "good"}
 
 
 def test_the_tail_has_markers_of_every_producer(log):
@@ -147,7 +150,7 @@ def test_the_tail_has_markers_of_every_producer(log):
     log.finish(3, ABORT)
     wanted = KeyQuery(frozenset({"run"}))
     assert list(raw_entries("connections", WHERE, log.stable, log.end, wanted, Evidence()).entries) == [
-        LedgerEntry(1, 2, "record", "run", "mine"),
+        LedgerEntry(1, 2, "record", "run", LedgerValue("mine", WHERE.partition, 1)),
         LedgerEntry(2, 2, "commit"),
         LedgerEntry(4, 3, "abort"),
     ]
@@ -167,7 +170,7 @@ def test_a_length_of_too_many_bytes_hides_no_record(log, length):
     log.end += 1
     wanted = KeyQuery(frozenset({key}))
     found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence())
-    assert (found.committed, last(found)) == ({key: "ours"}, {key: 2})
+    assert (texts(found.committed), last(found)) == ({key: "ours"}, {key: 2})
     assert last(raw_entries("connections", WHERE, 0, log.end, wanted, Evidence())) == {key: 2}
 
 
@@ -177,7 +180,7 @@ def test_a_batch_that_holds_no_text_hides_no_record(log):
     log.batches.append(write(batch))
     log.end = 3
     found = committed_values("connections", WHERE, 0, 3, KeyQuery(frozenset(KEYS)), Evidence())
-    assert (found.committed, last(found)) == ({}, {"run": 0, "run/1": 2})
+    assert (texts(found.committed), last(found)) == ({}, {"run": 0, "run/1": 2})
 
 
 def test_a_batch_that_cannot_be_read_hides_no_key(log):
@@ -187,7 +190,7 @@ def test_a_batch_that_cannot_be_read_hides_no_key(log):
     log.end = 2
     found = committed_values("connections", WHERE, 0, 2, KeyQuery(frozenset(KEYS)), Evidence())
     above = raw_entries("connections", WHERE, 0, 2, KeyQuery(frozenset(KEYS)), Evidence())
-    assert not found.committed
+    assert not texts(found.committed)
     assert last(found) == last(above) == {"run": 1}
     log.batches[0] = write(
         [Record(0, 0, b"run", None)], count=2, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0
@@ -237,11 +240,11 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
     log.end = 9
     wanted = KeyQuery(frozenset(KEYS))
     found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence(key, "id"))
-    assert (found.committed, last(found)) == ({"run": "ours"}, {"run": 3, "cursor": 4, "run/10": 7})
+    assert (texts(found.committed), last(found)) == ({"run": "ours"}, {"run": 3, "cursor": 4, "run/10": 7})
     assert all(record.is_unsigned for record in found.rejected)
     since = Evidence(key, "id", SignatureBounds(unsigned_below=4))
     found = committed_values("connections", WHERE, 0, log.end, wanted, since)
-    assert (found.committed, last(found)) == ({}, {"cursor": 4, "run/10": 7})
+    assert (texts(found.committed), last(found)) == ({}, {"cursor": 4, "run/10": 7})
     elsewhere = Evidence(key, "of another cluster")
     assert committed_values("connections", WHERE, 0, log.end, wanted, elsewhere).committed == {}
 
@@ -263,4 +266,4 @@ def test_signatures_without_a_topic_id_count_below_their_bound(log):
     wanted = KeyQuery(frozenset({"run", "cursor"}))
     bounded = Evidence(key, "id", SignatureBounds(version_1_below=1))
     found = committed_values("connections", WHERE, 0, log.end, wanted, bounded)
-    assert (found.committed, found.rejected) == ({"run": "old"}, (("cursor", 1, True),))
+    assert (texts(found.committed), found.rejected) == ({"run": "old"}, (("cursor", 1, True),))

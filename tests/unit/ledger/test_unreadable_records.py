@@ -16,7 +16,7 @@ from airflow_eos.ledger.records.boundary import Boundary
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import RunRecord, named_writer
 from airflow_eos.model.kafka import ProducerIdentity
-from airflow_eos.model.ledger import LedgerEntry, LedgerText, LedgerView
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operations.queries import readable_runs
@@ -161,16 +161,17 @@ def test_the_writer_of_a_run_record_is_known_without_reading_the_rest() -> None:
 def test_the_place_is_named() -> None:
     """Of a value that came from a ledger, partition and offset; also where it is of a newer version."""
     with pytest.raises(LedgerUnreadable, match=r"run record 'k' \(partition 3, offset 17\) cannot be read"):
-        RunRecord.from_json(LedgerText.at(3, 17, "garbage"), "k")
+        RunRecord.from_json(LedgerValue("garbage", 3, 17), "k")
     with pytest.raises(LedgerUnreadable, match=r"cursor 'k' \(partition 0, offset 5\) has version 9"):
-        CursorRecord.from_json(LedgerText.at(0, 5, '{"v":9}'), "k")
+        CursorRecord.from_json(LedgerValue('{"v":9}', 0, 5), "k")
 
 
 def test_only_a_tombstone_deletes() -> None:
     """An empty value is a record that cannot be read, on either side of the last stable offset."""
-    for value, kept in ((None, {}), ("", {"k": ""})):
+    before, empty = LedgerValue("before", 0, 4), LedgerValue("", 0, 5)
+    for value, kept in ((None, {}), (empty, {"k": empty})):
         tail = (LedgerEntry(5, 1, "record", "k", value), LedgerEntry(6, 1, "commit"))
-        assert answer_of(LedgerView(5, 7, {"k": "before"}, tail)).committed == kept
+        assert answer_of(LedgerView(5, 7, {"k": before}, tail)).committed == kept
 
 
 def test_listings_go_on_behind_what_cannot_be_read() -> None:

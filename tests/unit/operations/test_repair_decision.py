@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_eos.model.kafka import ActiveProducer
-from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
 from airflow_eos.operations.repair import _Runs, _Search
 
-NEWER = json.dumps({"v": 99, "producer": {"producer_id": 7, "producer_epoch": 1}})
+NEWER = LedgerValue(json.dumps({"v": 99, "producer": {"producer_id": 7, "producer_epoch": 1}}), 0, 5)
 
 
 def decision(view: LedgerView, epoch: int = 1) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
-from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.lookup import CommittedRuns
@@ -38,7 +38,7 @@ class Ledger:
     def view(self, partition: int, wanted: Any, prefixes: Any = ()) -> LedgerView:
         assert partition == 3
         self.looks += 1
-        known = {keys.run_record_key(one.run_key): one.to_json() for one in self.records}
+        known = {keys.run_record_key(one.run_key): LedgerValue(one.to_json(), 3, 0) for one in self.records}
         found = {k: v for k, v in known.items() if k in wanted or k.startswith(tuple(prefixes))}
         tail = self.tails.pop(0) if len(self.tails) > 1 else self.tails[0]
         return LedgerView(last_stable_offset=1, high_watermark=9, committed=found, tail=tail)
@@ -115,7 +115,9 @@ def staged_by_seven(spec: RunSpec) -> LedgerEntry:
     """The run's record, written by producer 7 and not decided."""
     record = made_by(spec, "cursor")
     key = keys.run_record_key(record.run_key)
-    return LedgerEntry(offset=5, producer_id=7, kind="record", key=key, value=record.to_json())
+    return LedgerEntry(
+        offset=5, producer_id=7, kind="record", key=key, value=LedgerValue(record.to_json(), 3, 5)
+    )
 
 
 def test_patient_look_up_waits_for_a_commit_that_is_being_written() -> None:
