@@ -189,8 +189,7 @@ def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str,
 def run_records(deployment: Deployment, pipeline: str) -> tuple[list[RunRecord], list[str]]:
     """Return the committed runs of a pipeline in commit order, and the errors of unreadable records."""
     unreadable: list[str] = []
-    records = _records(deployment, pipeline)
-    return readable_runs(((key, value) for _, key, value in records), unreadable), unreadable
+    return readable_runs(_records(deployment, pipeline), unreadable), unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,7 @@ def ledger_names(deployment: Deployment) -> LedgerNames:
 
     It reads the whole ledger.
     """
-    values = [(key, value) for _, key, value in _records(deployment)]
+    values = _records(deployment)
     runs = readable_runs((key, value) for key, value in values if keys.is_run_record(key))
     cursors = {_group_of(key, value) for key, value in values if keys.is_cursor_record(key)}
     latest = {run.pipeline: run for run in runs}
@@ -321,15 +320,15 @@ def ledger_records(
     """
     values = _records(deployment, pipeline, key, latest)
     records = (
-        LedgerRecord(name, partition, value.offset, _parsed(value.text)) for partition, name, value in values
+        LedgerRecord(name, value.partition, value.offset, _parsed(value.text)) for name, value in values
     )
     return sorted(records, key=lambda record: record.key)
 
 
 def _records(
     deployment: Deployment, pipeline: str | None = None, key: str | None = None, latest: int | None = None
-) -> list[tuple[int, str, LedgerValue]]:
-    """Return partition, key and value of the records, in log order; see :func:`ledger_records`.
+) -> list[tuple[str, LedgerValue]]:
+    """Return key and value of the records, in log order; see :func:`ledger_records`.
 
     A pipeline's records share a partition: they are in the order in which its runs staged them.
     """
@@ -342,14 +341,8 @@ def _records(
             wanted = [control.ledger.partition_for(pipeline)]
             prefixes = tuple(keys.run_record_key(number) for number in keys.run_key_prefixes(pipeline))
         if latest is None or key is not None:
-            views = ((number, answer_of(control.ledger.view(number, names, prefixes))) for number in wanted)
+            views = (control.ledger.view(number, names, prefixes) for number in wanted)
         else:
-            views = (
-                (number, answer_of(control.ledger.latest(number, prefixes, latest))) for number in wanted
-            )
-        records = [
-            (partition, name, value)
-            for partition, answer in views
-            for name, value in answer.committed.items()
-        ]
-        return sorted(records, key=lambda record: (record[0], record[2].offset))
+            views = (control.ledger.latest(number, prefixes, latest) for number in wanted)
+        records = [record for view in views for record in answer_of(view).committed.items()]
+        return sorted(records, key=lambda record: (record[1].partition, record[1].offset))

@@ -23,7 +23,6 @@ from airflow_eos.spark.sealed_blocks import COUNTED, BlockCounts, count_blocks, 
 from airflow_eos.spark.sealing import ArrowSealing
 from airflow_eos.spark.send_task import ANSWER_DDL, STREAM_ORDER
 from airflow_eos.spark.session import checkpointed, free_blocks, free_checkpoint, is_connect, settings
-from airflow_eos.spark.source import ReadTask
 from airflow_eos.spark.used_columns import only_used_columns
 
 if TYPE_CHECKING:
@@ -104,8 +103,7 @@ class FrameBlocks:
         from pyspark import StorageLevel
 
         level = StorageLevel.MEMORY_AND_DISK_2 if replicated else StorageLevel.MEMORY_AND_DISK
-        task = ReadTask.__name__
-        columns = only_used_columns(self._spark, self.source, task) if self._large else nullcontext()
+        columns = only_used_columns(self._spark, self.source) if self._large else nullcontext()
         with settings(self._spark, self._settings), columns:
             self.frame = checkpointed(self.source, level)
         return read_manifest(self.frame)

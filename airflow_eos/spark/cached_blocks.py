@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from airflow_eos.spark.session import elements_of
+
 Places = Mapping[int, frozenset[str]]
 """Executors that hold a block, by the number of its partition."""
 
@@ -53,5 +55,5 @@ class CachedBlocks:
         places = {}
         for partition in range(rdd.getNumPartitions()):
             holders = master.getLocations(storage.storage.RDDBlockId(rdd.id(), partition))
-            places[partition] = frozenset(str(holders.apply(i).executorId()) for i in range(holders.size()))
+            places[partition] = frozenset(str(holder.executorId()) for holder in elements_of(holders))
         return places

@@ -77,6 +77,11 @@ def speculates(spark: SparkSession) -> bool:
         return True
 
 
+def elements_of(sequence: Any) -> list[Any]:
+    """Return the elements of a Scala sequence in the JVM of a classic session."""
+    return [sequence.apply(number) for number in range(sequence.size())]
+
+
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     """Tag the jobs that this thread starts, so that any thread can cancel them and no others.

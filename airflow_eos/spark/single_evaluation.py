@@ -38,7 +38,7 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.cached_blocks import CachedBlocks
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing
-from airflow_eos.spark.session import is_connect, settings, spark_version, tagged
+from airflow_eos.spark.session import elements_of, is_connect, settings, spark_version, tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -269,8 +269,7 @@ class StatusStoreEvidence:
 
     def _lost_executors(self) -> set[str]:
         executors = self._store.executorList(False)  # noqa: FBT003
-        every = [executors.apply(i) for i in range(executors.size())]
-        return {str(executor.id()) for executor in every if not executor.isActive()}
+        return {str(executor.id()) for executor in elements_of(executors) if not executor.isActive()}
 
 
 def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None:
@@ -311,8 +310,7 @@ def _unfilled_caches(spark: Any, sealed: Any) -> int:
     if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
         return 0
     leaves = sealed._jdf.queryExecution().optimizedPlan().collectLeaves()  # noqa: SLF001
-    every = [leaves.apply(number) for number in range(leaves.size())]
-    caches = [leaf for leaf in every if leaf.getClass().getSimpleName() == _CACHE]
+    caches = [leaf for leaf in elements_of(leaves) if leaf.getClass().getSimpleName() == _CACHE]
     if str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
         return len(caches)
     return sum(not leaf.cacheBuilder().isCachedColumnBuffersLoaded() for leaf in caches)

@@ -7,7 +7,7 @@ the serialised task, never as an option, which plans and the Spark UI would show
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from airflow_eos.exceptions import CorruptBatch, ProtocolViolation
 from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
-from airflow_eos.spark.used_columns import columns_of_task, others_null
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from airflow_eos.wire.client_config import ClientConfig
     from airflow_eos.wire.fetch import FetchedAnswer
 
+USED_COLUMNS = "airflow_eos.used_columns"
+"""Property of a job: the columns that its read tasks fill, joined by commas; without it, all."""
 _MAX_MILLISECONDS = (2**63 - 1) // 1000
 _RUNS_NAMED = 20  # of neighbouring offsets, in one error
 
@@ -113,13 +114,13 @@ class ReadTask:
         task = bisect_right(self.starts, min(rows)) - 1
         first = sum(map(len, self.tasks[:task]))
         counts: dict[int, tuple[int, int]] = {}
-        columns = columns_of_task()
+        columns = _used_columns()
         with self.mark.errors():
             for place, records in read_slices(self.config, self.tasks[task]):
                 count = SliceCount(self.late_before)
                 for batch in records:
                     count.add(batch)
-                    yield batch if columns is None else others_null(batch, columns)
+                    yield batch if columns is None else _others_null(batch, columns)
                 if place != len(counts):
                     raise ProtocolViolation(f"slice {len(counts)} of read task {task} came as number {place}")
                 counts[first + place] = (count.records, count.late)
@@ -130,6 +131,23 @@ class ReadTask:
         if self.tally is not None:
             self.tally.add(counts)
         tidy()
+
+
+def _used_columns() -> frozenset[str] | None:
+    """Return the columns to fill in the task that calls this; None: all."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(USED_COLUMNS)
+    return None if text is None else frozenset(text.split(","))
+
+
+def _others_null(batch: pa.RecordBatch, columns: Collection[str]) -> pa.RecordBatch:
+    arrays = [
+        array if field.name in columns else pa.nulls(batch.num_rows, field.type)
+        for field, array in zip(batch.schema, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def source_frame(

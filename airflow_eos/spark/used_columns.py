@@ -15,79 +15,57 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.spark.session import is_connect
+from airflow_eos.spark.session import elements_of, is_connect
+from airflow_eos.spark.source import USED_COLUMNS, ReadTask
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
 SWITCH = "spark.airflowEos.allColumns"
 """``true`` in Spark's configuration or the session's: read tasks fill all columns."""
-_PROPERTY = "airflow_eos.used_columns"  # of a job, for its tasks; one that is missing means all columns
+_SOURCE = f"MapInArrow {ReadTask.__name__}("  # as a node's text begins
 _MOST_NODES = 300  # of a plan, each a few calls of the JVM
 # Leaves that read no source of a run. The numbers below a read task are not visited.
 _OTHER_LEAVES = {"LocalRelation", "OneRowRelation", "LogicalRelation", "DataSourceV2ScanRelation"}
 
 
 @contextmanager
-def only_used_columns(spark: SparkSession, frame: DataFrame, source: str) -> Iterator[None]:
+def only_used_columns(spark: SparkSession, frame: DataFrame) -> Iterator[None]:
     """Let the read tasks of this block's jobs fill only the columns that ``frame`` uses.
 
     :param frame: what the jobs compute.
-    :param source: name of the function of the read tasks.
     """
-    columns = _known_columns(spark, frame, source)
+    columns = _known_columns(spark, frame)
     if columns is None:
         yield
         return
     context = spark.sparkContext
-    context.setLocalProperty(_PROPERTY, ",".join(sorted(columns)))
+    context.setLocalProperty(USED_COLUMNS, ",".join(sorted(columns)))
     try:
         yield
     finally:
         with suppress(Exception):  # a session that was stopped has no more jobs
-            context.setLocalProperty(_PROPERTY, None)
+            context.setLocalProperty(USED_COLUMNS, None)
 
 
-def columns_of_task() -> frozenset[str] | None:
-    """Return the columns to fill in the task that calls this; None: all."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(_PROPERTY)
-    return None if text is None else frozenset(text.split(","))
-
-
-def others_null(batch: pa.RecordBatch, columns: Collection[str]) -> pa.RecordBatch:
-    """Return the batch with nulls in all columns but some."""
-    import pyarrow as pa
-
-    arrays = [
-        array if field.name in columns else pa.nulls(batch.num_rows, field.type)
-        for field, array in zip(batch.schema, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
-
-
-def _known_columns(spark: SparkSession, frame: DataFrame, source: str) -> Collection[str] | None:
+def _known_columns(spark: SparkSession, frame: DataFrame) -> Collection[str] | None:
     # Without a JVM thread for each Python thread, a property could stay behind for another one's jobs.
     if is_connect(spark) or os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         return None
     if str(spark.conf.get(SWITCH, "false")).lower() == "true":
         return None
     try:
-        return used_columns(frame, source)
+        return used_columns(frame)
     except Exception as error:  # noqa: BLE001 - of a platform that hides plans; a wrong plan fails its job
         log.debug("the columns that the transform uses are not known: %s", error)
         return None
 
 
-def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
+def used_columns(frame: DataFrame) -> frozenset[str] | None:
     """Return the columns of the source that the plan of a classic session's DataFrame uses.
 
-    :param source: name of the function of the read tasks.
     :return: None if they are unknown: a part of the plan is not in view, or uses whole rows.
     """
     plan: Any = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
@@ -101,16 +79,16 @@ def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
             return frozenset(used)
         node, references = nodes.pop()
         name = node.nodeName()
-        if node.simpleString(_MOST_NODES).startswith(f"MapInArrow {source}("):
+        if node.simpleString(_MOST_NODES).startswith(_SOURCE):
             if references is None:
                 return None
             used.update(
                 column.name()
-                for column in _each(node.output())
+                for column in elements_of(node.output())
                 if any(r.contains(column) for r in references)
             )
             continue
-        children = _each(node.children())
+        children = elements_of(node.children())
         if not children and name not in _OTHER_LEAVES:
             return None
         if name == "Project":
@@ -121,7 +99,3 @@ def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
             references = None
         nodes += [(child, references) for child in children]
     return None
-
-
-def _each(sequence: Any) -> list[Any]:
-    return [sequence.apply(number) for number in range(sequence.size())]

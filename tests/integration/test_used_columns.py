@@ -10,6 +10,7 @@ import pytest
 
 from airflow_eos.model.ranges import Interval
 from airflow_eos.spark import used_columns as module
+from airflow_eos.spark.session import settings
 from airflow_eos.spark.source import source_frame
 from airflow_eos.spark.used_columns import SWITCH, used_columns
 from airflow_eos.wire.client_config import ClientConfig
@@ -165,8 +166,8 @@ def answers(monkeypatch):
     """What each seal learnt from its plan."""
     every = []
 
-    def recorded(frame, name):
-        every.append(used_columns(frame, name))
+    def recorded(frame):
+        every.append(used_columns(frame))
         return every[-1]
 
     monkeypatch.setattr(module, "used_columns", recorded)
@@ -198,11 +199,8 @@ def test_a_run_writes_what_the_transform_returns(broker, spark, source, answers,
 
 def test_all_columns_are_read_if_the_session_says_so(broker, spark, source, answers):
     """The switch is in docs/performance.md."""
-    spark.conf.set(SWITCH, "true")
-    try:
+    with settings(spark, {SWITCH: "true"}):
         run(broker, spark, broker.spec(source, broker.topic("out", 1)), lambda df: df.select("value"))
-    finally:
-        spark.conf.unset(SWITCH)
     assert answers == []
 
 

@@ -1,4 +1,4 @@
-"""The Python of the documents that names no file: what is not an excerpt is run here."""
+"""The Python of the documents: blocks that name a file are excerpts of it, the others are run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FROM = re.compile(r"# \S+\.py\b")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+NAMES_FILE = re.compile(r"# (\S+\.py)\n")
+"""The first line of an excerpt."""
 _TRANSLATED = ("README.ko.md", "docs/ko/")  # another test compares their code with the English pages'
 
 
 def blocks() -> dict[str, str]:
     """Return the blocks by page and first line of code that is no import."""
-    pages = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
     named: dict[str, str] = {}
-    for page in pages:
+    for page in PAGES:
         name = str(page.relative_to(ROOT))
         if name.startswith(_TRANSLATED):
             continue
-        for block in _BLOCK.findall(page.read_text()):
-            if _FROM.match(block):
+        for block in BLOCK.findall(page.read_text()):
+            if NAMES_FILE.match(block):
                 continue
             first = next(line for line in block.splitlines() if line and not re.match(r"from |import ", line))
             key = f"{name}: {first}"
@@ -32,7 +33,7 @@ def blocks() -> dict[str, str]:
 
 def operators() -> dict[str, str]:
     """Return the blocks that make operators outside of a Dag."""
-    return {key: block for key, block in blocks().items() if re.match(r"(?m).*: \w+Operator[.(]", key)}
+    return {key: block for key, block in blocks().items() if re.search(r": \w+Operator[.(]", key)}
 
 
 FUNCTIONS = (
@@ -45,8 +46,15 @@ FUNCTIONS = (
     "docs/spark-submit.md: def process(df):",
 )
 """Blocks that ``tests/integration/test_documented_functions.py`` runs, in its order."""
+_TUTORIAL = "tests/unit/airflow/test_tutorial_tables.py"
 ELSEWHERE = {
     'README.md: @dag(schedule="@hourly", catchup=False)': "tests/unit/airflow/test_readme_dag.py",
+    "docs/getting-started.md: # publish.py: an order every minute of the last three whole days": (
+        "tools/try_getting_started.py"
+    ),
     "docs/getting-started.md: @dag(schedule=None)": "tests/integration/test_trial.py",
+    "docs/tutorial-tables.md: # create_table.py: the table that the orders go to": _TUTORIAL,
+    "docs/tutorial-tables.md: # hold.py: commits to tables of the catalog wait until this ends": _TUTORIAL,
+    "docs/tutorial-tables.md: # query.py: what DuckDB finds in the table": _TUTORIAL,
 }
-"""Blocks of whole Dags, and the tests that run them."""
+"""Whole Dags and scripts, and what runs them."""

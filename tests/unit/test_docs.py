@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+from tests.support.documented_code import BLOCK, NAMES_FILE, PAGES, ROOT
+
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-_FROM = re.compile(r"# (\S+\.py)\n")
 _TARGET = re.compile(r"\bmake ([a-z]+)\b")
 EXECUTORS = {"L": "LocalExecutor", "C": "CeleryExecutor"}
 """Of the set-ups in docs/retries.md, those on PostgreSQL; without a name it is S, the one on SQLite."""
@@ -41,8 +38,8 @@ def test_no_page_has_conflict_markers(page):
 def test_code_that_names_its_file_is_an_excerpt_of_it(page):
     """Examples are quoted, never copied: code that a test runs is what the reader sees."""
     stale = []
-    for block in _BLOCK.findall(page.read_text()):
-        source = _FROM.match(block)
+    for block in BLOCK.findall(page.read_text()):
+        source = NAMES_FILE.match(block)
         if source and block[source.end() :] not in (ROOT / source[1]).read_text():
             stale.append(block)
     assert stale == []
@@ -51,8 +48,8 @@ def test_code_that_names_its_file_is_an_excerpt_of_it(page):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_other_code_is_valid_python(page):
     """A reader can paste it."""
-    for block in _BLOCK.findall(page.read_text()):
-        if not _FROM.match(block):
+    for block in BLOCK.findall(page.read_text()):
+        if not NAMES_FILE.match(block):
             ast.parse(block)
 
 

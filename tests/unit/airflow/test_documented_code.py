@@ -44,6 +44,7 @@ def named(start: str) -> list[str]:
 def test_every_block_of_python_is_an_excerpt_or_run() -> None:
     """A block that is new is an excerpt of a file (``# its/path.py``), or gets a test."""
     assert set(blocks()) == {*operators(), *FUNCTIONS, *ELSEWHERE}
+    assert [runner for runner in ELSEWHERE.values() if not (ROOT / runner).exists()] == []
 
 
 @pytest.mark.parametrize("block", operators().values(), ids=operators())
