@@ -14,6 +14,7 @@ from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.brokers import make_transactions, message, tp
+from tests.support.ledger_values import texts
 from tests.support.patience import wait_until
 
 
@@ -86,7 +87,7 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
             session.commit()
             session.close()
             assert cluster.committed(group, [where]) == {where: CommittedOffset(4, "meta")}
-            wait_until(lambda: dict(ledger.view(0, ["run"]).committed) == {"run": "{}"})
+            wait_until(lambda: texts(ledger.view(0, ["run"]).committed) == {"run": "{}"})
             assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
             assert [record.key for record in read_topic(config, ledger.topic)] == [b"run"]
             following = transactions.fence(name)

@@ -23,6 +23,9 @@ class Database:
     server: PostgresServer
     schema: str = field(default_factory=lambda: f"s{uuid.uuid4().hex[:8]}")
 
+    def __post_init__(self) -> None:
+        self._staging_of_others = set(self._all_staging())
+
     @property
     def properties(self) -> dict[str, str]:
         return {"host": str(self.server.home), "user": "postgres", "dbname": "postgres"}
@@ -52,7 +55,10 @@ class Database:
         return dict(sorted(Counter(self.values(column)).items()))
 
     def staging(self) -> list[str]:
-        """Return the staging tables of all pipelines."""
+        """Return the staging tables made since this object: other tests leave some on the server."""
+        return [table for table in self._all_staging() if table not in self._staging_of_others]
+
+    def _all_staging(self) -> list[str]:
         tables = self.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'airflow_eos'")
         return [name for (name,) in tables if name != "published"]
 
