@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -205,22 +206,29 @@ def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on
     assert pipeline.output() == copies(10)
 
 
+@contextmanager
+def somebody_elses_transaction(pipeline):
+    """An open transaction of a plain producer with a record in each partition of the ledger."""
+    ledger = pipeline.spec.ledger
+    producer = Producer({**pipeline.spec.kafka, "transactional.id": "held"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in range(ledger.partitions):
+        producer.produce(ledger.topic, key="theirs", value="x", partition=partition)
+    assert producer.flush(30) == 0
+    try:
+        yield
+    finally:
+        producer.abort_transaction(30)
+
+
 def test_a_record_above_an_open_transaction_is_not_waited_for(pipeline):
     """It cost a minute, and then nobody knew."""
     pipeline.run(**given(pipeline, "r1"))
-    ledger = pipeline.spec.ledger
-    other = Producer({**pipeline.spec.kafka, "transactional.id": "held"})
-    other.init_transactions(30)
-    other.begin_transaction()
-    for partition in range(ledger.partitions):
-        other.produce(ledger.topic, key="theirs", value="x", partition=partition)
-    assert other.flush(30) == 0
-    try:
+    with somebody_elses_transaction(pipeline):
         forge(pipeline, record_of(pipeline, "r1"), b"{}", pipeline.spec.pipeline)
         assert pipeline.run(**given(pipeline, "r1")).found
         assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
-    finally:
-        other.abort_transaction(30)
 
 
 def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipeline):
