@@ -7,19 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_eos.exceptions import (
-    CursorMoved,
-    IntervalNotReady,
-    LedgerReplaced,
-    NoStartingPoint,
-    UnknownTopic,
-)
+from airflow_eos.exceptions import IntervalNotReady, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.cursor import layout_of
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
-from airflow_eos.model.kafka import CommittedOffset, LogBounds, TopicDescription
+from airflow_eos.model.kafka import LogBounds, TopicDescription
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import (
@@ -34,8 +27,9 @@ from airflow_eos.model.ranges import (
 )
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
-from airflow_eos.run import laws, log_coverage, mapping, retention, skips
+from airflow_eos.run import laws, log_coverage, retention, skips
 from airflow_eos.run.boundaries import Boundaries, moved_by
+from airflow_eos.run.cursor_position import CursorPosition, CursorReader
 from airflow_eos.run.round_size import bounded_to_data
 from airflow_eos.run.undecided import undecided
 
@@ -71,9 +65,8 @@ class Planner:
     ) -> None:
         self._spec = spec
         self._cluster = cluster
-        self._authority = authority
+        self._cursors = CursorReader(spec, cluster, authority, ledger)
         self._boundaries = boundaries
-        self._ledger = ledger
         self._now = now
 
     def plan(self, described: Mapping[str, TopicDescription], recorded: RunRecord | None = None) -> Planned:
@@ -83,7 +76,7 @@ class Planner:
         :param recorded: a committed run whose ranges are read again.
         :raises PlanError: names the condition that does not hold.
         """
-        topics, bounds = self._sources(described), None
+        topics, bounds = {name: described[name] for name in self._spec.source_topics}, None
         mode = self._spec.ranges
         if recorded is not None:
             was = RunPlan(
@@ -114,9 +107,6 @@ class Planner:
             case Explicit():
                 return self._given(topics, mode.ranges, "explicit", advances=mode.advance), None
 
-    def _sources(self, described: Mapping[str, TopicDescription]) -> Mapping[str, TopicDescription]:
-        return {name: described[name] for name in self._spec.source_topics}
-
     def recheck(
         self, plan: RunPlan, described: Mapping[str, TopicDescription], *, staged: bool = False
     ) -> None:
@@ -126,7 +116,7 @@ class Planner:
         :param staged: our own transaction has pending offsets of the group.
         :raises PlanError: names what changed.
         """
-        topics = self._sources(described)
+        topics = {name: described[name] for name in self._spec.source_topics}
         laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
         if plan.advances:
             group = self._cluster.describe_group(plan.offsets_group)
@@ -180,144 +170,18 @@ class Planner:
             undecided=sum(offsets.offsets.span for offsets in reached),
         )
 
-    # -- cursor --
+    # -- modes --
 
     def _from_cursor(self, topics: Mapping[str, TopicDescription], mode: Cursor) -> tuple[Planned, LogBounds]:
-        group = self._spec.group_id
         partitions = self._partitions(topics)
-        committed = self._cluster.committed(group, partitions)
-        cursor, layout = self._cursor(topics, committed)
+        position = self._cursors.position(topics, partitions)
         bounds = self._cluster.log_bounds(partitions)
-        log_starts, stable = bounds.starts, bounds.stable
-        notes = mapping.notes(self._spec, self._authority, topics, layout)
-        starts = {
-            tp: self._start(tp, cursor, layout, committed, log_starts[tp], stable[tp], mode, notes)
-            for tp in partitions
-        }
-        for tp, start in starts.items():
-            if start > stable[tp]:
-                raise CursorMoved(
-                    f"group {group!r} stands at {start} in {tp}, beyond the last stable offset {stable[tp]}: "
-                    "the log was truncated, or its end is in an open transaction the cursor never saw; "
-                    "inspect the topic, then reset the cursor with `airflow eos reset-offsets`"
-                )
-        ends = bounded_to_data(self._cluster, starts, stable, mode.max_records)
-        plan = RunPlan(
-            mode="cursor",
-            ranges=tuple(
-                OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in sorted(partitions)
-            ),
-            topic_ids={name: t.topic_id for name, t in topics.items()},
-            offsets_group=group,
-            advances=True,
-            committed={tp: c.offset for tp, c in committed.items()},
-            notes=tuple(notes),
-            lag=sum(stable[tp] - ends[tp] for tp in partitions),
-        )
-        counts = {name: t.partitions for name, t in topics.items()}
-        return Planned(plan, counts, cursor, layout is not None), bounds
-
-    def _cursor(
-        self, topics: Mapping[str, TopicDescription], committed: Mapping[TopicPartition, CommittedOffset]
-    ) -> tuple[CursorRecord | None, CursorRecord | None]:
-        """Return the cursor to start from and the record of the layout, after checks that both are ours."""
-        group = self._spec.group_id
-        only = keys.mapped_partition(self._spec)
-        wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
-        intent = keys.intent_key(keys.cursor_transactional_id(self._spec.prefix, group, only))
-        # As a prefix: that there is none, which is the rule, is not a *no* that anything rests on here.
-        values = self._authority.settle(wanted, routing=group, prefixes=(intent,))
-        laws.no_open_intent(group, values.get(intent))
-        records = {key: CursorRecord.from_json(values[key], key) for key in wanted if key in values}
-        for record in records.values():
-            laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)
-            laws.group_is_ours(group, "prefix", record.prefix, self._spec.prefix)
-            laws.group_is_ours(group, "layout", record.layout, layout_of(self._spec))
-            if record.origin and self._spec.origin:
-                laws.group_is_ours(group, "origin", record.origin, self._spec.origin)
-            now = self._ledger.topic_id, self._ledger.partitions
-            if (record.ledger_topic_id, record.ledger_partitions) != now:
-                raise LedgerReplaced(
-                    f"the cursor of group {group!r} was written to ledger {record.ledger_topic_id} with "
-                    f"{record.ledger_partitions} partitions, the ledger is now {self._ledger.topic_id} with "
-                    f"{self._ledger.partitions}; restore the ledger topic, or start over with a new group_id"
-                )
-            known = {t: i for t, i in record.topic_ids.items() if t in topics}
-            plan_ids = RunPlan("cursor", (), known, group, advances=True)
-            laws.topics_unchanged(plan_ids, {name: t.topic_id for name, t in topics.items()})
-        self._check_metadata(committed, found_any=bool(records))
-        layout = records.get(keys.cursor_key(group))
-        return (records.get(wanted[-1]) if only else layout), layout
-
-    def _check_metadata(
-        self, committed: Mapping[TopicPartition, CommittedOffset], *, found_any: bool
-    ) -> None:
-        """Refuse offsets that were committed beside another ledger, or beside one that lost its cursor."""
-        for tp, offset in committed.items():
-            ledger = keys.metadata_ledger(offset.metadata)
-            if ledger is not None and (ledger != self._ledger.topic_id or not found_any):
-                raise LedgerReplaced(
-                    f"group {self._spec.group_id!r} committed offset {offset.offset} of {tp} beside "
-                    f"ledger {ledger}; the ledger {self._spec.ledger.topic!r} (id {self._ledger.topic_id}) "
-                    "knows nothing of this group: it was deleted, re-created or is another one. "
-                    "Restore it, or start over with a new group_id"
-                )
-
-    def _start(
-        self,
-        tp: TopicPartition,
-        cursor: CursorRecord | None,
-        layout: CursorRecord | None,
-        committed: Mapping[TopicPartition, CommittedOffset],
-        log_start: int,
-        stable: int,
-        mode: Cursor,
-        notes: list[str],
-    ) -> int:
-        group = self._spec.group_id
-        recorded = cursor.ends.get(tp) if cursor else None
-        offset = committed[tp].offset if tp in committed else None
-        if recorded is not None:
-            if offset is None:
-                notes.append(
-                    f"{tp}: group {group!r} has no committed offset (expired); starting from the "
-                    f"ledger's {recorded}"
-                )
-            elif offset != recorded:
-                raise self._moved(
-                    f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
-                    f"{recorded}",
-                    "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
-                )
-            return recorded
-        known = (layout.partition_counts.get(tp.topic) if layout else None) or 0
-        if known and tp.partition >= known:
-            if offset is not None:
-                raise self._moved(
-                    f"group {group!r}, {tp}: offset {offset} was committed for a partition the cursor does "
-                    "not know",
-                    "choose a start with `airflow eos reset-offsets`",
-                )
-            notes.append(f"{tp}: partition was added since the last run; reading it from offset 0")
-            return 0
-        if offset is not None:
-            notes.append(f"{tp}: no cursor yet; adopting the committed offset {offset} of group {group!r}")
-            return offset
-        if mode.start == "fail":
-            raise NoStartingPoint(
-                f"group {group!r} has neither a committed offset nor a cursor for {tp}, and start is 'fail'; "
-                "set start to 'earliest' or 'latest', or commit an offset first"
-            )
-        return log_start if mode.start == "earliest" else stable
-
-    def _moved(self, difference: str, advice: str) -> CursorMoved:
-        """Return the refusal, with unsigned records of the cursor instead of the advice, if there are any."""
-        group = self._spec.group_id
-        names = {keys.cursor_key(group), keys.cursor_key(group, keys.mapped_partition(self._spec))}
-        unsigned = self._authority.unsigned(names, routing=group)
-        return CursorMoved(f"{difference}: {'; '.join(unsigned) or advice}")
-
-    # -- intervals and given ranges --
+        starts, notes = self._cursors.starts(topics, position, bounds, mode)
+        ends = bounded_to_data(self._cluster, starts, bounds.stable, mode.max_records)
+        ranges = [OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in sorted(partitions)]
+        planned = self._planned(topics, ranges, "cursor", position)
+        lag = sum(bounds.stable[tp] - ends[tp] for tp in partitions)
+        return replace(planned, plan=replace(planned.plan, notes=notes, lag=lag)), bounds
 
     def _between(self, topics: Mapping[str, TopicDescription], interval: Interval, mode: ModeName) -> Planned:
         if interval.end > self._now():
@@ -369,39 +233,28 @@ class Planner:
             )
         if not advances:
             return self._planned(topics, sorted(ranges), mode)
-        group = self._spec.group_id
-        partitions = sorted(r.topic_partition for r in ranges)
-        committed = self._cluster.committed(group, partitions)
-        cursor, layout = self._cursor(topics, committed)
-        for r in ranges:
-            recorded = cursor.ends.get(r.topic_partition) if cursor else None
-            offset = committed[r.topic_partition].offset if r.topic_partition in committed else None
-            stands = recorded if recorded is not None else offset
-            if (stands is not None and stands != r.start) or (
-                None not in (recorded, offset) and recorded != offset
-            ):
-                raise self._moved(
-                    f"group {group!r}, {r.topic_partition}: the range starts at {r.start}, "
-                    f"the ledger's cursor is {recorded} and the committed offset {offset}",
-                    "with advance=True all must agree",
-                )
-        planned = self._planned(topics, sorted(ranges), mode)
-        plan = replace(
-            planned.plan,
-            offsets_group=group,
-            advances=True,
-            committed={tp: c.offset for tp, c in committed.items()},
-        )
-        return Planned(plan, planned.partition_counts, cursor, layout is not None)
+        position = self._cursors.position(topics, sorted(r.topic_partition for r in ranges))
+        for wanted in ranges:
+            self._cursors.check_start(position, wanted)
+        return self._planned(topics, sorted(ranges), mode, position)
 
     def _planned(
-        self, topics: Mapping[str, TopicDescription], ranges: Collection[OffsetRange], mode: ModeName
+        self,
+        topics: Mapping[str, TopicDescription],
+        ranges: Collection[OffsetRange],
+        mode: ModeName,
+        position: CursorPosition | None = None,
     ) -> Planned:
+        """Return a plan of ranges; with a position, its commit moves the cursor that stands there."""
+        group, counts = self._spec.group_id, {name: t.partitions for name, t in topics.items()}
         plan = RunPlan(
             mode=mode,
             ranges=tuple(ranges),
             topic_ids={name: t.topic_id for name, t in topics.items()},
-            offsets_group=f"{self._spec.group_id}.runs",
-            advances=False,
+            offsets_group=f"{group}.runs" if position is None else group,
+            advances=position is not None,
         )
-        return Planned(plan, {name: t.partitions for name, t in topics.items()})
+        if position is None:
+            return Planned(plan, counts)
+        plan = replace(plan, committed={tp: at.offset for tp, at in position.committed.items()})
+        return Planned(plan, counts, position.cursor, layout_known=position.layout is not None)

@@ -16,15 +16,7 @@ from airflow_eos.operations.queries import create_ledger, ledger_records
 from airflow_eos.operations.upkeep import dismiss_record, index_ledger, prune_ledger, sign_ledger
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
-from tests.integration.test_forged_ledger import (
-    KEY,
-    compact,
-    copies,
-    forge,
-    given,
-    keyed,
-    somebody_elses_transaction,
-)
+from tests.integration.test_forged_ledger import KEY, compact, copies, forge, given, keyed
 from tests.support.local_runs import Pipeline
 
 COUNT = 20
@@ -132,17 +124,6 @@ def test_whoever_lacks_the_key_changes_nothing(pipeline, hand, begun):
         assert pipeline.run(run_id, ranges=Cursor(), clear_number=1, on_committed="skip").found
     assert not pipeline.run("r4", ranges=Cursor()).found
     assert pipeline.output() == copies(COUNT)
-
-
-def test_whoever_lacks_the_key_writes_nothing_above_an_open_transaction_either(pipeline):
-    """The record that says from where on the ledger is signed stands above the last stable offset."""
-    pipeline.run("r1", ranges=Cursor(max_records=10))
-    with somebody_elses_transaction(pipeline):
-        assert sign_ledger(keyed(pipeline, KEY).spec.deployment).done
-        keyed(pipeline, "")
-        for hand in (unsigned_run, unsigned_reset):
-            with pytest.raises(ConfigurationError, match=r"is signed.*\[eos\] ledger_key"):
-                hand(pipeline)
 
 
 def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipeline, monkeypatch):

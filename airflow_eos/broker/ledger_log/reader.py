@@ -146,13 +146,7 @@ class LedgerReader:
                     for record in records:
                         if record.offset < position:
                             continue
-                        value = record.value
-                        yield LedgerChange(
-                            partition,
-                            record.offset,
-                            record.key,
-                            None if value is None else LedgerValue(value, partition, record.offset),
-                        )
+                        yield LedgerChange(partition, record.offset, record.key, record.value_in(partition))
                 self._positions[partition] = max(self._positions[partition], min(answer.next_position, end))
         ignored = dict(self.ignored)  # others may look at it meanwhile
         for other in rejected:

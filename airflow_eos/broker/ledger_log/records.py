@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.model.ledger import LedgerEntry
+from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.signature import HEADER
 from airflow_eos.recordbatch.decode import DecodedBatch, decode_batch
 from airflow_eos.recordbatch.header import HEADER_BYTES, RawBatch
@@ -37,6 +37,12 @@ class Record(NamedTuple):
     key: str
     value: str | None
     signature: bytes | None = None
+
+    def value_in(self, partition: int) -> LedgerValue | None:
+        """Return the value with its position in a partition of the ledger; None for a tombstone."""
+        if self.value is None:
+            return None
+        return LedgerValue(self.value, partition, self.offset, self.signature is not None)
 
 
 _Raw = tuple[int, "bytes | None", "bytes | None", "bytes | None"]

@@ -93,9 +93,9 @@ class Findings:
     def result(self, partition: int) -> ScanResult:
         """Return the values, and the records that are not evidence."""
         committed = {
-            key: LedgerValue(record.value, partition, record.offset, record.signature is not None)
+            key: value
             for key, record in self.latest.items()
-            if record.value is not None
+            if (value := record.value_in(partition)) is not None
         }
         last = {key: record.offset for key, record in self.latest.items()}
         rejected = tuple(record for record in self._rejected if record.offset > last.get(record.key, -1))
@@ -209,9 +209,7 @@ def raw_entries(
                         batch.header.producer_id,
                         "record",
                         record.key,
-                        None
-                        if record.value is None
-                        else LedgerValue(record.value, tp.partition, record.offset),
+                        record.value_in(tp.partition),
                     )
                     for record in records
                 )

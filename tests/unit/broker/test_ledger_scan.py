@@ -249,6 +249,25 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
     assert committed_values("connections", WHERE, 0, log.end, wanted, elsewhere).committed == {}
 
 
+def test_a_value_tells_whether_it_is_signed_on_both_sides_of_the_last_stable_offset(log):
+    """A caller without a key reads it too: it is refused by a ledger whose own records are signed."""
+    rows = [
+        Record(0, 0, b"run", b"signed", (("airflow-eos-signature", b"any"),)),
+        Record(1, 0, b"cursor", b"unsigned", ()),
+    ]
+    log.batches += [
+        write(rows, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0),
+        marker(COMMIT, 1, 2),
+    ]
+    log.end = 3
+    wanted = KeyQuery(frozenset(KEYS))
+    expected = {"run": True, "cursor": False}
+    committed = committed_values("connections", WHERE, 0, log.end, wanted, Evidence()).committed
+    assert {key: value.is_signed for key, value in committed.items()} == expected
+    tail = raw_entries("connections", WHERE, 0, log.end, wanted, Evidence()).entries
+    assert {entry.key: entry.value.is_signed for entry in tail if entry.value} == expected
+
+
 def test_signatures_without_a_topic_id_count_below_their_bound(log):
     """Whoever replays one later, from another cluster, writes it above."""
     key = LedgerKey("a-secret-of-length")

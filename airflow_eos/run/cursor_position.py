@@ -1,0 +1,211 @@
+"""Where a cursor stands, by its consumer group and by the ledger, and where its next ranges start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from airflow_eos.exceptions import CursorMoved, LedgerReplaced, NoStartingPoint
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.cursor import layout_of
+from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.model.kafka import CommittedOffset, LogBounds, TopicDescription
+from airflow_eos.model.ledger import LedgerId
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.ports import Cluster
+from airflow_eos.run import laws
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPosition:
+    """Where a cursor stands; group and ledger may differ.
+
+    :param committed: the group's committed offsets; omits partitions without one.
+    :param cursor: the ledger's record of this cursor; None before its first run.
+    :param layout: the record that has the group's partition counts: that of the whole group if this cursor
+        is mapped to one source partition, else ``cursor``.
+    """
+
+    committed: Mapping[TopicPartition, CommittedOffset]
+    cursor: CursorRecord | None
+    layout: CursorRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class CursorReader:
+    """Reads the position of a run's cursor, and decides where its ranges start.
+
+    :param ledger: topic id and partition count of the ledger in use.
+    """
+
+    spec: RunSpec
+    cluster: Cluster
+    authority: Authority
+    ledger: LedgerId
+
+    def position(
+        self, topics: Mapping[str, TopicDescription], partitions: Collection[TopicPartition]
+    ) -> CursorPosition:
+        """Return the position, after checks that offsets and records are this pipeline's.
+
+        :raises PlanError: names the condition that does not hold.
+        """
+        group = self.spec.group_id
+        committed = self.cluster.committed(group, list(partitions))
+        only = keys.mapped_partition(self.spec)
+        wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
+        intent = keys.intent_key(keys.cursor_transactional_id(self.spec.prefix, group, only))
+        # As a prefix: that there is none, which is the rule, is not a *no* that anything rests on here.
+        values = self.authority.settle(wanted, routing=group, prefixes=(intent,))
+        laws.no_open_intent(group, values.get(intent))
+        records = {key: CursorRecord.from_json(values[key], key) for key in wanted if key in values}
+        for record in records.values():
+            laws.group_is_ours(group, "pipeline", record.pipeline, self.spec.pipeline)
+            laws.group_is_ours(group, "prefix", record.prefix, self.spec.prefix)
+            laws.group_is_ours(group, "layout", record.layout, layout_of(self.spec))
+            if record.origin and self.spec.origin:
+                laws.group_is_ours(group, "origin", record.origin, self.spec.origin)
+            now = self.ledger.topic_id, self.ledger.partitions
+            if (record.ledger_topic_id, record.ledger_partitions) != now:
+                raise LedgerReplaced(
+                    f"the cursor of group {group!r} was written to ledger {record.ledger_topic_id} with "
+                    f"{record.ledger_partitions} partitions, the ledger is now {self.ledger.topic_id} with "
+                    f"{self.ledger.partitions}; restore the ledger topic, or start over with a new group_id"
+                )
+            known = {t: i for t, i in record.topic_ids.items() if t in topics}
+            plan_ids = RunPlan("cursor", (), known, group, advances=True)
+            laws.topics_unchanged(plan_ids, {name: t.topic_id for name, t in topics.items()})
+        self._check_metadata(committed, found_any=bool(records))
+        layout = records.get(keys.cursor_key(group))
+        return CursorPosition(committed, records.get(wanted[-1]) if only else layout, layout)
+
+    def starts(
+        self,
+        topics: Mapping[str, TopicDescription],
+        position: CursorPosition,
+        bounds: LogBounds,
+        mode: Cursor,
+    ) -> tuple[dict[TopicPartition, int], tuple[str, ...]]:
+        """Return where the ranges start, and notes for the log.
+
+        :param bounds: of the partitions to read.
+        :raises CursorMoved: group and ledger differ, or the position is beyond the log.
+        :raises NoStartingPoint: there is no position, and the mode accepts none.
+        """
+        notes = self._unread_partitions(topics, position.layout)
+        starts = {tp: self._start(tp, position, bounds, mode, notes) for tp in sorted(bounds.starts)}
+        for tp, start in starts.items():
+            if start > bounds.stable[tp]:
+                raise CursorMoved(
+                    f"group {self.spec.group_id!r} stands at {start} in {tp}, beyond the last stable offset "
+                    f"{bounds.stable[tp]}: the log was truncated, or its end is in an open transaction the "
+                    "cursor never saw; inspect the topic, then reset the cursor with "
+                    "`airflow eos reset-offsets`"
+                )
+        return starts, tuple(notes)
+
+    def check_start(self, position: CursorPosition, wanted: OffsetRange) -> None:
+        """Check that a given range starts where the cursor stands.
+
+        :raises CursorMoved: names all three offsets.
+        """
+        tp = wanted.topic_partition
+        recorded = position.cursor.ends.get(tp) if position.cursor else None
+        offset = position.committed[tp].offset if tp in position.committed else None
+        if {recorded, offset} - {None, wanted.start}:
+            raise self._moved(
+                f"group {self.spec.group_id!r}, {tp}: the range starts at {wanted.start}, "
+                f"the ledger's cursor is {recorded} and the committed offset {offset}",
+                "with advance=True all must agree",
+            )
+
+    def _start(
+        self,
+        tp: TopicPartition,
+        position: CursorPosition,
+        bounds: LogBounds,
+        mode: Cursor,
+        notes: list[str],
+    ) -> int:
+        group, layout = self.spec.group_id, position.layout
+        recorded = position.cursor.ends.get(tp) if position.cursor else None
+        offset = position.committed[tp].offset if tp in position.committed else None
+        if recorded is not None:
+            if offset is None:
+                notes.append(
+                    f"{tp}: group {group!r} has no committed offset (expired); starting from the "
+                    f"ledger's {recorded}"
+                )
+            elif offset != recorded:
+                raise self._moved(
+                    f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
+                    f"{recorded}",
+                    "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
+                )
+            return recorded
+        known = (layout.partition_counts.get(tp.topic) if layout else None) or 0
+        if known and tp.partition >= known:
+            if offset is not None:
+                raise self._moved(
+                    f"group {group!r}, {tp}: offset {offset} was committed for a partition the cursor does "
+                    "not know",
+                    "choose a start with `airflow eos reset-offsets`",
+                )
+            notes.append(f"{tp}: partition was added since the last run; reading it from offset 0")
+            return 0
+        if offset is not None:
+            notes.append(f"{tp}: no cursor yet; adopting the committed offset {offset} of group {group!r}")
+            return offset
+        if mode.start == "fail":
+            raise NoStartingPoint(
+                f"group {group!r} has neither a committed offset nor a cursor for {tp}, and start is 'fail'; "
+                "set start to 'earliest' or 'latest', or commit an offset first"
+            )
+        return bounds.starts[tp] if mode.start == "earliest" else bounds.stable[tp]
+
+    def _check_metadata(
+        self, committed: Mapping[TopicPartition, CommittedOffset], *, found_any: bool
+    ) -> None:
+        """Refuse offsets that were committed beside another ledger, or beside one that lost its cursor."""
+        for tp, offset in committed.items():
+            ledger = keys.metadata_ledger(offset.metadata)
+            if ledger is not None and (ledger != self.ledger.topic_id or not found_any):
+                raise LedgerReplaced(
+                    f"group {self.spec.group_id!r} committed offset {offset.offset} of {tp} beside "
+                    f"ledger {ledger}; the ledger {self.spec.ledger.topic!r} (id {self.ledger.topic_id}) "
+                    "knows nothing of this group: it was deleted, re-created or is another one. "
+                    "Restore it, or start over with a new group_id"
+                )
+
+    def _moved(self, difference: str, advice: str) -> CursorMoved:
+        """Return the refusal, with unsigned records of the cursor instead of the advice, if there are any."""
+        group = self.spec.group_id
+        names = {keys.cursor_key(group), keys.cursor_key(group, keys.mapped_partition(self.spec))}
+        unsigned = self.authority.unsigned(names, routing=group)
+        return CursorMoved(f"{difference}: {'; '.join(unsigned) or advice}")
+
+    def _unread_partitions(
+        self, topics: Mapping[str, TopicDescription], layout: CursorRecord | None
+    ) -> list[str]:
+        """Return a note if partitions were added to the topic and no mapped task has read them yet."""
+        only = keys.mapped_partition(self.spec)
+        if only is None or layout is None or only.topic not in layout.partition_counts:
+            return []
+        before, count = layout.partition_counts[only.topic], topics[only.topic].partitions
+        added = {
+            keys.cursor_key(self.spec.group_id, TopicPartition(only.topic, number)): str(number)
+            for number in range(before, count)
+            if number != only.partition
+        }
+        read = self.authority.peek(list(added), routing=self.spec.group_id) if added else {}
+        unread = [number for key, number in added.items() if key not in read]
+        if not unread:
+            return []
+        note = (
+            f"{only.topic} has {count} partitions, {before} when this cursor began; no mapped task has read "
+            f"partition {', '.join(unread)}: expand source_partition over all of them"
+        )
+        return [note]
