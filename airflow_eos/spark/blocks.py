@@ -104,7 +104,8 @@ class FrameBlocks:
 
         level = StorageLevel.MEMORY_AND_DISK_2 if replicated else StorageLevel.MEMORY_AND_DISK
         columns = only_used_columns(self._spark, self.source) if self._large else nullcontext()
-        with settings(self._spark, self._settings), columns:
+        # The settings within: they cancel the job of a task that is interrupted.
+        with columns, settings(self._spark, self._settings):
             self.frame = checkpointed(self.source, level)
         return read_manifest(self.frame)
 
@@ -144,7 +145,10 @@ class OpaqueBlocks:
         # Kept as they are, bytes: nothing is to be serialised.
         self.source.persist(StorageLevel(True, True, False, True, 2 if replicated else 1))  # noqa: FBT003
         self.source.localCheckpoint()
-        rows = self.source.mapPartitionsWithIndex(_heads).collect()
+        heads = self.source.mapPartitionsWithIndex(_heads)
+        with settings(self._spark, {}):
+            # As collect, which asks the JVM for something else on its way out.
+            rows = self._spark.sparkContext.runJob(heads, iter)
         columns = zip(*rows, strict=True) if rows else [()] * len(COUNTED.names)
         arrays = [pa.array(values, kind) for values, kind in zip(columns, COUNTED.types, strict=True)]
         return count_blocks(pa.Table.from_arrays(arrays, schema=COUNTED))

@@ -282,6 +282,7 @@ class SparkDataPlane:
                     sealing.dead_letters.check(counts.dead_letters, counts.first_dead_letter)
                 read, late = sealing.reads(blocks.source, counts)
             except BaseException:
+                cancel_tag(self._spark, self._tag)  # first: an interrupted call of the JVM goes on
                 blocks.free()
                 raise
         dead_letters = counts.dead_letters + len(sealing.set_aside.records)

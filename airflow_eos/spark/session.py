@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 CANCEL_TIMEOUT = 5.0
 """Seconds to wait for Spark's answer to a cancellation."""
+_tag: ContextVar[str | None] = ContextVar("the tag of the jobs that this thread starts", default=None)
 # Clients whose retries are off at the moment: the number of sends that hold them, and the values to restore.
 _once_lock = threading.Lock()
 _once: dict[int, tuple[int, list[Any], bool]] = {}
@@ -93,9 +95,11 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
         spark.addTag(tag)
     else:
         context.addJobTag(tag)
+    outer = _tag.set(tag)
     try:
         yield
     finally:
+        _tag.reset(outer)
         # A session that was stopped in the meantime (a killed task) must not hide the first error.
         with suppress(Exception):
             if context is None:
@@ -124,12 +128,21 @@ def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set session settings in this block."""
+    """Set session settings in this block.
+
+    An exception out of the block cancels the tagged jobs before the settings are restored. The time-out of a
+    task interrupts a call of the JVM, which goes on; the next call of this thread would wait for its end.
+    """
     before = {key: spark.conf.get(key, None) for key in values}
     try:
         for key, value in values.items():
             spark.conf.set(key, value)
         yield
+    except BaseException:
+        tag = _tag.get()
+        if tag is not None:
+            cancel_tag(spark, tag)
+        raise
     finally:
         for key, old in before.items():
             with suppress(Exception):

@@ -6,6 +6,7 @@ the serialised task, never as an option, which plans and the Spark UI would show
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 USED_COLUMNS = "airflow_eos.used_columns"
 """Property of a job: the columns that its read tasks fill, joined by commas; without it, all."""
+READ_TASK_NAME = f"ReadTask_{uuid.uuid4().hex[:12]}"
+"""Name of the function that reads, in plans of this process."""
 _MAX_MILLISECONDS = (2**63 - 1) // 1000
 _RUNS_NAMED = 20  # of neighbouring offsets, in one error
 
@@ -104,6 +107,11 @@ class ReadTask:
     tally: Tally | None = None
     late_before: dt.datetime | None = None
     mark: ErrorMark = field(default_factory=ErrorMark)
+
+    @property
+    def __name__(self) -> str:
+        """The name that plans have for the function; no function of an author has the same."""
+        return READ_TASK_NAME
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's slices."""

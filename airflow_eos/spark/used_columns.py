@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.spark.session import elements_of, is_connect
-from airflow_eos.spark.source import USED_COLUMNS, ReadTask
+from airflow_eos.spark.source import READ_TASK_NAME, USED_COLUMNS, source_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 SWITCH = "spark.airflowEos.allColumns"
 """``true`` in Spark's configuration or the session's: read tasks fill all columns."""
-_SOURCE = f"MapInArrow {ReadTask.__name__}("  # as a node's text begins
+_SOURCE = f"MapInArrow {READ_TASK_NAME}("  # as a node's text begins
 _MOST_NODES = 300  # of a plan, each a few calls of the JVM
 # Leaves that read no source of a run. The numbers below a read task are not visited.
 _OTHER_LEAVES = {"LocalRelation", "OneRowRelation", "LogicalRelation", "DataSourceV2ScanRelation"}
@@ -42,8 +42,8 @@ def only_used_columns(spark: SparkSession, frame: DataFrame) -> Iterator[None]:
         yield
         return
     context = spark.sparkContext
-    context.setLocalProperty(USED_COLUMNS, ",".join(sorted(columns)))
     try:
+        context.setLocalProperty(USED_COLUMNS, ",".join(sorted(columns)))
         yield
     finally:
         with suppress(Exception):  # a session that was stopped has no more jobs
@@ -80,13 +80,10 @@ def used_columns(frame: DataFrame) -> frozenset[str] | None:
         node, references = nodes.pop()
         name = node.nodeName()
         if node.simpleString(_MOST_NODES).startswith(_SOURCE):
-            if references is None:
+            output = elements_of(node.output())
+            if references is None or [column.name() for column in output] != source_schema().names:
                 return None
-            used.update(
-                column.name()
-                for column in elements_of(node.output())
-                if any(r.contains(column) for r in references)
-            )
+            used.update(column.name() for column in output if any(r.contains(column) for r in references))
             continue
         children = elements_of(node.children())
         if not children and name not in _OTHER_LEAVES:

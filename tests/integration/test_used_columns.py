@@ -6,6 +6,7 @@ import datetime as dt
 import time
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 
 from airflow_eos.model.ranges import Interval
@@ -37,6 +38,16 @@ def latest_of_each_key(df):
 
     window = Window.partitionBy("key").orderBy(functions().desc("offset"), "partition")
     return df.withColumn("n", functions().row_number().over(window)).where("n = 1").select("key", "value")
+
+
+def named_as_our_read_task(df):
+    """An author's function over the source, of the name that the package's has."""
+
+    def ReadTask(batches):  # noqa: N802
+        for batch in batches:
+            yield pa.record_batch({"key": batch["key"], "payload": batch["value"]})
+
+    return df.mapInArrow(ReadTask, "key binary, payload binary").selectExpr("key", "payload as value")
 
 
 CASES = {
@@ -112,6 +123,7 @@ CASES = {
         "headers",
     ),
     "Arrow batches": (lambda df: df.mapInArrow(same_rows, df.schema).select("value"), None),
+    "a function of the read task's name": (named_as_our_read_task, None),
     "a cache": (lambda df: df.select("value").cache(), None),
     "a cache and the source": (
         lambda df: df.select("value").union(df.select("value", "key").cache().select("key")),
