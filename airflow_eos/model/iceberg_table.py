@@ -51,6 +51,16 @@ class IcebergTable(SinkTable):
             )
         TEXT.check("IcebergTable(catalog=...)", self.catalog)
         (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
+        match = _NAME.fullmatch(str(self))
+        if match is None or (match["catalog"], match["name"], match["branch"]) != (
+            self.catalog,
+            self.name,
+            self.branch,
+        ):
+            raise ConfigurationError(
+                f"IcebergTable(...): records name a table as iceberg:catalog/name@branch, and {str(self)!r} "
+                "reads as another one; the catalog must be without '/', the name without '@'"
+            )
         self._check_reprocess()
 
     @property

@@ -56,6 +56,11 @@ class PostgresTable(SinkTable):
                 f"PostgresTable(name=...) must be schema and table, as 'public.flights', got {self.name!r}"
             )
         TEXT.check("PostgresTable(connection=...)", self.connection)
+        if "/" in self.name:
+            raise ConfigurationError(
+                f"PostgresTable(name=...) must be without '/', got {self.name!r}: records name a table as "
+                "postgres:connection/name"
+            )
         word("append", "upsert").check("PostgresTable(mode=...)", self.mode)
         if isinstance(self.key, str) or not all(isinstance(column, str) and column for column in self.key):
             raise ConfigurationError(

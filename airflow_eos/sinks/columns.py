@@ -6,16 +6,21 @@ encodings of text and bytes. Nothing is rounded, cut off or read as another type
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.exceptions import ProcessFailed, RecordRefused, SendError
 from airflow_eos.model.arrow_result import returned_table, without_dictionary
 from airflow_eos.model.kinds import did_you_mean
+from airflow_eos.model.table import DataFileMade
 
 _FINER = {"s": 0, "ms": 1, "us": 2, "ns": 3}
+_DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_YEARS = {unit: (-719_162 * in_a_day, 2_932_897 * in_a_day - 1) for unit, in_a_day in _DAY.items()}
+"""Years 1 to 9999: first and last moment since 1970, in days or a timestamp's unit."""
 
 
 def check_types(given: pa.Schema, wanted: pa.Schema, name: str) -> None:
@@ -71,19 +76,81 @@ def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
     if field.name not in table.column_names:
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = without_dictionary(table.column(field.name))
+    try:
+        column = _cast(column, _optional(field.type))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RecordRefused(
+            f"process returned a value in column {field.name!r} that {name} cannot hold as {field.type}: "
+            f"{error}"
+        ) from None
     missing = _missing(column, field)
     if missing:
         raise RecordRefused(
             f"process returned {missing[1]} rows without a value in {missing[0]!r}, which {name} requires; "
             "fill it, or leave the rows out"
         )
-    try:
-        return column if column.type == field.type else column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RecordRefused(
-            f"process returned a value in column {field.name!r} that {name} cannot hold as {field.type}: "
-            f"{error}"
-        ) from None
+    return _cast(column, field.type)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if isinstance(kind, pa.BaseExtensionType) and column.type != kind:  # such as pa.uuid()
+        column = column.cast(kind.storage_type)
+    return column if column.type == kind else column.cast(kind)
+
+
+def _optional(kind: pa.DataType) -> pa.DataType:
+    """Return a type without required fields: what is missing is looked for after the cast."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(inner.name, _optional(inner.type)) for inner in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _optional(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_optional(kind.value_type))
+    return pa.list_(_optional(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def refuse_far_times(columns: pa.Table, name: str) -> None:
+    """Refuse dates and timestamps outside of the years 1 to 9999, which Python's types end with.
+
+    :param columns: in the table's types.
+    :param name: of the table, for messages.
+    :raises RecordRefused: naming the column.
+    """
+    for column, values in zip(columns.column_names, columns.columns, strict=True):
+        if has_far_time(values):
+            raise RecordRefused(
+                f"process returned a time outside of the years 1 to 9999 in {column!r}, which is not written "
+                f"to {name}; return null, or check the unit that it was made from"
+            )
+
+
+def check_row_count(files: Sequence[DataFileMade], rows: pa.Table, name: str) -> None:
+    """Check that data files hold as many rows as they were written from.
+
+    :param name: of the table, for messages.
+    :raises SendError: they do not; nothing is committed.
+    """
+    written = sum(file.rows for file in files)
+    if written != rows.num_rows:
+        raise SendError(f"{name}: data files hold {written} rows of {rows.num_rows}; none is committed")
+
+
+def has_far_time(values: pa.ChunkedArray | pa.Array) -> bool:
+    """Return whether a date or timestamp, also a nested one, is outside of the years 1 to 9999."""
+    kind = values.type
+    if isinstance(values, pa.ChunkedArray) and pa.types.is_nested(kind):
+        return any(map(has_far_time, values.chunks))
+    if pa.types.is_map(kind):
+        return has_far_time(values.keys) or has_far_time(values.items)
+    if pa.types.is_struct(kind):
+        return any(map(has_far_time, values.flatten()))
+    if pa.types.is_nested(kind):
+        return has_far_time(values.flatten())
+    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+        return False
+    bounds = pc.min_max(values.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())).as_py()
+    first, last = _YEARS[str(kind.unit) if hasattr(kind, "unit") else "D"]
+    return bounds["min"] is not None and not first <= bounds["min"] <= bounds["max"] <= last
 
 
 def _missing(column: pa.ChunkedArray | pa.Array, field: pa.Field, path: str = "") -> tuple[str, int] | None:
@@ -114,13 +181,17 @@ def _parts(chunk: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.Field]
     return [(chunk.flatten(), kind.value_field)]
 
 
-def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0911 - one rule per kind of type
+def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0911, PLR0912 - one rule per kind of type
     """Return whether every value of one type is one of another, the same one."""
     types = pa.types
     if types.is_dictionary(given):
         return widens(given.value_type, wanted)
     if given == wanted or types.is_null(given):
         return True
+    if isinstance(wanted, pa.BaseExtensionType):
+        return widens(given, wanted.storage_type)
+    if types.is_fixed_size_binary(wanted):  # the cast refuses another length
+        return _is_bytes(given)
     if _is_text(given) or _is_bytes(given):
         return (_is_text(given) and _is_text(wanted)) or (_is_bytes(given) and _is_bytes(wanted))
     if types.is_integer(given) and types.is_integer(wanted):

@@ -107,6 +107,8 @@ def _of_type(kind: Any, name: str) -> Iterator[str]:
 
 
 def _of_partitions(fields: list[dict[str, Any]], partitions: list[str]) -> Iterator[str]:
+    if {field["name"] for field in fields} <= set(partitions):
+        yield "has no column beside those by which it is partitioned; its data files would have none"
     for field in fields:
         kind = field["type"]
         has_one_text = kind in _ONE_TEXT or str(kind).startswith("decimal")

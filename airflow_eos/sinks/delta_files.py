@@ -16,7 +16,13 @@ import pyarrow.parquet as pq
 
 from airflow_eos.exceptions import RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
-from airflow_eos.sinks.columns import check_types, table_columns
+from airflow_eos.sinks.columns import (
+    check_row_count,
+    check_types,
+    has_far_time,
+    refuse_far_times,
+    table_columns,
+)
 from airflow_eos.sinks.executor_extra import executor_extra
 from airflow_eos.sinks.redaction import redacted
 
@@ -81,6 +87,8 @@ class DeltaFiles:
                     f"process returned an empty text in {name!r}, by which {self.name} is partitioned: Delta "
                     "Lake reads it as null; return null, or another text"
                 )
+        # In a column the log has only their bounds, which are left out; a partition is named by its value.
+        refuse_far_times(table.select(self.partitions), self.name)
         return table
 
     def check(self, given: pa.Schema) -> None:
@@ -96,10 +104,12 @@ class DeltaFiles:
         """
         parts, store = self._parts(table), self._store()
         try:
-            return [self._write(store, values, rows) for values, rows in parts]
+            files = [self._write(store, values, rows) for values, rows in parts]
         except Exception as error:  # noqa: BLE001 - of any object store
             reason = redacted(f"{type(error).__name__}: {error}", self.options)
             raise SendError(f"{self.name}: a data file cannot be written: {reason}") from None
+        check_row_count(files, table, self.name)
+        return files
 
     def _write(
         self, store: pa.fs.FileSystem, values: Mapping[str, str | None], rows: pa.Table
@@ -173,6 +183,8 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
     kind = column.type
     is_bounded = any(test(kind) for test in (pa.types.is_integer, pa.types.is_date, pa.types.is_string))
     if not is_bounded or column.null_count == len(column):
+        return None
+    if pa.types.is_date(kind) and has_far_time(column):
         return None
     least, most = pc.min_max(column).as_py().values()
     if pa.types.is_date(kind):

@@ -198,6 +198,11 @@ class IcebergSink(BaseSink):
             raise UnknownTable(
                 f"{self.name} wants data files in {kind} (write.format.default); parquet is written"
             )
+        from airflow_eos.sinks.iceberg_files import unwritable_partitions
+
+        reason = unwritable_partitions(metadata)
+        if reason is not None:
+            raise UnknownTable(f"{self.name}: its partition spec cannot be written: {reason}")
         if branch is not None and branch != MAIN:
             ref = metadata.refs.get(branch)
             if ref is None or ref.snapshot_ref_type != "branch":

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import pickle
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_eos.exceptions import SendError
 from airflow_eos.model.table import DataFileMade
-from airflow_eos.sinks.columns import check_types, table_columns
+from airflow_eos.sinks.columns import check_row_count, check_types, refuse_far_times, table_columns
 from airflow_eos.sinks.executor_extra import executor_extra
 from airflow_eos.sinks.redaction import redacted
 
@@ -40,7 +41,10 @@ class IcebergFiles:
 
     def columns(self, result: Any) -> pa.Table | None:
         """Return the rows of an Arrow process in the table's columns."""
-        return table_columns(result, self._schema(), self.name)
+        table = table_columns(result, self._schema(), self.name)
+        if table is not None:
+            refuse_far_times(table, self.name)
+        return table
 
     def check(self, given: pa.Schema) -> None:
         """Compare columns and types before anything is read."""
@@ -51,24 +55,54 @@ class IcebergFiles:
 
         Names of data files are never used twice: what died leaves files that no commit names.
 
-        :raises SendError: the storage refused a file.
+        :raises SendError: the storage refused a file, or the partitions do not hold each row once.
         """
         metadata = self._metadata()
-        from pyiceberg.io import load_file_io
-        from pyiceberg.io.pyarrow import _dataframe_to_data_files
+        from pyiceberg.utils.concurrent import ExecutorFactory
 
         try:
-            files = _dataframe_to_data_files(
-                table_metadata=metadata,
-                df=table,
-                io=load_file_io(dict(self.properties), self.location),
-                # It only becomes a part of the names.
-                write_uuid=f"{self.label}-{uuid.uuid4()}",
-            )
-            return [DataFileMade(pickle.dumps(f), f.record_count, f.file_size_in_bytes) for f in files]
+            # The layout of its buffers is relied on; columns of other types are cast.
+            parts = _partitions(metadata, table.cast(self._schema()))
+            write = partial(self._write, metadata)
+            files = list(ExecutorFactory.get_or_create().map(write, count(), parts))
         except Exception as error:  # noqa: BLE001 - of any storage
             reason = redacted(f"{type(error).__name__}: {error}", self.properties)
             raise SendError(f"{self.name}: a data file cannot be written: {reason}") from None
+        check_row_count(files, table, self.name)
+        return files
+
+    def _write(self, metadata: Any, number: int, part: tuple[Any, pa.Table]) -> DataFileMade:
+        from pyiceberg.io import load_file_io
+        from pyiceberg.io.pyarrow import ParquetFormatWriter, sanitize_column_names, schema_to_pyarrow
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.table.locations import load_location_provider
+        from pyiceberg.typedef import Record
+
+        key, rows = part
+        schema = sanitize_column_names(metadata.schema())
+        in_file = schema_to_pyarrow(schema)
+        batches = [pa.record_batch(_Labelled(batch, in_file)) for batch in rows.to_batches()]
+        locations = load_location_provider(self.location, metadata.properties)
+        name = f"00000-{number}-{self.label}-{uuid.uuid4()}.parquet"
+        output = load_file_io(dict(self.properties), self.location).new_output(
+            locations.new_data_location(name, key)
+        )
+        writer = ParquetFormatWriter(output, schema, metadata.properties)
+        with writer:
+            writer.write(pa.Table.from_batches(batches))
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=output.location,
+            file_format=FileFormat.PARQUET,
+            partition=key.partition if key else Record(),
+            file_size_in_bytes=len(output),
+            sort_order_id=None,
+            spec_id=metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **writer.result().to_serialized_dict(),
+        )
+        return DataFileMade(pickle.dumps(file), file.record_count, file.file_size_in_bytes)
 
     @property
     def flush_bytes(self) -> int:
@@ -86,7 +120,60 @@ class IcebergFiles:
         return schema_to_pyarrow(self._metadata().schema(), include_field_ids=False)
 
 
-@functools.lru_cache(maxsize=4)
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    """Rows with the names and field ids of a data file's columns, for the Arrow PyCapsule interface.
+
+    The buffers stay as they are, null lists and maps too: pyiceberg makes empty ones of those of structs.
+
+    :param schema: types of the same layout as those of the rows.
+    """
+
+    rows: pa.RecordBatch
+    schema: pa.Schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Return the schema and the rows as capsules."""
+        return self.schema.__arrow_c_schema__(), self.rows.__arrow_c_array__()[1]
+
+
+def unwritable_partitions(metadata: Any) -> str | None:
+    """Return why rows cannot be divided as a table's partition spec says, None if they can.
+
+    :param metadata: of the table, as pyiceberg has it.
+    """
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.transforms import IdentityTransform
+    from pyiceberg.types import DoubleType, FloatType
+
+    for partition in metadata.spec().fields:
+        source = metadata.schema().find_field(partition.source_id)
+        is_float = isinstance(source.field_type, (FloatType, DoubleType))
+        if is_float and isinstance(partition.transform, IdentityTransform):
+            return f"{source.name!r} is a {source.field_type}, where -0.0 equals 0.0 and NaN equals nothing"
+    schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+    row = pa.table([pa.nulls(1, column.type) for column in schema], schema=schema)
+    try:
+        for key, _ in _partitions(metadata, row):
+            if key is not None:
+                key.to_path()
+    except Exception as error:  # noqa: BLE001 - whatever pyiceberg has against the spec
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _partitions(metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
+    """Yield the rows of each partition with its key, None for a table without partitions."""
+    from pyiceberg.io.pyarrow import _determine_partitions
+
+    if metadata.spec().is_unpartitioned():
+        yield None, table
+        return
+    for part in _determine_partitions(metadata.spec(), metadata.schema(), table):
+        yield part.partition_key, part.arrow_table_partition
+
+
+@lru_cache(maxsize=4)
 def _parsed(metadata: str) -> Any:
     from pyiceberg.table.metadata import TableMetadataUtil
 

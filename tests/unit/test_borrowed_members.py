@@ -74,7 +74,7 @@ BORROWED = [
     (SPARK, "pyspark.core.rdd:PipelinedRDD", "_bypass_serializer"),
     (SPARK, "pyspark.core.rdd:RDD", "_jrdd"),
     (AIRFLOW, "airflow.sdk.bases.operator:BaseOperatorMeta", "_apply_defaults"),
-    (ICEBERG, "pyiceberg.io.pyarrow", "_dataframe_to_data_files"),
+    (ICEBERG, "pyiceberg.io.pyarrow", "_determine_partitions"),
     (ICEBERG, "pyiceberg.table:Transaction", "_requirements"),
     (ICEBERG, "pyiceberg.table:Transaction", "_updates"),
 ]

@@ -77,6 +77,23 @@ def test_a_connection_that_names_no_catalog_is_refused(connection):
         catalog_properties("lake")
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"name": "db.orders@eu"}, {"name": "db.t", "catalog": "a/b"}, {"name": "db.t@b", "branch": "c"}],
+)
+def test_a_table_that_records_would_name_as_another_one_is_refused(given):
+    """`airflow eos dismiss` looks for the table that the record names, and takes the wrong one for gone."""
+    with pytest.raises(ConfigurationError, match="reads as another one"):
+        IcebergTable(**given)
+
+
+@pytest.mark.parametrize("branch", [None, "b", "a@b/c"])
+def test_a_record_names_the_table(branch):
+    """Whatever the branch is called."""
+    table = IcebergTable("db.a/b.t", catalog="lake", branch=branch)
+    assert IcebergTable.named(str(table)) == table
+
+
 @pytest.mark.parametrize("name", ["flights", "db.", ".t", "", 5])
 def test_a_table_has_a_namespace(name):
     """The name is refused where it is written."""

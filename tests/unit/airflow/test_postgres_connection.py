@@ -65,6 +65,7 @@ def test_a_connection_that_cannot_be_used_is_refused(connection):
     [
         ({"name": "flights"}, "must be schema and table"),
         ({"name": "a.b.c"}, "must be schema and table"),
+        ({"name": "public.in/out"}, "must be without '/'"),
         ({"name": ""}, r"name=\.\.\."),
         ({"connection": ""}, r"connection=\.\.\."),
         ({"mode": "upsrt"}, "did you mean 'upsert'"),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
-from airflow_eos.sinks.columns import table_columns, widens
+from airflow_eos.sinks.columns import has_far_time, table_columns, widens
 
 WANTED = pa.schema(
     [
@@ -100,3 +100,47 @@ def test_widening_loses_nothing():
     assert widens(pa.decimal128(5, 2), pa.decimal128(10, 2))
     assert not widens(pa.decimal128(5, 2), pa.decimal128(10, 3))
     assert widens(pa.map_(pa.string(), pa.int32()), pa.map_(pa.large_string(), pa.int64()))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.string_view()),
+        pa.struct([("a", pa.string_view())]),
+        pa.map_(pa.string_view(), pa.binary_view()),
+    ],
+    ids=str,
+)
+def test_views_are_read_at_any_depth(kind):
+    """Polars returns text so."""
+    wide = {"list": pa.large_list(pa.large_string()), "stru": pa.struct([("a", pa.large_string())])}
+    wanted = pa.schema([("x", wide.get(str(kind)[:4], pa.map_(pa.large_string(), pa.large_binary())))])
+    values = {"list": [["v"], None], "stru": [{"a": "v"}, None]}.get(str(kind)[:4], [[("v", b"v")], None])
+    given = pa.table({"x": pa.array(values, kind)})
+    assert table_columns(given, wanted, "db.t").column("x").to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("values", "is_far"),
+    [
+        (pa.array([-719_162, 2_932_896, None], pa.int32()).cast(pa.date32()), False),
+        (pa.array([2_932_897], pa.int32()).cast(pa.date32()), True),
+        (pa.array([-719_162 * 86_400], pa.int64()).cast(pa.timestamp("s", "UTC")), False),
+        (pa.array([2_932_897 * 86_400 * 10**6 - 1], pa.int64()).cast(pa.timestamp("us")), False),
+        (pa.array([2_932_897 * 86_400 * 10**6], pa.int64()).cast(pa.timestamp("us")), True),
+        (pa.array([-(2**63) + 1], pa.int64()).cast(pa.timestamp("ns")), False),
+        (pa.array([None], pa.timestamp("us")), False),
+        (pa.array(["10000-01-01"]), False),
+    ],
+)
+@pytest.mark.parametrize("wrapped", ["plain", "list", "struct", "map"])
+def test_years_beyond_9999_are_seen_at_any_depth(values, is_far, wrapped):
+    """The first and last moments of the years 1 and 9999 are within."""
+    count = len(values)
+    nested = {
+        "plain": values,
+        "list": pa.ListArray.from_arrays([0, count], values),
+        "struct": pa.StructArray.from_arrays([values], ["a"]),
+        "map": pa.MapArray.from_arrays([0, count], pa.array(range(count)), values),
+    }[wrapped]
+    assert has_far_time(pa.chunked_array([nested.slice(0, 0), nested])) is is_far

@@ -13,9 +13,15 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch, RecordRefused
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    EnvironmentMismatch,
+    RecordRefused,
+    SendError,
+    UnknownTable,
+)
 from airflow_eos.run.publishing import Claim, Publisher
-from airflow_eos.sinks.delta_files import partition_texts, statistics
+from airflow_eos.sinks.delta_files import DeltaFiles, partition_texts, statistics
 from airflow_eos.sinks.opening import open_table
 from tests.support.lakes import DeltaLake
 
@@ -59,10 +65,12 @@ PARTITIONABLE = ["tiny", "name", "at", "local", "day", "price", "is_late"]
 
 def published(lake, rows):
     """Publish rows as a run does, by a writer that went through a pickle."""
+    if not isinstance(rows, pa.Table):
+        rows = pa.Table.from_pylist(rows, COLUMNS)
     sink = open_table(lake.sink(), PROPERTY)
     version = sink.load()
     writer = pickle.loads(pickle.dumps(sink.writer(version, "label")))
-    files = writer.write(writer.columns(pa.Table.from_pylist(rows, COLUMNS)))
+    files = writer.write(writer.columns(rows))
     claim = Claim("run/p/1", "cursor", 10, version.layout, lasting=True)
     return Publisher(sink, lambda _: frozenset()).publish(claim, files)
 
@@ -176,3 +184,44 @@ def test_where_deltalake_is_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'airflow-eos\[delta\]'"):
         open_table(lake.sink(), PROPERTY)
+
+
+@pytest.mark.parametrize("name", ["day", "local", "at"])
+def test_a_partition_of_a_far_time_is_refused(tmp_path, name):
+    """It would be written, and nobody could read the table any more: neither a run nor deltalake."""
+    lake = DeltaLake(tmp_path, COLUMNS, partition_by=[name])
+    sink = open_table(lake.sink(), PROPERTY)
+    writer = sink.writer(sink.load(), "a" * 20)
+    days = pa.array([2_932_897], pa.int32()).cast(pa.date32())
+    far = days if name == "day" else days.cast(pa.timestamp("s")).cast(COLUMNS.field(name).type)
+    with pytest.raises(RecordRefused, match=f"outside of the years 1 to 9999 in '{name}'"):
+        writer.columns(pa.table({name: far}))
+
+
+def test_a_far_date_beside_the_partition_is_written_without_bounds(tmp_path):
+    """Python has no form of it, which is all that is missing."""
+    rows = pa.table(
+        {"tiny": pa.array([1], pa.int8()), "day": pa.array([2_932_897], pa.int32()).cast(pa.date32())}
+    )
+    assert statistics(rows)["minValues"] == {"tiny": 1}
+    lake = DeltaLake(tmp_path, COLUMNS)
+    published(lake, rows)
+    back = deltalake.DeltaTable(str(lake.folder)).to_pyarrow_table().column("day")
+    assert back.cast(pa.int32()).to_pylist() == [2_932_897]
+
+
+def test_a_table_of_partition_columns_alone_is_refused(tmp_path):
+    """Its data files would have no column, and so no row."""
+    lake = DeltaLake(tmp_path, pa.schema([("name", pa.string())]), partition_by=["name"])
+    with pytest.raises(UnknownTable, match="no column beside those by which it is partitioned"):
+        open_table(lake.sink(), PROPERTY).load()
+
+
+def test_files_that_do_not_hold_each_row_once_are_not_committed(tmp_path, monkeypatch):
+    """Whatever divides rows into partitions."""
+    divide = DeltaFiles._parts
+    monkeypatch.setattr(
+        DeltaFiles, "_parts", lambda *given: [part for part in divide(*given) for _ in range(2)]
+    )
+    with pytest.raises(SendError, match="data files hold 4 rows of 2; none is committed"):
+        published(DeltaLake(tmp_path, COLUMNS), ROWS)

@@ -120,7 +120,7 @@ def test_an_error_of_a_storage_is_told_without_the_properties(warehouse, monkeyp
     def refused(*_, **__):
         raise OSError("403 for t0psecret")
 
-    monkeypatch.setattr("pyiceberg.io.pyarrow._dataframe_to_data_files", refused)
+    monkeypatch.setattr("pyiceberg.io.pyarrow.ParquetFormatWriter.write", refused)
     with pytest.raises(SendError, match=r"db\.t: a data file cannot be written: OSError: 403 for <s3\.k>"):
         writer.write(writer.columns(pa.table({"id": [1]})))
 

@@ -1,0 +1,237 @@
+"""Data files of an Iceberg table: what tasks write, read again by DuckDB."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+import uuid
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions import EqualTo, IsNull
+from pyiceberg.io import pyarrow as pyiceberg_arrow
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    DateType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    UUIDType,
+)
+
+from airflow_eos.exceptions import RecordRefused, SendError, UnknownTable
+from airflow_eos.run.publishing import Claim, Publisher
+from airflow_eos.sinks.opening import open_table
+from tests.support.lakes import IcebergLake
+
+PROPERTY = "eos.0123456789"
+MOMENT = dt.datetime(2024, 2, 29, 23, 59, 59, 999_999)  # noqa: DTZ001 - the table's column has no zone
+
+
+class PartitionedLake(IcebergLake):
+    """An Iceberg table with the column ``id`` and others, divided by a partition spec."""
+
+    def __init__(
+        self, folder: Any, schema: Any, spec: PartitionSpec | None = None, **properties: str
+    ) -> None:
+        self._spec, self._of_table = spec or PartitionSpec(), properties
+        super().__init__(folder, schema)
+
+    def create(self) -> None:
+        self._catalog.create_table(
+            "db.t", schema=self._schema, partition_spec=self._spec, properties=self._of_table
+        )
+
+
+def by(source_id: int, transform: Any, name: str = "part") -> PartitionField:
+    return PartitionField(source_id=source_id, field_id=1000, transform=transform, name=name)
+
+
+def with_x(kind: IcebergType) -> Schema:
+    return Schema(NestedField(1, "id", LongType()), NestedField(2, "x", kind))
+
+
+def published(lake: IcebergLake, rows: pa.Table) -> list[dict[str, Any]]:
+    """Publish rows as a task writes them; return those that DuckDB finds in the table's files."""
+    sink = open_table(lake.sink(), PROPERTY)
+    version = sink.load()
+    writer = pickle.loads(pickle.dumps(sink.writer(version, "a" * 20)))
+    claim = Claim("run/p/1", "cursor", 10, version.layout, lasting=True)
+    receipt = Publisher(sink, lambda _: frozenset()).publish(claim, writer.write(writer.columns(rows)))
+    files = [task.file.file_path for task in lake.table.scan().plan_files()]
+    found = (
+        duckdb.sql(f"SELECT * FROM read_parquet({files}, hive_partitioning = false) ORDER BY 1")
+        .to_arrow_table()
+        .to_pylist()
+    )
+    assert len(found) == receipt.rows == rows.num_rows
+    return found
+
+
+def test_null_and_empty_lists_and_maps_of_structs_stay_apart(tmp_path):
+    """Nested in a struct too, and in rows that are a slice; nothing that a null hides comes back."""
+    item = pa.struct([("a", pa.int64())])
+    kind = pa.struct([("items", pa.list_(item)), ("by_name", pa.map_(pa.string(), item))])
+    lake = PartitionedLake(
+        tmp_path,
+        pa.schema(
+            [("id", pa.int64()), ("l", pa.list_(item)), ("m", pa.map_(pa.string(), item)), ("s", kind)]
+        ),
+    )
+    lists = [[{"a": 7}], [{"a": 1}], None, [], [None]]
+    maps = [[], [("k", {"a": 2})], None, [], [("k", None)]]
+    hidden = pa.ListArray.from_arrays(
+        [0, 1, 2, 3, 3, 4], pa.array([{"a": 7}, {"a": 1}, {"a": 666}, None], item)
+    )
+    rows = pa.table(
+        {
+            "id": range(5),
+            "l": pa.ListArray.from_buffers(
+                hidden.type,
+                5,
+                [pa.py_buffer(bytes([0b11011])), hidden.buffers()[1]],
+                children=[hidden.values],
+            ),
+            "m": pa.array(maps, pa.map_(pa.string(), item)),
+            "s": pa.array([{"items": lists[n], "by_name": maps[n]} for n in range(5)], kind),
+        }
+    ).slice(1)
+
+    found = published(lake, rows)
+
+    assert [row["l"] for row in found] == lists[1:]
+    assert [row["m"] for row in found] == maps[1:]
+    assert [row["s"] for row in found] == [
+        {"items": items, "by_name": by_name} for items, by_name in zip(lists[1:], maps[1:], strict=True)
+    ]
+    assert "a" in str(lake.table.scan().to_arrow().schema.field("l").type)
+
+
+@pytest.mark.parametrize(
+    ("kind", "transform"),
+    [
+        (TimestampType(), YearTransform()),
+        (TimestampType(), MonthTransform()),
+        (TimestampType(), DayTransform()),
+        (TimestampType(), HourTransform()),
+        (StringType(), BucketTransform(4)),
+        (StringType(), TruncateTransform(3)),
+        (StringType(), IdentityTransform()),
+        (StringType(), VoidTransform()),
+        (DateType(), DayTransform()),
+    ],
+    ids=str,
+)
+def test_rows_are_divided_by_each_transform(tmp_path, kind, transform):
+    """Each row is once in the files of its own partition, nulls too, and scans that skip files find it."""
+    values: dict[IcebergType, list[Any]] = {
+        TimestampType(): [MOMENT, MOMENT - 60 * dt.timedelta(days=366), None],
+        StringType(): ["abcdef", "abcxyz", "", None],
+        DateType(): [dt.date(1, 1, 1), dt.date(9999, 12, 31), None],
+    }
+    given = values[kind]
+    arrow = pyiceberg_arrow.schema_to_pyarrow(with_x(kind), include_field_ids=False).field("x").type
+    lake = PartitionedLake(tmp_path, with_x(kind), PartitionSpec(by(2, transform)))
+    rows = pa.table({"id": range(len(given)), "x": pa.array(given, arrow)})
+
+    assert published(lake, rows) == rows.to_pylist()
+    for value in given:
+        # Reads only files whose partition may hold the value.
+        row_filter = (
+            IsNull("x")
+            if value is None
+            else EqualTo("x", value if isinstance(value, str) else value.isoformat())
+        )
+        assert lake.table.scan(row_filter=row_filter).to_arrow().column("x").to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        (DoubleType(), [by(2, IdentityTransform())], "'x' is a double"),
+        (FloatType(), [by(2, IdentityTransform())], "'x' is a float"),
+        (UUIDType(), [by(2, IdentityTransform())], "uuid"),
+        (
+            StringType(),
+            [by(2, IdentityTransform()), PartitionField(2, 1001, VoidTransform(), "removed")],
+            "redundant partitions",
+        ),
+    ],
+)
+def test_a_partition_spec_that_rows_cannot_be_divided_by_is_refused_before_anything_is_read(
+    tmp_path, kind, fields, reason
+):
+    """With what stands against it; a run would have failed when its rows were written, or doubled some."""
+    lake = PartitionedLake(tmp_path, with_x(kind), PartitionSpec(*fields))
+    with pytest.raises(UnknownTable, match=f"partition spec cannot be written.*{reason}"):
+        open_table(lake.sink(), PROPERTY).load()
+
+
+def test_files_that_do_not_hold_each_row_once_are_not_committed(tmp_path, monkeypatch):
+    """Whatever divides rows into partitions."""
+    divide = pyiceberg_arrow._determine_partitions
+    monkeypatch.setattr(
+        pyiceberg_arrow,
+        "_determine_partitions",
+        lambda *given: [part for part in divide(*given) for _ in range(2)],
+    )
+    lake = PartitionedLake(tmp_path, with_x(StringType()), PartitionSpec(by(2, IdentityTransform())))
+    with pytest.raises(SendError, match="data files hold 4 rows of 2; none is committed"):
+        published(lake, pa.table({"id": [1, 2], "x": ["a", "b"]}))
+
+
+def test_bytes_fill_uuids_and_fixed_columns_where_their_length_is_right(tmp_path):
+    """A DataFrame has no other type for them."""
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "u", UUIDType()), NestedField(3, "f", FixedType(4))
+    )
+    lake, value = PartitionedLake(tmp_path, schema), uuid.UUID(int=7)
+    rows = pa.table(
+        {"id": [1], "u": pa.array([value.bytes], pa.binary()), "f": pa.array([b"abcd"], pa.binary())}
+    )
+    published(lake, rows)
+    (row,) = lake.table.scan().to_arrow().to_pylist()
+    assert (row["u"], row["f"]) == (value, b"abcd")
+    sink = open_table(lake.sink(), PROPERTY)
+    writer = sink.writer(sink.load(), "a" * 20)
+    for column in ("u", "f"):
+        with pytest.raises(RecordRefused, match=f"column {column!r} that .* cannot hold"):
+            writer.columns(
+                rows.set_column(1 if column == "u" else 2, column, pa.array([b"abc"], pa.binary()))
+            )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([2_932_897], pa.int32()).cast(pa.date32()),
+        pa.array([-719_163], pa.int32()).cast(pa.date32()),
+        pa.array([4_102_444_800_000_000_000], pa.int64()).cast(pa.timestamp("us")),
+    ],
+    ids=["year 10000", "year 0", "milliseconds as seconds"],
+)
+def test_times_that_no_reader_in_python_has_are_refused_with_their_column(tmp_path, values):
+    """Without a partition spec too: pyiceberg computes bounds of every column."""
+    kind = DateType() if pa.types.is_date(values.type) else TimestampType()
+    sink = open_table(PartitionedLake(tmp_path, with_x(kind)).sink(), PROPERTY)
+    writer = sink.writer(sink.load(), "a" * 20)
+    with pytest.raises(RecordRefused, match="outside of the years 1 to 9999 in 'x'"):
+        writer.columns(pa.table({"id": [1], "x": values}))
