@@ -172,10 +172,13 @@ def rows_as_written(
     :param snapshot: id of the transaction.
     :param delete: delete them.
     """
-    written = sql.SQL("FROM {} WHERE xmin::text::bigint = %s").format(sql.Identifier(*sink.schema_and_table))
+    # No parameters: beside them a percent sign in the name would be a placeholder.
+    written = sql.SQL("FROM {} WHERE xmin::text::bigint = {}").format(
+        sql.Identifier(*sink.schema_and_table), sql.Literal(snapshot % _NUMBERS)
+    )
     if delete:
-        return connection.execute(sql.SQL("DELETE {}").format(written), (snapshot % _NUMBERS,)).rowcount
-    ((rows,),) = connection.execute(sql.SQL("SELECT count(*) {}").format(written), (snapshot % _NUMBERS,))
+        return connection.execute(sql.SQL("DELETE {}").format(written)).rowcount
+    ((rows,),) = connection.execute(sql.SQL("SELECT count(*) {}").format(written))
     return int(rows)
 
 

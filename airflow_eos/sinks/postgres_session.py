@@ -66,11 +66,17 @@ def reason(error: Exception, sink: PostgresTable) -> str:
 
 
 def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
-    """Return the error of this package for a statement that the server would refuse again.
+    """Return the error of this package for a statement that server or driver would refuse again.
 
     :returns: None if the error says nothing about the statement: a retry may succeed.
     """
-    if error.sqlstate is None or error.sqlstate.startswith(_PASSING):
+    import psycopg
+
+    if error.sqlstate is None:
+        if isinstance(error, psycopg.ProgrammingError):  # the driver has not sent it
+            return TableRefused(f"{sink} refused the run: {reason(error, sink)}")
+        return None
+    if error.sqlstate.startswith(_PASSING):
         return None
     diagnosis = error.diag
     lines = (diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint)

@@ -203,22 +203,23 @@ class PostgresSink(BaseSink):
                 "must have the same ones"
             )
         return sum(
-            connection.execute(self._statement(*group), (numbers,)).rowcount
-            for group, numbers in groups.items()
+            connection.execute(self._statement(*group, numbers)).rowcount for group, numbers in groups.items()
         )
 
-    def _statement(self, table: str, names: tuple[str, ...]) -> sql.Composed:
+    def _statement(self, table: str, names: tuple[str, ...], files: list[int]) -> sql.Composed:
+        """Return a statement without parameters: beside them a name's percent sign would be a placeholder."""
         columns = sql.SQL(", ").join(map(sql.Identifier, names))
         parts = {
             "target": sql.Identifier(*self._sink.schema_and_table),
             "staging": sql.Identifier(SCHEMA, table),
             "columns": columns,
+            "files": sql.Literal(files),
             "key": sql.SQL(", ").join(map(sql.Identifier, self._sink.key)),
         }
         if not self._sink.key:
             return sql.SQL(
                 "INSERT INTO {target} ({columns}) SELECT {columns} FROM {staging} "
-                "WHERE airflow_eos_file = ANY (%s::bigint[])"
+                "WHERE airflow_eos_file = ANY ({files}::bigint[])"
             ).format(**parts)
         changed = [sql.Identifier(name) for name in names if name not in self._sink.key]
         assigned = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(name) for name in changed)
@@ -226,7 +227,7 @@ class PostgresSink(BaseSink):
         return sql.SQL(
             "INSERT INTO {target} ({columns}) SELECT {columns} FROM ("
             "SELECT DISTINCT ON ({key}) {columns} FROM {staging} "
-            "JOIN unnest(%s::bigint[]) WITH ORDINALITY AS files (airflow_eos_file, number) "
+            "JOIN unnest({files}::bigint[]) WITH ORDINALITY AS files (airflow_eos_file, number) "
             "USING (airflow_eos_file) ORDER BY {key}, files.number DESC, airflow_eos_row DESC"
             ") AS last_of_key ON CONFLICT ({key}) {action}"
         ).format(**parts, action=action)

@@ -119,6 +119,16 @@ def test_what_is_left_out_takes_its_default(database):
     ]
 
 
+@pytest.mark.parametrize("upsert", [{}, {"mode": "upsert", "key": ["a%%b"]}], ids=["append", "upsert"])
+def test_names_of_columns_are_taken_as_they_are_spelt(database, upsert):
+    """A percent sign is none of a placeholder, and two of them are another name."""
+    database.sql(f"DROP TABLE {database.table}")
+    database.create('"a%%b" text PRIMARY KEY, "a%b" text, "growth %" text, "%s" text, "{0}" text')
+    rows = {"a%%b": ["two"], "growth %": ["g"], "%s": ["s"], "{0}": ["0"]}
+    staged_and_published(database, pa.table(rows), **upsert)
+    assert database.sql(f"SELECT * FROM {database.table}") == [["two", "", "g", "s", "0"]]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -380,6 +380,15 @@ def test_a_trigger_that_raises_is_final(database, body, message):
     assert attempt.commits == 1
 
 
+def test_a_statement_that_the_driver_cannot_send_is_final(database, monkeypatch):
+    """It would be none the next time either."""
+    attempt = Attempt(database)
+    monkeypatch.setattr(PostgresSink, "_insert", lambda _, connection, __: connection.execute("%", (1,)))
+    with pytest.raises(TableRefused, match="placeholder"):
+        attempt.publish()
+    assert attempt.commits == 1
+
+
 def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
     """A deadlock, or a lock that is not granted in time, says nothing about the rows."""
     attempt = Attempt(database)

@@ -91,6 +91,14 @@ def test_rows_of_a_partitioned_table_are_replaced(postgres_server):
     assert partitioned.counts() == {NEW: 2}
 
 
+def test_rows_of_a_table_with_a_percent_sign_in_its_name_are_replaced(database):
+    """It is none of a placeholder."""
+    database.sql(f'ALTER TABLE {database.table} RENAME TO "t%"')
+    name = f"{database.schema}.t%"
+    again(database, published(database, name=name), name=name).publish()
+    assert database.sql(f'SELECT DISTINCT name FROM {database.schema}."t%"') == [[NEW]]
+
+
 def test_rows_are_told_after_a_vacuum_that_freezes_and_rewrites(database):
     """The number stays with a row when it is frozen."""
     earlier = published(database)
