@@ -36,6 +36,9 @@ _HEADER = 4
 """Bytes that PostgreSQL adds to the length, or precision and scale, in a type's modifier."""
 _MOST_DIGITS = 76
 _CHUNK_ROWS = 65_536
+_DAY = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = -719_162, 11_248_737
+"""0001-01-01 and 32767-12-31, since 1970-01-01: Arrow writes other years as no text, or as another year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +119,13 @@ def rows_of(result: Any, columns: Sequence[TargetColumn], sink: PostgresTable) -
     rows = table_columns(table, wanted_schema(columns, table.schema, sink), str(sink))
     if rows is not None:
         for column in columns:
-            if column.name in rows.column_names and pa.types.is_string(rows.schema.field(column.name).type):
-                _check_text(rows.column(column.name), column, sink)
+            if column.name not in rows.column_names:
+                continue
+            values = rows.column(column.name)
+            if pa.types.is_string(values.type):
+                _check_text(values, column, sink)
+            elif pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
+                _check_years(values, column, sink)
     return rows
 
 
@@ -134,6 +142,18 @@ def _check_text(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTab
         raise RecordRefused(
             f"process returned a text of {longest} characters in column {column.name!r}, which {sink} has as "
             f"{column.declared}: shorten it, or widen the column"
+        )
+
+
+def _check_years(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
+    dates = pa.types.is_date(values.type)
+    day = 1 if dates else _DAY
+    numbers = pc.drop_null(values.cast(pa.int32() if dates else pa.int64()))
+    first, last = pc.min_max(numbers).as_py().values()
+    if numbers and not _FIRST_DAY * day <= first <= last < (_LAST_DAY + 1) * day:
+        raise RecordRefused(
+            f"process returned a value in column {column.name!r} outside the years 1 to 32767, which a run "
+            f"writes to {sink} as {column.declared}: correct it, or leave it out"
         )
 
 

@@ -84,6 +84,32 @@ def quoted(value):
     return "'" + text.replace("'", "''") + "'"
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [("date", pa.date32()), ("timestamp", pa.timestamp("us")), ("timestamptz", pa.timestamp("us", "UTC"))],
+)
+def test_a_time_of_a_far_year_is_that_time_or_refused(database, declared, kind):
+    """Never the time of another year."""
+    database.sql(f"DROP TABLE {database.table}")
+    database.create(f"v {declared}")
+    opened = PostgresSink(database.sink(), "eos.columns")
+    writer = opened.writer(opened.load(), "a" * 20)
+    taken = {}
+    for year in (-1, 1, 1969, 9999, 32767, 32768, 65536, 65537, 67000, 98304, 290000):
+        leaps = (year - 1) // 4 - (year - 1) // 100 + (year - 1) // 400
+        seconds = ((year - 1) * 365 + leaps - 719_162) * 86_400
+        value = pa.array([seconds * 10**6]).cast(pa.timestamp("us")).cast(kind)
+        try:
+            writer.write(writer.columns(pa.table({"v": value})))
+            taken[year] = [str(seconds)]
+        except RecordRefused as refused:
+            assert "column 'v' outside the years 1 to 32767" in refused.message  # noqa: PT017
+    staged = f"SELECT extract(epoch FROM v)::bigint FROM airflow_eos.{writer.staging} ORDER BY v"
+    assert database.sql(staged) == list(taken.values())
+    assert list(taken) == [1, 1969, 9999, 32767]
+    opened.close()
+
+
 def test_a_single_column_of_nulls_is_rows(database):
     """An empty line of CSV is a row."""
     database.sql(f"DROP TABLE {database.table}")
