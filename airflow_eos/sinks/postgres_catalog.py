@@ -48,12 +48,17 @@ _RELATION = """SELECT c.oid, c.relkind, c.relpersistence, (
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"""
 _COLUMNS = """SELECT a.attname, format_type(a.atttypid, a.atttypmod),
     CASE WHEN b.typnamespace = 'pg_catalog'::regnamespace THEN b.typname ELSE '' END,
-    CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END, a.attnotnull OR t.typnotnull,
-    a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
+    b.modifier, a.attnotnull OR b.not_null, a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
     a.attgenerated <> '' OR a.attidentity = 'a'
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid CROSS JOIN LATERAL (
+    WITH RECURSIVE base AS (
+        SELECT t.typname, t.typnamespace, t.typbasetype, t.typtypmod,
+            a.atttypmod AS modifier, t.typnotnull AS not_null
+        UNION ALL SELECT d.typname, d.typnamespace, d.typbasetype, d.typtypmod,
+            base.typtypmod, base.not_null OR d.typnotnull
+        FROM base JOIN pg_type d ON d.oid = base.typbasetype
+    ) SELECT * FROM base WHERE typbasetype = 0
+) b WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 _UNIQUE_KEYS = """SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
     ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid

@@ -36,6 +36,7 @@ _HEADER = 4
 """Bytes that PostgreSQL adds to the length, or precision and scale, in a type's modifier."""
 _MOST_DIGITS = 76
 _CHUNK_ROWS = 65_536
+_MOST_SECOND_DIGITS = 6
 _DAY = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -719_162, 11_248_737
 """0001-01-01 and 32767-12-31, since 1970-01-01: Arrow writes other years as no text, or as another year."""
@@ -124,8 +125,8 @@ def rows_of(result: Any, columns: Sequence[TargetColumn], sink: PostgresTable) -
             values = rows.column(column.name)
             if pa.types.is_string(values.type):
                 _check_text(values, column, sink)
-            elif pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
-                _check_years(values, column, sink)
+            elif pa.types.is_temporal(values.type):
+                _check_time(values, column, sink)
     return rows
 
 
@@ -145,16 +146,24 @@ def _check_text(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTab
         )
 
 
-def _check_years(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
+def _check_time(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
     dates = pa.types.is_date(values.type)
-    day = 1 if dates else _DAY
     numbers = pc.drop_null(values.cast(pa.int32() if dates else pa.int64()))
-    first, last = pc.min_max(numbers).as_py().values()
-    if numbers and not _FIRST_DAY * day <= first <= last < (_LAST_DAY + 1) * day:
-        raise RecordRefused(
-            f"process returned a value in column {column.name!r} outside the years 1 to 32767, which a run "
-            f"writes to {sink} as {column.declared}: correct it, or leave it out"
-        )
+    if not pa.types.is_time(values.type):
+        day = 1 if dates else _DAY
+        first, last = pc.min_max(numbers).as_py().values()
+        if numbers and not _FIRST_DAY * day <= first <= last < (_LAST_DAY + 1) * day:
+            raise RecordRefused(
+                f"process returned a value in column {column.name!r} outside the years 1 to 32767, which are "
+                f"what a run writes to {sink} as {column.declared}: correct it, or leave it out"
+            )
+    if 0 <= column.modifier < _MOST_SECOND_DIGITS:
+        step = 10 ** (_MOST_SECOND_DIGITS - column.modifier)
+        if not pc.all(pc.equal(pc.multiply(pc.divide(numbers, step), step), numbers)).as_py():
+            raise RecordRefused(
+                f"process returned a value that in column {column.name!r} has more digits of a second than "
+                f"{sink} takes as {column.declared}: round it, or widen the column"
+            )
 
 
 def csv_chunks(rows: pa.Table) -> Iterator[bytes]:

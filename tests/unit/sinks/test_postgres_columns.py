@@ -42,10 +42,20 @@ VALUES = [
     ("timestamptz", pa.timestamp("us", "Asia/Seoul"), [MOMENT.replace(tzinfo=UTC)]),
     ("uuid", pa.string(), ["00000000-0000-0000-0000-00000000000a"]),
     ("jsonb", pa.string(), ['{"a": [1, null]}']),
+    ("timestamp(0)", pa.timestamp("us"), [MOMENT.replace(microsecond=0)]),
+    ("timestamptz(4)", pa.timestamp("us", "UTC"), [MOMENT.replace(microsecond=123400, tzinfo=UTC)]),
+    ("time(6)", pa.time64("us"), [dt.time(23, 59, 59, 999999)]),
+    ("{schema}.price", pa.decimal128(5, 2), [Decimal("-123.45")]),
     ("integer[]", pa.string(), ["{1,2,NULL}"]),
     ("inet", pa.string(), ["10.0.0.1/8"]),
     ("interval", pa.string(), ["3 days"]),
 ]
+
+DOMAINS = (
+    "CREATE DOMAIN {schema}.amount AS numeric(5,2); CREATE DOMAIN {schema}.price AS {schema}.amount; "
+    "CREATE DOMAIN {schema}.second AS timestamp(0); CREATE DOMAIN {schema}.minute AS {schema}.second; "
+    "CREATE DOMAIN {schema}.given AS text NOT NULL; CREATE DOMAIN {schema}.word AS {schema}.given"
+)
 
 
 def publication(files):
@@ -67,7 +77,8 @@ def staged_and_published(database, rows, **sink):
 @pytest.mark.parametrize(("declared", "kind", "values"), VALUES, ids=lambda value: str(value)[:24])
 def test_values_are_read_back_as_they_were(database, declared, kind, values):
     """With a null among them, by PostgreSQL's own comparison with a literal of the value."""
-    database.sql(f"DROP TABLE {database.table}")
+    declared = declared.format(schema=database.schema)
+    database.sql(f"DROP TABLE {database.table}; {DOMAINS.format(schema=database.schema)}")
     database.create(f"n int, v {declared}")
     column = pa.array([*values, None], kind)
     staged_and_published(database, pa.table({"n": pa.array(range(len(column)), pa.int32()), "v": column}))
@@ -191,13 +202,21 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_read(database, r
         ("smallint", 70000, "'v' as int64"),
         ("{schema}.mood", "glad", "invalid input value for enum"),
         ("{schema}.positive", -1, "violates check constraint"),
+        ("timestamp(0)", MOMENT, r"'v' has more digits of a second than .* as timestamp\(0\)"),
+        ("timestamp(5)", dt.datetime(1969, 12, 31, 23, 59, 59, 999999), "more digits"),  # noqa: DTZ001
+        ("timestamptz(3)", MOMENT.replace(tzinfo=UTC), "more digits"),
+        ("time(0)", dt.time(23, 59, 59, 999999), "more digits"),
+        ("{schema}.minute", MOMENT, r"more digits of a second than .*\.minute"),
+        ("{schema}.word", None, "without a value in 'v'"),
+        ("{schema}.price", "1.239", r"'v' as string; .* has decimal128\(5, 2\)"),
     ],
 )
 def test_a_value_that_a_column_cannot_hold_is_a_refused_record(database, declared, value, message):
     """By us, or by the COPY that stages it: the search for the record tries the same."""
     database.sql(
         f"DROP TABLE {database.table}; CREATE TYPE {database.schema}.mood AS ENUM ('ok'); "
-        f"CREATE DOMAIN {database.schema}.positive AS bigint CHECK (VALUE > 0)"
+        f"CREATE DOMAIN {database.schema}.positive AS bigint CHECK (VALUE > 0); "
+        + DOMAINS.format(schema=database.schema)
     )
     database.create(f"v {declared.format(schema=database.schema)}")
     opened = PostgresSink(database.sink(), "eos.columns")
