@@ -46,6 +46,11 @@ _RELATION = """SELECT c.oid, c.relkind, c.relpersistence, (
     SELECT bool_and(CASE needed WHEN 'DELETE' THEN has_table_privilege(c.oid, needed)
         ELSE has_any_column_privilege(c.oid, needed) END) FROM unnest(%s::text[]) AS needed)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"""
+_UNFIT_PARTITIONS = """WITH RECURSIVE tree AS (
+    SELECT %s::oid AS oid UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN tree ON i.inhparent = tree.oid
+) SELECT oid::regclass::text, relkind, relpersistence FROM tree JOIN pg_class USING (oid)
+WHERE relkind <> 'p' AND (relkind, relpersistence) <> ('r', 'p') ORDER BY 1"""
+"""Without ``pg_partition_tree``, which locks: a run does not wait for partitions that it does not fill."""
 _COLUMNS = """SELECT a.attname, format_type(a.atttypid, a.atttypmod),
     CASE WHEN b.typnamespace = 'pg_catalog'::regnamespace THEN b.typname ELSE '' END,
     b.modifier, a.attnotnull OR b.not_null, a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
@@ -108,19 +113,26 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
             "names are spelt as the catalog has them, small letters unless they were quoted"
         )
     oid, kind, persistence, may_write = relation
-    if kind not in ("r", "p"):
-        raise UnknownTable(f"{sink} is a view, a foreign table or the like; a table can be written")
-    if persistence != "p":
-        raise UnknownTable(
-            f"{sink} is unlogged, so that a crash of the server would empty it after the ledger has the run: "
-            f"ALTER TABLE {sink.name} SET LOGGED"
-        )
+    _check_storage(str(sink), sink.name, kind, persistence)
+    if kind == "p":
+        for partition, *storage in connection.execute(_UNFIT_PARTITIONS, (oid,)):
+            _check_storage(f"{sink}: its partition {partition}", partition, *storage)
     if not may_write:
         grant = f"GRANT {', '.join(sink.privileges)} ON {sink.name} TO ..."
         raise AuthorizationFailed(f"{sink}: this role may not write it: {grant}")
     columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
     _check_key(connection, sink, oid)
     return Target(oid, columns)
+
+
+def _check_storage(subject: str, name: str, kind: str, persistence: str) -> None:
+    if kind not in ("r", "p"):
+        raise UnknownTable(f"{subject} is a view, a foreign table or the like; a table can be written")
+    if persistence != "p":
+        raise UnknownTable(
+            f"{subject} is unlogged, so that a crash of the server would empty it after the ledger has the "
+            f"run: ALTER TABLE {name} SET LOGGED"
+        )
 
 
 def _check_key(connection: psycopg.Connection[Any], sink: PostgresTable, oid: int) -> None:

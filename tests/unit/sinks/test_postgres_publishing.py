@@ -679,6 +679,30 @@ def test_a_partitioned_table_is_written(database):
         Attempt(database, "run/p/2", 20).publish()
 
 
+@pytest.mark.parametrize(
+    ("made", "of", "message"),
+    [
+        ("UNLOGGED TABLE", "", r"its partition \S+\.b is unlogged, .* ALTER TABLE \S+\.b SET LOGGED"),
+        ("FOREIGN TABLE", "SERVER {s}", r"its partition \S+\.b is a view, a foreign table"),
+    ],
+)
+def test_a_partition_that_cannot_hold_rows_for_good_is_refused(database, made, of, message):
+    """At whatever depth: the rows are in the partitions."""
+    s = database.schema
+    database.sql(
+        f"DROP TABLE {database.table}; "
+        f"CREATE FOREIGN DATA WRAPPER {s}; CREATE SERVER {s} FOREIGN DATA WRAPPER {s}; "
+        f"CREATE TABLE {database.table} (id bigint, name text) PARTITION BY LIST (name); "
+        f"CREATE TABLE {s}.logged PARTITION OF {database.table} FOR VALUES IN ('run/p/1'); "
+        f"CREATE TABLE {s}.a PARTITION OF {database.table} DEFAULT PARTITION BY LIST (id); "
+        f"CREATE {made} {s}.b PARTITION OF {s}.a DEFAULT {of.format(s=s)}"
+    )
+    with pytest.raises(UnknownTable, match=message):
+        Attempt(database)
+    database.sql(f"ALTER TABLE {s}.a DETACH PARTITION {s}.b")
+    Attempt(database).publish()
+
+
 def test_properties_are_checked_and_not_shown(database, caplog):
     """A misspelt one is named; passwords stay out of every repr, error, and log at DEBUG."""
     with pytest.raises(ConfigurationError, match="pasword"):
