@@ -28,8 +28,8 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
 }
 _INSUFFICIENT_PRIVILEGE = "42501"
-_PASSING = ("08", "25", "40", "53", "55", "57P", "58", "XX")
-"""Classes of SQLSTATE that say nothing about the rows: connection, state of the transaction or the server."""
+_PASSING = ("08", "25", "40", "53", "55006", "55P03", "57P", "58", "XX")
+"""Classes of SQLSTATE, or members, that say nothing about the rows: connection, transaction, lock, server."""
 
 
 @contextmanager

@@ -380,6 +380,18 @@ def test_a_trigger_that_raises_is_final(database, body, message):
     assert attempt.commits == 1
 
 
+def test_a_table_that_its_subscribers_need_a_key_of_is_final(database):
+    """Rows that are updated cannot be told to them: the hint says what to alter."""
+    database.sql(
+        f"CREATE UNIQUE INDEX ON {database.table} (id); "
+        f"CREATE PUBLICATION {database.schema} FOR TABLE {database.table}"
+    )
+    attempt = upsert(database, 10, {"id": [1], "name": ["a"]})
+    with pytest.raises(TableRefused, match="REPLICA IDENTITY"):
+        attempt.publish()
+    assert attempt.commits == 1
+
+
 def test_a_statement_that_the_driver_cannot_send_is_final(database, monkeypatch):
     """It would be none the next time either."""
     attempt = Attempt(database)
