@@ -42,10 +42,13 @@ _CREATE_CONTROL = """CREATE TABLE IF NOT EXISTS airflow_eos.published (
     last_run jsonb,
     PRIMARY KEY (target, pipeline)
 )"""
-_RELATION = """SELECT c.oid, c.relkind, c.relpersistence, (
-    SELECT bool_and(CASE needed WHEN 'DELETE' THEN has_table_privilege(c.oid, needed)
-        ELSE has_any_column_privilege(c.oid, needed) END) FROM unnest(%s::text[]) AS needed)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"""
+_RELATION = """SELECT c.oid, c.relkind, c.relpersistence, has_schema_privilege(n.oid, 'USAGE'), (
+    SELECT bool_and(CASE WHEN needed = 'INSERT' OR 'DELETE' = ANY (privileges)
+        THEN has_table_privilege(c.oid, needed) ELSE has_any_column_privilege(c.oid, needed) END)
+    FROM unnest(privileges) AS needed)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, (VALUES (%s::text[])) AS needs (privileges)
+WHERE n.nspname = %s AND c.relname = %s"""
+"""Of single columns no right will do for LOCK TABLE, nor one to read for ``xmin``."""
 _UNFIT_PARTITIONS = """WITH RECURSIVE tree AS (
     SELECT %s::oid AS oid UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN tree ON i.inhparent = tree.oid
 ) SELECT oid::regclass::text, relkind, relpersistence FROM tree JOIN pg_class USING (oid)
@@ -112,14 +115,15 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
             f"{sink} does not exist: create the table {sink.name!r}, or correct sink=PostgresTable(...); "
             "names are spelt as the catalog has them, small letters unless they were quoted"
         )
-    oid, kind, persistence, may_write = relation
+    oid, kind, persistence, may_use_schema, may_write = relation
     _check_storage(str(sink), sink.name, kind, persistence)
     if kind == "p":
         for partition, *storage in connection.execute(_UNFIT_PARTITIONS, (oid,)):
             _check_storage(f"{sink}: its partition {partition}", partition, *storage)
-    if not may_write:
-        grant = f"GRANT {', '.join(sink.privileges)} ON {sink.name} TO ..."
-        raise AuthorizationFailed(f"{sink}: this role may not write it: {grant}")
+    if not (may_use_schema and may_write):
+        grants = [] if may_use_schema else [f"GRANT USAGE ON SCHEMA {sink.schema_and_table[0]} TO ..."]
+        grants += [] if may_write else [f"GRANT {', '.join(sink.privileges)} ON {sink.name} TO ..."]
+        raise AuthorizationFailed(f"{sink}: this role may not write it: {'; '.join(grants)}")
     columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
     _check_key(connection, sink, oid)
     return Target(oid, columns)
@@ -219,5 +223,5 @@ def refuse_rewritten(
                 sink,
                 f"of the {earlier.receipt.rows} rows that transaction {earlier.snapshot} wrote, {rows} are "
                 f"in the table as they were (the next transaction is {following}): the others were updated "
-                "or deleted, or their numbers were used again",
+                "or deleted, or are hidden from this role by a policy, or their numbers were used again",
             )

@@ -84,7 +84,7 @@ def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
     text = redacted(text, secrets_of(sink.properties))
     if error.sqlstate == _INSUFFICIENT_PRIVILEGE:
         return AuthorizationFailed(
-            f"{sink}: {text}. docs/postgres-tables.md lists the GRANTs that a run needs"
+            f"{sink}: {text}. docs/postgres-tables.md lists the GRANTs and policies that a run needs"
         )
     constraint = diagnosis.constraint_name
     named = f" (constraint {constraint!r})" if constraint else ""

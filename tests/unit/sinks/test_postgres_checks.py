@@ -72,6 +72,9 @@ def test_what_keeps_runs_from_writing_is_named(database, postgres_server):
     (check,) = checks_of(limited).values()
     assert (check.status, "GRANT INSERT" in check.found) == ("fail", True)
     database.sql(f"GRANT INSERT ON {database.table} TO {role}")
+    (check,) = checks_of(limited).values()
+    assert (check.status, "GRANT USAGE ON SCHEMA" in check.found) == ("fail", True)
+    database.sql(f"GRANT USAGE ON SCHEMA {database.schema} TO {role}")
     assert checks_of(limited)["schema airflow_eos"].status == "fail"
     database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
     (check,) = checks_of(database.sink(properties={"host": "/nowhere"})).values()

@@ -646,11 +646,14 @@ def test_a_role_gets_by_with_the_documented_rights(database, postgres_server):
     with pytest.raises(AuthorizationFailed, match="CREATE SCHEMA airflow_eos AUTHORIZATION"):
         Attempt(other, properties=properties)
     sql(f"CREATE SCHEMA airflow_eos AUTHORIZATION {role}")
-    with pytest.raises(AuthorizationFailed, match=f"GRANT INSERT ON {other.table}"):
-        Attempt(other, properties=properties)
+    usage = f"GRANT USAGE ON SCHEMA {other.schema} TO ..."
+    for granted in ("SELECT", "INSERT (id, name)"):  # LOCK TABLE asks for the right to the whole table
+        sql(f"GRANT {granted} ON {other.table} TO {role}")
+        with pytest.raises(AuthorizationFailed, match=f"{usage}; GRANT INSERT ON {other.table} TO"):
+            Attempt(other, properties=properties)
     sql(f"GRANT INSERT ON {other.table} TO {role}")
-    with pytest.raises(AuthorizationFailed, match=f"schema {other.schema}"):
-        Attempt(other, properties=properties).publish()
+    with pytest.raises(AuthorizationFailed, match=rf"may not write it: {usage} \(docs"):
+        Attempt(other, properties=properties)
     sql(f"GRANT USAGE ON SCHEMA {other.schema} TO {role}")
     Attempt(other, token=20, properties=properties).publish()
     with pytest.raises(AuthorizationFailed, match="GRANT SELECT, INSERT, UPDATE"):

@@ -200,6 +200,30 @@ def test_a_role_that_may_not_delete_is_refused(database):
             find_target(connection, sink)
 
 
+def test_rows_that_a_policy_hides_are_not_said_to_be_changed_alone(database):
+    """Nor is an insert that a policy refuses put down to a missing right."""
+    role = f"r{database.schema}"
+    Attempt(database, "run/p/0", 5)  # creates the schema
+    database.sql(
+        f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {database.schema} TO {role}; "
+        f"GRANT USAGE, CREATE ON SCHEMA airflow_eos TO {role}; "
+        f"GRANT SELECT, INSERT, UPDATE ON airflow_eos.published TO {role}; "
+        f"GRANT SELECT, INSERT, DELETE ON {database.table} TO {role}; "
+        f"ALTER TABLE {database.table} ENABLE ROW LEVEL SECURITY; "
+        f"CREATE POLICY a ON {database.table} FOR INSERT WITH CHECK (id < 200)"
+    )
+    limited = {"properties": {**database.properties, "user": role}}
+    try:
+        earlier = published(database, **limited)
+        attempt = again(database, earlier, **limited)
+        with pytest.raises(TableRewritten, match=r"of the 2 rows .* 0 are .* or are hidden from this role"):
+            attempt.sink.refuse_rewritten(attempt.version, [earlier])
+        with pytest.raises(AuthorizationFailed, match=r"row-level security .* policies that a run"):
+            Attempt(database, "run/p/2", 20, **limited).publish()
+    finally:
+        database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_rows_that_were_updated_by_key_cannot_be_replaced():
     """Refused where it is written."""
     with pytest.raises(ConfigurationError, match="a reprocessing updates the rows by key"):
