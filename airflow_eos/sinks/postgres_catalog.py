@@ -70,7 +70,7 @@ FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid CROSS JOIN LATERAL (
 _UNIQUE_KEYS = """SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
     ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
-    AND i.indpred IS NULL AND i.indexprs IS NULL
+    AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid"""
 
 
@@ -125,8 +125,9 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
         grants += [] if may_write else [f"GRANT {', '.join(sink.privileges)} ON {sink.name} TO ..."]
         raise AuthorizationFailed(f"{sink}: this role may not write it: {'; '.join(grants)}")
     columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
-    _check_key(connection, sink, oid)
-    return Target(oid, columns)
+    target = Target(oid, columns)
+    _check_key(connection, sink, target)
+    return target
 
 
 def _check_storage(subject: str, name: str, kind: str, persistence: str) -> None:
@@ -139,15 +140,21 @@ def _check_storage(subject: str, name: str, kind: str, persistence: str) -> None
         )
 
 
-def _check_key(connection: psycopg.Connection[Any], sink: PostgresTable, oid: int) -> None:
+def _check_key(connection: psycopg.Connection[Any], sink: PostgresTable, target: Target) -> None:
     if not sink.key:
         return
-    keys: Sequence[Sequence[str]] = [row[0] for row in connection.execute(_UNIQUE_KEYS, (oid,))]
+    keys: Sequence[Sequence[str]] = [row[0] for row in connection.execute(_UNIQUE_KEYS, (target.oid,))]
     if set(sink.key) not in map(set, keys):
         there = "; ".join(", ".join(key) for key in keys) or "none"
         raise UnknownTable(
             f"{sink} has no primary key or unique index on exactly {', '.join(sink.key)} (it has: {there}); "
-            "create it, not deferrable and not partial, or correct PostgresTable(key=...)"
+            "create it, not deferrable, partial or WITHOUT OVERLAPS, or correct PostgresTable(key=...)"
+        )
+    computed = [column.name for column in target.columns if column.computed and column.name in sink.key]
+    if computed:
+        raise UnknownTable(
+            f"{sink} generates column {computed[0]!r}, so that no row of a run has it: name other columns in "
+            "PostgresTable(key=...)"
         )
 
 

@@ -615,6 +615,22 @@ def test_a_key_that_no_unique_index_holds_is_refused_at_the_look(database, index
         upsert(database, 10, {"id": [1]})
 
 
+@pytest.mark.parametrize(
+    ("columns", "key", "message"),
+    [
+        ("id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text", ["id"], "generates column 'id'"),
+        ("id bigint, up bigint GENERATED ALWAYS AS (-id) STORED UNIQUE", ["up"], "generates column 'up'"),
+        ("id int4range, at tstzrange, PRIMARY KEY (id, at WITHOUT OVERLAPS)", ["id", "at"], "it has: none"),
+    ],
+)
+def test_a_key_that_no_row_can_name_is_refused_at_the_look(database, columns, key, message):
+    """Whose values the table makes, or compares otherwise than by whether they are the same."""
+    database.sql(f"DROP TABLE {database.table}")
+    database.create(columns)
+    with pytest.raises(UnknownTable, match=message):
+        PostgresSink(database.sink(mode="upsert", key=key), "eos.p").load()
+
+
 def test_a_row_without_a_key_and_rows_of_different_columns_are_refused(database):
     """A unique index takes any number of nulls; what is left out of some rows would be set by others."""
     database.sql(f"ALTER TABLE {database.table} ADD UNIQUE (name)")
