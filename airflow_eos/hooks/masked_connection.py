@@ -11,6 +11,7 @@ from airflow.sdk.log import mask_secret
 from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.sink_table import secrets_of
+from airflow_eos.sinks.redaction import spellings
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -32,5 +33,6 @@ def masked_properties(
         raise ConfigurationError(f"{named_by} names a connection that does not exist: {advice}") from error
     properties = read(connection)
     for value in secrets_of(properties).values():
-        mask_secret(value)
+        for spelling in spellings(value):
+            mask_secret(spelling)
     return properties

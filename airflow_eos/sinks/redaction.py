@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 _SHORTEST = 5
 """Characters: a shorter value, such as a port or "true", would blank out ordinary words."""
+_INPUT = re.compile(r"input_value=.*?, (?=input_type=)", re.DOTALL)
+"""The answer that pydantic could not read: a catalog's may hold a token."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def redacted(text: str, properties: Mapping[str, object] | None) -> str:
     """Return a text in which no property's value stands: ``<name>`` stands in its place.
 
-    Of an address also user, password and parameters are taken out, which libraries repeat alone.
+    Of an address also user, password and parameters are taken out, which libraries repeat alone. Takes out
+    what pydantic shows of an answer, and colours of a terminal.
     """
+    text = _COLOUR.sub("", _INPUT.sub("", text))
     values = [
-        (part, name)
+        (spelling, name)
         for name, value in (properties or {}).items()
-        for part in _parts(str(value))
-        if len(part) >= _SHORTEST
+        for part in _parts(str(value).strip())
+        for spelling in (*spellings(part), quote(part, safe="", errors="surrogatepass"))
+        if len(spelling) >= _SHORTEST
     ]
     # The longest first: an address holds its own password.
-    for part, name in sorted(values, key=lambda pair: len(pair[0]), reverse=True):
-        text = text.replace(part, f"<{name}>")
+    for spelling, name in sorted(values, key=lambda pair: len(pair[0]), reverse=True):
+        text = text.replace(spelling, f"<{name}>")
     return text
 
 
+def spellings(value: str) -> frozenset[str]:
+    """Return a value without the blanks around it: plain, and as Python shows it in texts and bytes."""
+    plain = value.strip()
+    return frozenset((plain, repr(plain)[1:-1], ascii(plain)[1:-1]))
+
+
 def _parts(value: str) -> Iterator[str]:
-    yield from (value, quote(value, safe=""))
+    yield value
     try:
         address = urlsplit(value)
     except ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from airflow.sdk.log import redact
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.hooks import masked_connection
@@ -66,6 +67,14 @@ def test_secrets_of_storage_and_catalog_are_masked_in_logs(connection, monkeypat
     connection(extra=json.dumps({**plain, **SECRETS}))
     assert catalog_properties("lake") == {**plain, **SECRETS}
     assert sorted(masked) == sorted(SECRETS.values())
+
+
+def test_a_secret_is_masked_as_errors_spell_it(connection):
+    """By Airflow itself: of a token with a line's end, which a library escapes."""
+    connection(extra=json.dumps({"uri": "http://127.0.0.1:1", "token": "of-two\nlines-é\n"}))
+    catalog_properties("lake")
+    shown = redact(r"header b'Bearer of-two\nlines-\xe9\n' 'of-two\nlines-é\n'")
+    assert shown == r"header b'Bearer ***\n' '***\n'"
 
 
 def test_a_connection_that_names_no_catalog_is_refused(connection):

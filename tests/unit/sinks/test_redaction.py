@@ -6,6 +6,7 @@ import threading
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pytest
@@ -47,11 +48,28 @@ REPEATED = f"no route for password={PASSWORD}"
             "GET ?warehouse=<warehouse>",
         ),
         ({"ssl": "true", "port": "443"}, "true, port 443", "true, port 443"),
+        ({"token": "t0psecret\n"}, r"header b'Bearer t0psecret\n'", r"header b'Bearer <token>\n'"),
+        ({"token": "t0p\nsécret"}, r"b't0p\ns\xe9cret', 't0p\nsécret'", "b'<token>', '<token>'"),
+        (
+            {"credential": "id:t0psecret\n"},
+            r"no client with 't0psecret\n'",
+            r"no client with '<credential>\n'",
+        ),
+        ({"token": "t0p\ud800cret"}, r"'t0p\ud800cret' is wrong", "'<token>' is wrong"),
+        (
+            None,
+            "[type=missing, input_value={'t': 't0psecret'}, input_type=dict]",
+            "[type=missing, input_type=dict]",
+        ),
+        (None, "\x1b[31m↳\x1b[0m 403 Forbidden", "↳ 403 Forbidden"),
         (None, "as it was", "as it was"),
     ],
 )
 def test_a_message_holds_no_property(properties, text, shown):
-    """Whole, as a part of an address, or escaped in one; what is short is no secret."""
+    """Whole, as a part of an address, or escaped in one or by Python; what is short is no secret.
+
+    Nor the value that a library read and could not use, and no colours of a terminal.
+    """
     assert redacted(text, properties) == shown
 
 
@@ -71,6 +89,45 @@ def test_a_catalog_that_does_not_answer_is_named_without_its_properties():
     assert caught.value.__suppress_context__
     assert not [value for name, value in properties.items() if name != "type" and value in str(caught.value)]
     assert "tenant-7%2F" not in str(caught.value)
+
+
+class _CatalogOfOneAnswer(BaseHTTPRequestHandler):
+    """Gives out a token in an answer that lacks its type."""
+
+    def do_POST(self):
+        answer = f'{{"access_token": "{PASSWORD}"}}'.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"token": f"{PASSWORD}\n"},
+        {"header.Authorization": f"Bearer {PASSWORD}\n"},
+        {"credential": "id:of-the-client"},
+    ],
+    ids=["token", "header", "issued"],
+)
+def test_a_token_that_a_library_repeats_is_not_shown(properties):
+    """As Python writes a line's end; and one that the catalog gave out."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _CatalogOfOneAnswer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            uri = f"http://127.0.0.1:{server.server_port}"
+            catalog = {"type": "rest", "uri": uri, "oauth2-server-uri": f"{uri}/tokens", **properties}
+            with pytest.raises(OutcomeUnknown, match=r"eader|token_type") as caught:
+                IcebergSink(IcebergTable("db.t", catalog="c", properties=catalog), "eos.p").load()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
 def test_an_error_of_a_commit_is_told_without_the_properties(iceberg, monkeypatch, caplog):
