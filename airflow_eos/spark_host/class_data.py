@@ -35,7 +35,7 @@ def is_trusted(archive: Path) -> bool:
     """Tell whether it exists, and only this user and root can have written it."""
     try:
         return is_private(archive) and is_private(archive.parent)
-    except FileNotFoundError:  # another process may remove it meanwhile
+    except OSError:  # another process may remove it meanwhile
         return False
 
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -127,7 +128,8 @@ def write_archive(folder: Path, java: Path) -> Path:
     """Run a few jobs in a session of their own and keep the classes they needed, unless that was done.
 
     :return: the archive, 150 MB.
-    :raises ConfigurationError: only Spark's client is installed, or the session failed: with its last lines.
+    :raises ConfigurationError: only Spark's client is installed, the folder cannot hold an archive, or the
+        session failed: with its last lines.
     :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
     """
     import_session_class()
@@ -138,29 +140,53 @@ def write_archive(folder: Path, java: Path) -> Path:
     archive = archive_of(folder, java)
     if class_data.is_trusted(archive):
         return archive
-    with tempfile.TemporaryDirectory(prefix="airflow-eos-spark-") as temporary:
-        dumped = Path(temporary) / "classes.jsa"
-        done = subprocess.run(  # noqa: S603 - our own Python, our own text
-            [
-                sys.executable,
-                "-c",
-                _JOBS,
-                json.dumps({**_SETTINGS, **local_defaults(_SETTINGS["spark.master"])}),
-            ],
-            env={
-                **environment(),
-                OPTIONS_VARIABLE: " ".join((*log_options(), *SHORT_LIVED, *class_data.dump_options(dumped))),
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )
-        if done.returncode or not dumped.exists():
-            raise ConfigurationError(f"Spark wrote no class-data archive: {done.stdout[-500:]}")
-        class_data.install(dumped, archive)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if not class_data.is_private(folder):
+            raise ConfigurationError(
+                f"other users can write to {folder}: no class data of Spark are used there (chmod go-w)"
+            )
+        # Not below /tmp: where others write, the folder could become theirs while the JVM still writes.
+        with tempfile.TemporaryDirectory(prefix=".airflow-eos-spark-", dir=folder) as temporary:
+            dumped = Path(temporary) / "classes.jsa"
+            exit_code, output = _run_jobs(dumped)
+            if exit_code or not dumped.exists():
+                raise ConfigurationError(f"Spark wrote no class-data archive: {output[-500:]}")
+            class_data.install(dumped, archive)
+    except OSError as error:
+        raise ConfigurationError(f"Spark's class data cannot be kept in {folder}: {error}") from error
     return archive
+
+
+def _run_jobs(dumped: Path) -> tuple[int, str]:
+    """Run the jobs in a session of their own, whose JVM writes an archive at its end.
+
+    :return: exit code and output.
+    :raises ConfigurationError: they took too long; no process of theirs is left.
+    """
+    process = subprocess.Popen(  # noqa: S603 - our own Python, our own text
+        [sys.executable, "-c", _JOBS, json.dumps({**_SETTINGS, **local_defaults(_SETTINGS["spark.master"])})],
+        env={
+            **environment(),
+            OPTIONS_VARIABLE: " ".join((*log_options(), *SHORT_LIVED, *class_data.dump_options(dumped))),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=_TIMEOUT)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()  # until the JVM, too, has closed its output
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ConfigurationError(
+                f"Spark wrote no class-data archive within {_TIMEOUT:g} s: try again when this host has less "
+                "to do"
+            ) from None
+        raise
+    return process.returncode, output

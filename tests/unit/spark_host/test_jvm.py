@@ -91,6 +91,45 @@ def test_without_java_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
         jvm.java()
 
 
+_PROCESSES = """
+sleep 60 &
+echo $! > %s
+echo "$SPARK_SUBMIT_OPTS" > %s
+wait
+"""
+"""In place of a Python process and its JVM: the child outlives its parent."""
+
+
+def test_a_session_that_takes_too_long_is_ended_with_its_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM that outlived it would write its archive where another user may have made a folder by then."""
+    child, options, folder = tmp_path / "child", tmp_path / "options", tmp_path / "class-data"
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
+    monkeypatch.setattr(jvm, "_JOBS", _PROCESSES % (child, options))
+    monkeypatch.setattr(jvm, "_TIMEOUT", 0.5)
+    with pytest.raises(ConfigurationError, match=r"within 0\.5 s"):
+        jvm.write_archive(folder, find_java())
+    assert not Path(f"/proc/{int(child.read_text())}/exe").exists()
+    assert f"ArchiveClassesAtExit={folder}/" in options.read_text()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("state", ["a file", "below a file", "writable by others"])
+def test_a_folder_that_can_hold_no_archive_is_named(tmp_path: Path, state: str) -> None:
+    """Before a session starts; a task starts without class data."""
+    folder = tmp_path / "class-data"
+    if state == "writable by others":
+        folder.mkdir()
+        folder.chmod(0o777)
+    else:
+        folder.touch()
+    folder = folder / "below" if state == "below a file" else folder
+    with pytest.raises(ConfigurationError, match=str(folder)):
+        jvm.write_archive(folder, find_java())
+    assert not class_data.is_trusted(jvm.archive_of(folder, find_java()))
+
+
 _SESSION = """
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[1]").config({name!r}, {options!r})
