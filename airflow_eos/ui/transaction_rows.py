@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.operations.checks import Check
 from airflow_eos.operations.open_transactions import TransactionTimes, abort_command
 from airflow_eos.ui.attempts import Attempt
-from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
@@ -38,12 +38,14 @@ _OLD = 0.8
 class OpenNow:
     """Open transactions of the prefix, by transactional id.
 
-    :param shown: those of pipelines whose records the user may see, with the pipeline's name.
+    :param shown: those of records that the user may see, with the pipeline's name.
+    :param shared: ids of those that may as well be of records that the user may not see.
     :param unrecorded: those without a pipeline in the ledger.
     :param unseen: why they are unknown; empty if they are known.
     """
 
     shown: Mapping[str, tuple[str, TransactionStatus]] = field(default_factory=dict)
+    shared: Collection[str] = ()
     unrecorded: Mapping[str, TransactionStatus] = field(default_factory=dict)
     unseen: str = ""
 
@@ -60,18 +62,22 @@ class OpenNow:
 
     @classmethod
     def of(cls, history: KnownRuns, viewer: Viewer, prefix: str, *, seconds: float | None = None) -> OpenNow:
-        """Ask brokers and ledger; omits transactions of other users' pipelines.
+        """Ask brokers and ledger; omits transactions of other users' records.
 
         :param seconds: time limit; None for that of the question.
         """
-        everybodys, own = list(history.pipelines.values()), viewer.pipelines(history)
-        shown, unrecorded = {}, {}
+        records = [record for pipeline in history.pipelines.values() for record in pipeline.runs.values()]
+        own = _Owners.of(record for record in records if viewer.may_see(record))
+        others = _Owners.of(record for record in records if not viewer.may_see(record))
+        shown, shared, unrecorded = {}, [], {}
         for name, status in history.open_transactions(seconds=seconds).items():
-            if pipeline := _pipeline_of(name, own, prefix):
+            is_of_others = bool(others.pipeline_of(name, prefix))
+            if pipeline := own.pipeline_of(name, prefix):
                 shown[name] = (pipeline, status)
-            elif not _pipeline_of(name, everybodys, prefix):
+                shared += [name] if is_of_others else []
+            elif not is_of_others:
                 unrecorded[name] = status
-        return cls(shown, unrecorded)
+        return cls(shown, shared, unrecorded)
 
     def rows(
         self, viewer: Viewer, attempts: Iterable[Attempt], prefix: str, now: dt.datetime
@@ -79,17 +85,20 @@ class OpenNow:
         """Return the transactions that the user may see, sorted by transactional id.
 
         Before a pipeline's first commit its transaction belongs to the attempt with its group or name;
-        without such an attempt only administrators see it. Partitions of a transaction without a record are
-        counted, not named, because its topics may be another user's.
+        without such an attempt only administrators see it. Partitions of a transaction without a record, or
+        that may be another user's, are counted, not named, because its topics may be another user's.
 
         :param attempts: attempts that the user may see.
         """
         rows = [_row(name, pipeline, status, now) for name, (pipeline, status) in self.shown.items()]
         groups = {(attempt.pipeline, attempt.group) for attempt in attempts if attempt.group}
         for name, status in self.unrecorded.items():
-            pipeline = _tried_by(name, groups, prefix)
+            pipeline = _pipeline_of(name, groups, prefix)
             if pipeline or viewer.is_admin:
-                rows.append({**_row(name, pipeline, status, now), "partitions": []})
+                rows.append(_row(name, pipeline, status, now))
+        for row in rows:
+            if row["transactional_id"] in (*self.shared, *self.unrecorded):
+                row["partitions"] = []
         return sorted(rows, key=lambda row: str(row["transactional_id"]))
 
 
@@ -132,19 +141,32 @@ def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) 
     }
 
 
-def _pipeline_of(name: str, pipelines: Sequence[PipelineHistory], prefix: str) -> str:
-    """Return the pipeline with a transactional id; empty if there is none."""
-    for pipeline in pipelines:
-        if not pipeline.runs:
-            continue  # pruned, all of them
-        owner = pipeline.newest
-        its_last = owner.producer.transactional_id
-        if name == its_last or keys.belongs_to(name, prefix, pipeline.name, owner.group_id):
-            return pipeline.name
-    return ""
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """Tells whose a transactional id is.
+
+    :param ids: pipelines by the ids of their records.
+    :param groups: pipelines and consumer groups of the records.
+    """
+
+    ids: Mapping[str, str]
+    groups: Collection[tuple[str, str]]
+
+    @classmethod
+    def of(cls, records: Iterable[RunRecord]) -> _Owners:
+        by_id = {}
+        groups = set()
+        for record in records:
+            by_id[record.producer.transactional_id] = record.pipeline
+            groups.add((record.pipeline, record.group_id))
+        return cls(by_id, groups)
+
+    def pipeline_of(self, name: str, prefix: str) -> str:
+        """Return the pipeline with a transactional id; empty if there is none."""
+        return self.ids.get(name) or _pipeline_of(name, self.groups, prefix)
 
 
-def _tried_by(name: str, groups: Iterable[tuple[str, str]], prefix: str) -> str:
-    """Return the pipeline of the attempts with a transactional id; empty if there is none."""
+def _pipeline_of(name: str, groups: Iterable[tuple[str, str]], prefix: str) -> str:
+    """Return the first pipeline of these, each with its group, that has a transactional id; or empty."""
     matching = (pipeline for pipeline, group in groups if keys.belongs_to(name, prefix, pipeline, group))
     return min(matching, default="")

@@ -13,8 +13,9 @@ import pytest
 from airflow_eos.cli.rows import record_row
 from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.exceptions import AuthorizationFailed
+from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.model.kafka import TransactionState
+from airflow_eos.model.kafka import ProducerIdentity, TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.ui import app, pipeline_rows, views
@@ -161,12 +162,40 @@ def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: HandHistory) -> N
     assert all(one["partitions"] == [] for one in rows)
 
 
-def test_naming_another_teams_group_shows_nothing_of_it(shared: HandHistory) -> None:
+def test_naming_another_teams_group_shows_nothing_of_it() -> None:
     """The ledger knows whose group it is."""
-    group = shared.pipelines["pipelines.copy"].newest.group_id
+    history = history_of(record("mine", "m1"))
+    group = history.pipelines["pipelines.copy"].newest.group_id
     tried = [attempt("taker", group)]
-    assert open_now(shared, Viewer(["another"]), f"test.cursor.{group}", attempts=tried) == []
-    assert open_now(shared, Viewer(["mine"]), f"test.cursor.{group}")[0]["partitions"] == ["secret-0"]
+    assert open_now(history, Viewer(["another"]), f"test.cursor.{group}", attempts=tried) == []
+    assert open_now(history, Viewer(["mine"]), f"test.cursor.{group}")[0]["partitions"] == ["secret-0"]
+
+
+def of_group(dag: str, run: str, group: str) -> RunRecord:
+    producer = ProducerIdentity(keys.cursor_transactional_id("test", group), 1, 1)
+    return record(dag, run, group_id=group, producer=producer)
+
+
+@pytest.mark.parametrize("last", ["mine", "theirs"])
+@pytest.mark.parametrize("dag", ["mine", "theirs"])
+def test_under_a_shared_pipeline_name_each_sees_the_transaction_of_his_dags(dag: str, last: str) -> None:
+    """Whichever ran last."""
+    records = [of_group(one, one, f"{one}-group") for one in ("mine", "theirs")]
+    history = history_of(*(records if last == "theirs" else reversed(records)))
+    names = [one.producer.transactional_id for one in records]
+    (row,) = open_now(history, Viewer([dag]), *names)
+    assert (row["transactional_id"], row["partitions"]) == (f"test.cursor.{dag}-group", ["secret-0"])
+
+
+@pytest.mark.parametrize("name", ["test.cursor.g", "test.partition.pipelines.copy." + "a" * 20])
+def test_partitions_of_a_transaction_that_may_be_another_dags_are_not_named(name: str) -> None:
+    """Under a shared group, or with an id that names the pipeline alone."""
+    history = history_of(of_group("mine", "m1", "g"), of_group("theirs", "t1", "g"))
+    for viewer in (Viewer(["mine"]), Viewer(["theirs"])):
+        (row,) = open_now(history, viewer, name)
+        assert (row["pipeline"], row["partitions"], row["partition_count"]) == ("pipelines.copy", [], 1)
+    (row,) = open_now(history, Viewer(["mine", "theirs"]), name)
+    assert row["partitions"] == ["secret-0"]
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(5, "ok"), (55, "warn")])
