@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 from airflow_eos.exceptions import TableRewritten
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run_record import TABLE, RunRecord
+from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
 from airflow_eos.model.table import EarlierRows, TableReceipt
-
-REPLACED = "replaced"
-"""Part of the detail of a table: the snapshots whose rows the run's own took the place of."""
 
 
 def earlier_rows(records: Sequence[RunRecord], sink: str, uuid: str) -> tuple[EarlierRows, ...]:

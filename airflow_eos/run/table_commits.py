@@ -12,7 +12,7 @@ from airflow_eos.exceptions import DifferentWork
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run_record import TABLE, RunRecord
+from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
@@ -21,7 +21,7 @@ from airflow_eos.model.plan import RunPlan
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.publishing import Claim, Publisher
-from airflow_eos.run.replacing import REPLACED, earlier_rows, file_label
+from airflow_eos.run.replacing import earlier_rows, file_label
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -83,7 +83,8 @@ def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | Non
     try:
         with create_session(scoped=False) as session:
             rows = list(_rows(session, permitted, now, known).mappings())
-    except (SQLAlchemyError, RuntimeError) as error:  # RuntimeError: there is no session in this process
+    # RuntimeError: there is no session in this process; ValueError: the driver cannot send a name.
+    except (SQLAlchemyError, RuntimeError, ValueError) as error:
         log.warning("The page cannot read Airflow's metadata database", exc_info=error)
         raise AttemptsUnseen from error
     rows.sort(key=_moment, reverse=True)

@@ -11,6 +11,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt, total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.table import TableReceipt
 from airflow_eos.model.versioned import Versioned, compact_json, integer, json_object, text, topic_name
 
 RECORD_VERSION = 1
@@ -20,6 +21,8 @@ DEAD_LETTERS = "dead_letters"
 """The detail that counts records on which the process raised; absent where there are none."""
 TABLE = "table"
 """The detail about the rows of a table: ``{sink, uuid, snapshot, files, rows}``; absent without rows."""
+REPLACED = "replaced"
+"""Part of the detail of a table: the snapshots whose rows the run's own took the place of."""
 AIRFLOW = "airflow"
 """The detail that names the Airflow task that did the work: ``{dag_id, task_id, map_index, run_id}``."""
 ROUNDS = "rounds"
@@ -201,14 +204,36 @@ def _seconds(value: Any) -> float:
 
 
 def _details(value: Any) -> dict[str, Any]:
-    """Return the details; checks those used in computations, the rest is only displayed."""
+    """Return the details; checks those that anything but the page of the record uses."""
     details = json_object(value)
-    for name in (DEAD_LETTERS, ROUNDS):
+    for name in (DEAD_LETTERS, ROUNDS, "lag", "undecided"):
         if name in details:
             integer(details[name], 0)
+    for note in _list(details.get("notes", [])):
+        text(note)
+    for topic_id in json_object(details.get(TOPIC_IDS, {})).values():
+        text(topic_id)
+    json_object(details.get("versions", {}))
     if TABLE in details:
-        integer(details[TABLE]["rows"], 0)
+        _check_table(json_object(details[TABLE]))
+    task = details.get(AIRFLOW)
+    if isinstance(task, dict) and any("\0" in name for name in task.values() if isinstance(name, str)):
+        raise ValueError("a name of the task holds a NUL, which no database takes")
     return details
+
+
+def _check_table(table: Mapping[str, Any]) -> None:
+    text(table["sink"])
+    text(table["uuid"])
+    TableReceipt.from_dict(table)
+    for snapshot in _list(table.get(REPLACED, [])):
+        integer(snapshot)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return value
 
 
 def named_writer(value: str) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from airflow_eos.operators.failure_record import FailureRecord
 from airflow_eos.ui import attempts as attempts_module
@@ -169,11 +170,18 @@ def test_links_lead_to_the_log_of_the_try_and_to_the_dag_run() -> None:
     assert (row["at"], row["at_ago"]) == ("2026-11-20T22:00:00Z", "2 h ago")
 
 
-def test_a_database_that_cannot_be_read_is_told_from_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlalchemy.exc import OperationalError
-
+@pytest.mark.parametrize(
+    "error",
+    [
+        OperationalError("select", {}, Exception("no such host: db")),
+        ValueError("A string literal cannot contain NUL (0x00) characters."),
+    ],
+)
+def test_a_database_that_cannot_be_read_is_told_from_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def refuse(*_: Any) -> Any:
-        raise OperationalError("select", {}, Exception("no such host: db"))
+        raise error
 
     monkeypatch.setattr(attempts_module, "_rows", refuse)
     with pytest.raises(AttemptsUnseen):

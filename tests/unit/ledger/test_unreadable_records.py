@@ -85,6 +85,13 @@ def receipt(**fields: Any) -> str:
     return changed(receipts=[{**json.loads(RUN.to_json())["receipts"][0], **fields}])
 
 
+TABLE_WRITTEN = {"sink": "iceberg:c/db.t", "uuid": "u", "snapshot": 1, "files": 2, "rows": 3}
+
+
+def table(**fields: Any) -> str:
+    return changed(details={"table": {**TABLE_WRITTEN, **fields}})
+
+
 HOSTILE = {
     "details that are a list of pairs": changed(details=[[None, None]]),
     "a topic that no broker takes": changed(ranges=[["x" * 250, 0, 1, 2]]),
@@ -105,6 +112,22 @@ HOSTILE = {
     "dead letters that are a list": changed(details={"dead_letters": [1]}),
     "negative dead letters": changed(details={"dead_letters": -1}),
     "rounds that are no number": changed(details={"rounds": {}}),
+    "a lag that is a text": changed(details={"lag": "many"}),
+    "undecided offsets that are a list": changed(details={"undecided": [1]}),
+    "notes that are a number": changed(details={"notes": 5}),
+    "notes that are nothing": changed(details={"notes": None}),
+    "a note that is a number": changed(details={"notes": [5]}),
+    "ids of topics that are a list": changed(details={"topic_ids": ["src"]}),
+    "an id of a topic that is a number": changed(details={"topic_ids": {"src": 1}}),
+    "versions that are a list": changed(details={"versions": [1]}),
+    "a table that is a list": changed(details={"table": []}),
+    "a table without a name": table(sink=None),
+    "a table without an id": table(uuid=5),
+    "a table whose files are a text": table(files="x"),
+    "a table whose snapshot is an object": table(snapshot={}),
+    "a table whose replaced snapshots are a number": table(replaced=5),
+    "a table whose replaced snapshot is an object": table(replaced=[{}]),
+    "a task whose name no database holds": changed(details={"airflow": {"dag_id": "d", "task_id": "a\0b"}}),
     "a negative number of records": receipt(records=-1),
     "a last offset before the first": receipt(last_offset=4),
     "a negative number of bytes": receipt(size=-1),
@@ -119,6 +142,23 @@ def test_a_value_that_no_run_writes_is_refused(value: str) -> None:
         RunRecord.from_json(value)
     with pytest.raises(LedgerUnreadable, match="cannot be read"):
         RunRecord.from_json(json.loads(value))
+
+
+def test_the_details_of_a_run_are_read() -> None:
+    """The counter-test: all that a run writes."""
+    details = {
+        "versions": {"spark": "4.0"},
+        "topic_ids": {"src": "id"},
+        "notes": ["a note"],
+        "lag": 0,
+        "undecided": 4,
+        "dead_letters": 1,
+        "rounds": 2,
+        "table": {**TABLE_WRITTEN, "replaced": [7]},
+        "airflow": {"dag_id": "d", "task_id": "t", "map_index": -1, "run_id": "r"},
+    }
+    summary = RunRecord.from_json(changed(details=details)).summary()
+    assert (summary["notes"], summary["lag"], summary["table"]) == (["a note"], 0, details["table"])
 
 
 def test_texts_of_any_language_are_read() -> None:
