@@ -27,11 +27,17 @@ class Asked:
     map_index: str = ""
 
     def names(self, task: Mapping[str, object]) -> bool:
-        """Return whether these are the names of a task instance."""
+        """Return whether these are the names of a task instance, or what Airflow 3.1 makes of them.
+
+        It puts names into the addresses of tabs as they are, where a plus stands for a blank.
+        """
         asked = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": self.task_id}
         if self.map_index.isdecimal():
             asked["map_index"] = self.map_index
-        return all(not name or str(task[key]) == name for key, name in asked.items())
+        return all(
+            not name or name in (str(task[key]), str(task[key]).replace("+", " "))
+            for key, name in asked.items()
+        )
 
 
 def runs_of(history: KnownRuns, viewer: Viewer, asked: Asked) -> Iterator[RunRecord]:

@@ -294,6 +294,15 @@ def test_a_task_instance_leads_to_its_run_and_a_dag_to_its_pipeline(index: str) 
     assert shown_for(Asked("mine")) == "/pipeline?name=p"
 
 
+def test_a_tab_of_airflow_3_1_leads_to_its_run() -> None:
+    """It puts names into the address as they are, where a plus stands for a blank."""
+    scheduled = attempt("q", dag_id="mine", run_id="manual__2026-11-20T22:00:00+00:00 again")
+    named = "manual__2026-11-20T22:00:00 00:00 again"
+    assert shown_for(Asked("mine", named, "copy"), scheduled) == "/pipeline?name=q"
+    with pytest.raises(Trouble):
+        shown_for(Asked("mine", named.replace(" ", "+"), "copy"), scheduled)
+
+
 def test_what_never_committed_leads_to_its_attempts() -> None:
     """And a Dag with several pipelines to the list of them."""
     failed = attempt("q", dag_id="mine", run_id="m3")
