@@ -11,22 +11,22 @@ from urllib.parse import quote, urlencode
 from airflow_eos.ui.attempts import LOOKED_BACK, Attempt
 from airflow_eos.ui.moments import ago
 
-Kind = Literal["failed", "retrying", "running", "never ran", "succeeded", "unknown"]
+Kind = Literal["failed", "retrying", "running", "waiting", "never ran", "succeeded", "unknown"]
 """How the last attempt of a pipeline ended, the most urgent first."""
 ATTEMPTS_SHOWN = 50
 """Attempts of one pipeline on its page."""
-KINDS: tuple[Kind, ...] = ("failed", "retrying", "running", "never ran", "succeeded", "unknown")
+KINDS: tuple[Kind, ...] = ("failed", "retrying", "running", "waiting", "never ran", "succeeded", "unknown")
 MEANING: Mapping[Kind, str] = {
     "failed": "The last attempt failed, and Airflow does not try again by itself. When the cause is gone, "
     "clear the task: a run that is committed succeeds from the ledger, any other one runs.",
     "retrying": "The last attempt failed, and Airflow tries again by itself.",
     "running": "A task is queued, runs, or waits in the triggerer.",
+    "waiting": "The task was tried, and cleared since: it waits to run again.",
     "never ran": "There is a Dag run, and no attempt of the task yet.",
-    "succeeded": "The last task succeeded or was skipped: its run is committed.",
+    "succeeded": "The last task succeeded, or was skipped or removed.",
     "unknown": f"Airflow has no attempt in its {LOOKED_BACK.days} days before now, or may not be read here.",
 }
 _OF_STATE: Mapping[str, Kind] = {
-    "": "never ran",
     "failed": "failed",
     "upstream_failed": "failed",
     "up_for_retry": "retrying",
@@ -64,6 +64,8 @@ class LastAttempt:
 
 def kind_of(attempt: Attempt) -> Kind:
     """Return how an attempt ended; all other states of Airflow mean that it has not."""
+    if not attempt.state:
+        return "waiting" if attempt.try_number > 0 else "never ran"
     return _OF_STATE.get(attempt.state, "running")
 
 

@@ -154,9 +154,28 @@ def test_the_last_attempt_is_the_worst_task_of_the_newest_run() -> None:
     ],
 )
 def test_states(state: str | None, kind: str) -> None:
-    attempted("a", state=state, started=state is not None)
+    attempted("a", state=state, started=state is not None, try_number=int(state is not None))
     (attempt,) = read("a")
     assert kind_of(attempt) == kind
+
+
+def test_a_cleared_attempt_waits_to_run_again() -> None:
+    """It is the pipeline's last one, and no error of its earlier try is shown; before a try there is none."""
+    attempted("a", run_id="r0", state="success", at=RECENT - HOUR)
+    attempted("a", run_id="r1", state=None, try_number=3, failure=FailureRecord(3, "E", "s"))
+    attempted("a", run_id="r2", state=None, started=False, at=RECENT + HOUR, try_number=0)
+    last = last_of(read("a"))
+    assert (last.attempt.run_id, last.kind, last.runs, last.runs_failed) == ("r1", "waiting", 2, 0)
+    assert attempt_row(last.attempt, NOW)["error"] == ""
+
+
+@pytest.mark.parametrize("state", ["success", "skipped", "removed"])
+def test_a_task_without_a_try_is_not_told_to_have_committed(state: str) -> None:
+    """A branch or a user decides it, too."""
+    attempted("a", state=state, started=False, try_number=0)
+    row = attempt_row(read("a")[0], NOW)
+    assert row["kind"] == "succeeded"
+    assert "committed" not in row["meaning"]
 
 
 def test_links_lead_to_the_log_of_the_try_and_to_the_dag_run() -> None:

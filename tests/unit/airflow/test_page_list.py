@@ -65,7 +65,7 @@ ATTEMPTS = [
     attempt("first", "failed", minutes=3),
     attempt("again", "up_for_retry"),
     attempt("now", "running"),
-    attempt("planned", ""),
+    attempt("planned", "", try_number=0),
 ]
 
 
