@@ -36,6 +36,9 @@ CONN_ID = "spark_warm"
 CLIENT_HOST = "localhost"
 """Spark's client sends a token without TLS to this name alone, not to 127.0.0.1."""
 CONNECTION_FILE = "connection.json"
+WORK = "work"
+"""The server's working folder, empty at each start."""
+_PORTS = range(1, 65_536)
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name, not the token
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -123,9 +126,7 @@ def prepare(folder: Path, settings: ServerSettings) -> Launch:
         os.close(descriptor)
         raise
     os.set_inheritable(descriptor, True)  # noqa: FBT003 - its only argument
-    work = folder / "work"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(mode=0o700)
+    work = folder / WORK
     environment = server_environment(settings.master)
     environment |= {
         # Read by Spark itself. In the configuration, the token would be in a UI and in event logs.
@@ -137,11 +138,17 @@ def prepare(folder: Path, settings: ServerSettings) -> Launch:
 
 
 def _taken(folder: int, path: Path, asked: int | None) -> Access:
-    """Lock the folder, take the port, and write the connection."""
+    """Lock the folder, empty the working folder, take the port, and write the connection."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigurationError(f"a Spark Connect server of {path} runs already") from None
+    work = path / WORK
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        work.mkdir(mode=0o700)
+    except OSError as error:
+        raise ConfigurationError(f"{work} must be a folder that the server can make anew: {error}") from error
     known = _read_access(folder, path)
     port = asked or (known.port if known else _free_port())
     if not _is_free(port):
@@ -296,7 +303,7 @@ def _read_access(descriptor: int, folder: Path) -> Access | None:
             port, token = connection["port"], connection["password"]
         except (ValueError, KeyError, TypeError):
             port, token = None, None
-    if not isinstance(port, int) or not isinstance(token, str) or not token:
+    if type(port) is not int or port not in _PORTS or not isinstance(token, str) or not token:
         raise ConfigurationError(f"{path} holds no connection {CONN_ID!r}; remove it for a new token")
     return Access(port, token)
 

@@ -169,6 +169,31 @@ def test_a_planted_connection_is_refused(folder: Path, tmp_path: Path, kind: str
     assert other.read_text() == text
 
 
+@pytest.mark.parametrize("port", [70_000, 0, -1, 10**30, True])
+def test_a_connection_to_no_port_is_refused(folder: Path, port: int) -> None:
+    connection = start(folder).connection
+    connection.write_text(json.dumps({CONN_ID: {"port": port, "password": "token"}}))
+    for use in (read_access, start):
+        with pytest.raises(ConfigurationError, match=r"connection\.json holds no connection"):
+            use(folder)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_stands_in_place_of_the_working_folder_is_named(folder: Path, kind: str) -> None:
+    """No lock is left: the next start finds no server."""
+    start(folder)
+    work = folder / "work"
+    work.rmdir()
+    if kind == "file":
+        work.touch()
+    else:
+        work.symlink_to(folder.parent)
+    with pytest.raises(ConfigurationError, match="work must be a folder"):
+        start(folder)
+    work.unlink()
+    assert start(folder).work.is_dir()
+
+
 def test_the_server_gets_no_secrets_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor the address of another server; the paths of modules are absolute."""
     monkeypatch.setenv("PYTHONPATH", "somewhere")
