@@ -15,6 +15,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from airflow_eos import __version__, settings
@@ -70,6 +71,7 @@ def create_app(desk: Desk | None = None) -> FastAPI:
     app.include_router(_router)
     app.middleware("http")(with_headers)
     app.add_exception_handler(Trouble, _on_trouble)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, _on_invalid)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _on_error)
     return app
 
@@ -320,6 +322,12 @@ def _on_trouble(request: Request, error: Trouble) -> Response:
     if _JSON in request.url.path:
         return json_answer(error.to_dict(), error.status)
     return html_answer(request, "trouble.html", error.status, title=error.title, text=error.text)
+
+
+def _on_invalid(request: Request, error: RequestValidationError) -> Response:
+    """Name what is wrong without the values, which JSON may not be able to repeat."""
+    problems = (f"{', '.join(map(str, part['loc']))}: {part['msg']}" for part in error.errors())
+    return _on_trouble(request, Trouble(422, "Not understood", "; ".join(problems)))
 
 
 def _on_error(request: Request, error: Exception) -> Response:  # noqa: ARG001 - logged by the server

@@ -283,12 +283,13 @@ def ledger_warnings(history: KnownRuns) -> list[str]:
     if reader.begins_at:
         warnings.append("The ledger has lost its first records: runs of then are missing here.")
     if reader.ignored:
+        were = (
+            "was written by no run, and is" if len(reader.ignored) == 1 else "were written by no run, and are"
+        )
         warnings.append(
-            f"{len(reader.ignored):,} records of the ledger were written by no run, and are ignored: see who "
-            "may write to it."
+            f"{counted(len(reader.ignored), 'record')} of the ledger {were} ignored: see who may write to it."
         )
     if history.unreadable:
-        warnings.append(
-            f"{len(history.unreadable):,} records of the ledger cannot be read, and are left out."
-        )
+        count = counted(len(history.unreadable), "record")
+        warnings.append(f"{count} of the ledger cannot be read: left out.")
     return warnings

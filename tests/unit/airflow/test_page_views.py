@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from airflow_eos.cli.rows import record_row
 from airflow_eos.coverage.lanes import LogBounds
@@ -20,7 +21,9 @@ from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.ui import app, pipeline_rows, views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
+from airflow_eos.ui.answers import templates
 from airflow_eos.ui.attempts import Attempt
+from airflow_eos.ui.desk import Desk
 from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
 from airflow_eos.ui.record_parts import flat
@@ -274,6 +277,39 @@ def test_what_is_not_an_interval_is_none(interval: Any) -> None:
     history = history_of(of_interval(12, "b", interval))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert page["runs_shown"][0]["interval"] is None
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "NaN", "Infinity", "1e999"])
+def test_json_that_no_answer_can_repeat_is_refused(value: str) -> None:
+    """The answer says what is wrong, without the value."""
+    pages = app.create_app(Desk(app.deployment))
+    for dependency in (app._viewer, *(given.dependency for given in pages.router.dependencies)):
+        pages.dependency_overrides[dependency] = lambda: Viewer(["mine"])
+    body = f'{{"pipeline": {value}, "run_key": "k"}}'
+    answer = TestClient(pages, raise_server_exceptions=False).post(
+        "/api/v1/verify", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("body, pipeline: Input should be a valid string")
+    assert value.strip('"') not in answer.text
+
+
+def test_late_records_are_told_of_those_that_were_read() -> None:
+    """As in the record's own words."""
+    late = record("mine", "m1", mode="interval", records_late=9, receipts=())
+    values = views.run_view(history_of(late), Viewer(["mine"]), "pipelines.copy", "p/m1")
+    text = templates.get_template("run.html").render(
+        base="/eos", site="", version="1", trouble=None, **values
+    )
+    assert late.counts == "10 read (9 of them late), 0 written"
+    assert f": {late.counts}." in text
+
+
+@pytest.mark.parametrize(("number", "warning"), [(1, "1 record of"), (1_000, "1,000 records of")])
+def test_unreadable_records_are_counted(shared: HandHistory, number: int, warning: str) -> None:
+    shared.unreadable = ["an error"] * number
+    (text,) = ledger_rows(shared, Viewer(["mine"]), NOW).warnings
+    assert text.startswith(f"{warning} the ledger cannot be read")
 
 
 def shown_for(asked: Asked, *attempts: Attempt) -> str:
