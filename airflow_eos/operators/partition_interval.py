@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PartitionDuration: TypeAlias = dt.timedelta | relativedelta
 
 _DAY = dt.timedelta(days=1)
+_SECOND = dt.timedelta(seconds=1)
+_MIDNIGHT = dt.time()
 _PERIODS: dict[type, relativedelta] = {
     compat.StartOfHourMapper: relativedelta(hours=1),
     compat.StartOfDayMapper: relativedelta(days=1),
@@ -80,7 +82,7 @@ def partition_span(
                 "or a temporal partition mapper, which say it, or give partition_duration, for example "
                 "relativedelta(months=1) or timedelta(days=1): a day of the Dag's time zone"
             )
-        return _added(date, duration, dag.timezone)
+        return _added(date, duration, dag.timezone)[0]
     if span.key is not None and key != span.key:
         raise ConfigurationError(
             f"partition key {key!r} does not name its date {date.isoformat()}: {span.schedule} gives "
@@ -89,9 +91,9 @@ def partition_span(
     if duration is not None:
         zone = _zone(dag)
         given = _added(date, duration, zone)
-        if given != (span.start, span.end):
+        if (span.start, span.end) not in given:
             raise ConfigurationError(
-                f"partition_duration {duration!r} gives partition {key!r} the end {given[1].isoformat()}, "
+                f"partition_duration {duration!r} gives partition {key!r} the end {given[0][1].isoformat()}, "
                 f"and {span.schedule} ends it at {span.end.isoformat()}: records would be in two partitions, "
                 "or in none. Leave partition_duration out"
             )
@@ -134,7 +136,7 @@ def _scheduled(key: str, date: dt.datetime, dag: DAG) -> Span | None:
     if isinstance(timetable, compat.CronPartitionTimetable):
         return _of_cron(key, date, timetable)
     if isinstance(timetable, compat.PartitionedAssetTimetable):
-        return _of_mapper(date, _mapper(timetable))
+        return _of_mapper(key, date, _mapper(timetable))
     return None
 
 
@@ -216,27 +218,58 @@ def _innermost(mapper: Any) -> Any:
             return mapper
 
 
-def _of_mapper(date: dt.datetime, mapper: Any) -> Span:
-    local = date.astimezone(mapper._timezone)  # noqa: SLF001 - it has no other name
-    start, end = _added(date, _PERIODS[type(mapper)], mapper._timezone)  # noqa: SLF001
-    label = mapper.output_format.replace("{quarter}", str((local.month - 1) // 3 + 1))
-    zone = str(mapper._timezone)  # noqa: SLF001
-    return Span(start, end, local.strftime(label), f"{type(mapper).__name__}(timezone={zone!r})")
+def _of_mapper(key: str, date: dt.datetime, mapper: Any) -> Span:
+    """Return the span of a key; where no time that the date stands for has it, of the time that is shown."""
+    zone, period = mapper._timezone, _PERIODS[type(mapper)]  # noqa: SLF001 - it has no other name
+    spans = [
+        Span(
+            _first_from(wall, zone),
+            _first_from(wall + period, zone),
+            wall.strftime(mapper.output_format.replace("{quarter}", str((wall.month - 1) // 3 + 1))),
+            f"{type(mapper).__name__}(timezone={str(zone)!r})",
+        )
+        for wall in _wall_times(date, zone)
+    ]
+    # A period that is skipped as a whole has no records: its key is the one of the period after it.
+    named = [span for span in spans if span.key == key and span.start < span.end]
+    return min(named, key=lambda span: span.end, default=spans[0])
 
 
-def _added(date: dt.datetime, duration: PartitionDuration, zone: Any) -> tuple[dt.datetime, dt.datetime]:
+def _added(
+    date: dt.datetime, duration: PartitionDuration, zone: Any
+) -> list[tuple[dt.datetime, dt.datetime]]:
     """Return date and date plus duration, in UTC; whole days, months and years by the zone's calendar.
 
-    Both ends are the first moment at which the zone's clock shows their time, or the moment of the change
-    that skips it. Adjacent intervals therefore meet.
+    Both ends are the first moment at which the zone's clock shows their time; a time that the clock skips is
+    as much later as the clock is put forward. Adjacent intervals therefore meet.
+
+    :returns: several where the date may stand for a skipped time, too; a skipped midnight first.
     """
     if isinstance(duration, dt.timedelta) and duration % _DAY:
         start = in_utc(date)
-        return start, start + duration
-    wall = date.astimezone(_zone_named(zone)).replace(tzinfo=None, fold=0)
-    wall = dt.datetime.combine(wall.date(), wall.time())
-    return _first_at(wall, zone), _first_at(wall + duration, zone)
+        return [(start, start + duration)]
+    walls = sorted(_wall_times(date, zone), key=lambda wall: wall.time() != _MIDNIGHT)
+    return [(_moment(wall, zone), _moment(wall + duration, zone)) for wall in walls]
 
 
-def _first_at(wall: dt.datetime, zone: Any) -> dt.datetime:
-    return dt.datetime.combine(wall.date(), wall.time(), tzinfo=_zone_named(zone)).astimezone(dt.timezone.utc)
+def _wall_times(date: dt.datetime, zone: Any) -> list[dt.datetime]:
+    """Return the time that a zone's clock shows at a date, and the skipped one that Airflow moves there."""
+    utc, clock = in_utc(date), _zone_named(zone)
+    shown = utc.astimezone(clock).replace(tzinfo=None, fold=0)
+    # No clock is put forward by more than a day; the date is at most as far behind the change.
+    offset = (utc - _DAY).astimezone(clock).replace(tzinfo=dt.timezone.utc) - (utc - _DAY)
+    skipped = (utc + offset).replace(tzinfo=None)
+    return [shown, skipped] if skipped < shown and _moment(skipped, zone) == utc else [shown]
+
+
+def _moment(wall: dt.datetime, zone: Any, fold: int = 0) -> dt.datetime:
+    return wall.replace(tzinfo=_zone_named(zone), fold=fold).astimezone(dt.timezone.utc)
+
+
+def _first_from(wall: dt.datetime, zone: Any) -> dt.datetime:
+    """Return the first moment at which a zone's clock shows a time, or the change that skips it."""
+    first, moment, clock = _moment(wall, zone, fold=1), _moment(wall, zone), _zone_named(zone)
+    skips = first < moment  # then the change lies between the two
+    while skips and first.astimezone(clock).replace(tzinfo=None) < wall:
+        first += _SECOND
+    return first if skips else moment

@@ -5,17 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import zoneinfo
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import airflow.sdk
 import pendulum
 import pytest
+from airflow.partition_mappers import temporal
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 from airflow.timetables.trigger import CronPartitionTimetable
 from dateutil.relativedelta import relativedelta
 
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Interval
 from tests.support.airflow_partitions import partition_of, ranges_of
 
@@ -24,6 +26,7 @@ HOUR, DAY, MS = dt.timedelta(hours=1), dt.timedelta(days=1), dt.timedelta(millis
 NEW_YEAR = dt.datetime(2026, 1, 1, tzinfo=UTC)
 PERIODS = ("@daily", "@weekly", "@monthly")
 DELTAS = {"@daily": DAY, "@weekly": 7 * DAY, "@monthly": relativedelta(months=1)}
+MAPPERS = {"@daily": "StartOfDayMapper", "@weekly": "StartOfWeekMapper", "@monthly": "StartOfMonthMapper"}
 BEFORE = {"@daily": 2 * DAY, "@weekly": 8 * DAY, "@monthly": 32 * DAY}
 
 Schedule = Callable[[str, str, dt.datetime], Iterator[Interval]]
@@ -90,6 +93,33 @@ def of_partitions(period: str, zone: str, start: dt.datetime) -> Iterator[Interv
         yield partition_of(schedule, tick.partition_key, tick.partition_date, timezone=zone).interval
 
 
+def named(mapper: str, zone: str, moments: Iterable[dt.datetime]) -> Iterator[tuple[str, dt.datetime]]:
+    """Yield the keys of moments in the order of time, each once, and their dates, as a task gets them."""
+    clock, scheduled = zoneinfo.ZoneInfo(zone), getattr(temporal, mapper)(timezone=zone)
+    keys = (scheduled.to_downstream(f"{moment.astimezone(clock):%Y-%m-%dT%H:%M:%S}") for moment in moments)
+    for key, _ in groupby(keys):
+        yield key, scheduled.to_partition_date(key).astimezone(UTC)
+
+
+def mapped(mapper: str, zone: str, moments: Iterable[dt.datetime]) -> Iterator[Interval]:
+    schedule = airflow.sdk.PartitionedAssetTimetable(
+        assets=airflow.sdk.Asset("a"),
+        default_partition_mapper=getattr(airflow.sdk, mapper)(timezone=zone),
+    )
+    for key, date in named(mapper, zone, moments):
+        yield partition_of(schedule, key, date, timezone=zone).interval
+
+
+def of_mappers(period: str, zone: str, start: dt.datetime) -> Iterator[Interval]:
+    return mapped(MAPPERS[period], zone, (start + number * DAY / 2 for number in range(400)))
+
+
+def of_durations(period: str, zone: str, start: dt.datetime) -> Iterator[Interval]:
+    """Yield the partitions of a Dag without a schedule, by the dates that keys have in Airflow."""
+    for key, date in named(MAPPERS[period], zone, (start + number * DAY / 2 for number in range(400))):
+        yield partition_of(None, key, date, DELTAS[period], timezone=zone).interval
+
+
 def assert_tiled(intervals: Iterable[Interval], around: dt.datetime) -> None:
     """Each begins where the last one ended, and each moment around a change is in exactly one."""
     known = list(intervals)
@@ -101,7 +131,7 @@ def assert_tiled(intervals: Iterable[Interval], around: dt.datetime) -> None:
     assert known[0].start <= around < known[-1].end
 
 
-@pytest.mark.parametrize("schedule", [of_cron, of_delta, of_partitions])
+@pytest.mark.parametrize("schedule", [of_cron, of_delta, of_partitions, of_mappers, of_durations])
 def test_schedules_tile_time_over_each_change_of_each_clock(schedule: Schedule) -> None:
     """Days, weeks and months of every time zone of the machine, over all changes of a year."""
     zones = clocks()
@@ -111,3 +141,53 @@ def test_schedules_tile_time_over_each_change_of_each_clock(schedule: Schedule) 
             for period in PERIODS:
                 start = change - BEFORE[period]
                 assert_tiled(islice(schedule(period, zone, start), 4), change)
+
+
+@pytest.mark.parametrize(
+    ("zone", "change"),
+    [
+        ("Africa/Cairo", "2026-04-23T22:00:00Z"),
+        ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),
+        ("Pacific/Chatham", "2026-09-26T14:00:00Z"),
+    ],
+)
+def test_hours_tile_time_where_a_clock_is_put_forward(zone: str, change: str) -> None:
+    """At midnight, by half an hour, and from 02:45: each moment is in the partition of its own hour."""
+    around = pendulum.parse(change)
+    assert isinstance(around, pendulum.DateTime)
+    moments = [around + minutes * dt.timedelta(minutes=5) for minutes in range(-40, 40)]
+    assert_tiled(mapped("StartOfHourMapper", zone, moments), around)
+    for moment in moments:
+        (hour,) = mapped("StartOfHourMapper", zone, [moment])
+        assert hour.start <= moment < hour.end
+
+
+@pytest.mark.parametrize(
+    ("schedule", "key"),
+    [
+        (airflow.sdk.CronPartitionTimetable("@daily", timezone="America/Havana"), "2026-03-08T01:00:00"),
+        (
+            airflow.sdk.PartitionedAssetTimetable(
+                assets=airflow.sdk.Asset("a"),
+                default_partition_mapper=airflow.sdk.StartOfDayMapper(timezone="America/Havana"),
+            ),
+            "2026-03-08",
+        ),
+    ],
+    ids=["tick", "mapper"],
+)
+def test_a_duration_that_agrees_is_accepted_on_a_day_without_midnight(schedule: Any, key: str) -> None:
+    """Havana's clock goes from 23:59 to 01:00: the day begins then, and ends at midnight."""
+    date = dt.datetime(2026, 3, 8, 5, tzinfo=UTC)
+    day = partition_of(schedule, key, date, DAY).interval
+    assert day == Interval(date, date + 23 * HOUR, dt.timedelta())
+
+
+def test_the_key_of_an_hour_that_the_clock_skips_is_refused() -> None:
+    """No record has it."""
+    schedule = airflow.sdk.PartitionedAssetTimetable(
+        assets=airflow.sdk.Asset("a"),
+        default_partition_mapper=airflow.sdk.StartOfHourMapper(timezone="America/Havana"),
+    )
+    with pytest.raises(ConfigurationError, match="gives '2026-03-08T01'"):
+        partition_of(schedule, "2026-03-08T00", dt.datetime(2026, 3, 8, 5, tzinfo=UTC))
