@@ -27,6 +27,7 @@ from airflow_eos.operators.task_identity import (
     accepts,
     clear_number,
     refuse_loop,
+    refuse_same_run,
     resolve_ranges,
     task_of,
 )
@@ -201,6 +202,7 @@ class RunParameters(CheckedParameters):
         from airflow_eos.hooks.table_connections import with_connection
 
         refuse_loop(context)
+        refuse_same_run(self, context, self._templates)
         check_rendered(self, self._templates)
         clears, try_number = clear_number(context), context["ti"].try_number
         kafka = KafkaEosHook(self.kafka_config_id).get_config()
@@ -209,7 +211,7 @@ class RunParameters(CheckedParameters):
         try:
             spec = RunSpec(
                 kafka=kafka,
-                pipeline=self.pipeline or self._default_pipeline(context),
+                pipeline=self.pipeline or f"{self.dag_id}.{self.task_id}",
                 run_id=context["run_id"],
                 source_topics=parse_topics("topics", self.topics),
                 sink_topic=self.sink_topic,
@@ -250,18 +252,6 @@ class RunParameters(CheckedParameters):
             partition_duration=self.partition_duration,
         )
         return accepting(mode) if accepts(self.accept_deleted) else mode
-
-    def _default_pipeline(self, context: Context) -> str:
-        """Return the task's name; refuses a mapped task, because a run's name has no map index."""
-        index = context["ti"].map_index
-        if index is not None and index >= 0 and self.source_partition is None:
-            raise ConfigurationError(
-                f"task {self.task_id!r} is mapped (map index {index}), and its instances would be one run: "
-                "the first does its part, the others find it committed. Expand over source_partition, or "
-                "give each instance a pipeline of its own (and, unless it reads intervals, a group_id), "
-                "expanded with the rest or templated"
-            )
-        return f"{self.dag_id}.{self.task_id}"
 
     def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:
         """Tell Airflow the result of a committed run; return :meth:`RunRecord.summary` for XCom.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +55,62 @@ def refuse_loop(context: Context) -> None:
             "and its iterations cannot be told apart: the later ones would write nothing. Move it out of the "
             "loop; ranges=Cursor(max_records=..., until_caught_up=True) reads in rounds until nothing is left"
         )
+
+
+def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -> None:
+    """Refuse a mapped task of which several instances would be one run: a run's name has no map index.
+
+    What the task, or its task group, is expanded over must give each instance a pipeline or a source
+    partition that no other one has; topics or ranges, if it reads intervals of a pipeline that is given.
+
+    :param task: the operator of this instance.
+    :param templates: its author's values that are only known in the task; a pipeline among them tells the
+        instances apart.
+    :raises ConfigurationError: names the ways on.
+    """
+    index = context["ti"].map_index
+    if index is None or index < 0 or (task.pipeline and "pipeline" in templates):
+        return
+    names = ["pipeline", "source_partition"]
+    if task.pipeline and (
+        task.ranges == DATA_INTERVAL or isinstance(task.ranges, Interval | PartitionInterval)
+    ):
+        names += ["topics", "ranges"]
+    group = task.get_closest_mapped_task_group()
+    if group is None:
+        mapped = context["dag"].get_task(task.task_id)
+        # A decorated task is expanded over the arguments of its call.
+        expansion = getattr(mapped, "op_kwargs_expand_input", getattr(mapped, "expand_input", None))
+        arguments = names
+    else:
+        expansion = group._expand_input  # noqa: SLF001 - it has no other name
+        arguments = [getattr(templates.get(name), "_key", "") for name in names]
+    identities = [
+        tuple(str(instance.get(argument, "")) for argument in arguments)
+        for instance in _instances(expansion, context)
+    ]
+    if len(set(identities)) < len(identities) or not all(map(any, identities)):
+        raise ConfigurationError(
+            f"task {task.task_id!r} is mapped (map index {index}), and its instances would be one run: "
+            "the first does its part, the others find it committed. Expand over source_partition alone, each "
+            "partition once, or give each instance a pipeline of its own (and, unless it reads intervals, a "
+            "group_id), expanded with the rest or templated"
+        )
+
+
+def _instances(expansion: Any, context: Context) -> list[Mapping[str, Any]]:
+    """Return the arguments of each instance that ``expand()`` or ``expand_kwargs()`` makes."""
+
+    def resolved(value: Any) -> Any:
+        return value.resolve(context) if hasattr(value, "resolve") else value
+
+    if expansion is None:
+        return []
+    given = resolved(expansion.value)
+    if isinstance(given, Mapping):
+        values = [list(resolved(value)) for value in given.values()]
+        return [dict(zip(given, combination, strict=True)) for combination in itertools.product(*values)]
+    return [resolved(instance) for instance in given]
 
 
 def clear_number(context: Context) -> int:

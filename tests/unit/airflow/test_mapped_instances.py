@@ -1,0 +1,135 @@
+"""Instances of a mapped task are runs of their own, or refused: none succeeds by the run of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator, task_group
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.ledger.keys import run_key
+from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from tests.unit.airflow.fakes import FakeRun, make_context
+
+
+def copy(df: Any, region: str = "eu") -> Any:
+    return df, region
+
+
+GIVEN: dict[str, Any] = {"process": copy, "topics": ["src"], "sink_topic": "out", "group_id": "g"}
+REGIONS = [{"region": "eu"}, {"region": "us"}]
+SAME_RUN: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
+    "each partition twice": ({}, lambda task: task.expand(source_partition=[0, 1], op_kwargs=REGIONS)),
+    "a partition for all": ({"source_partition": 0}, lambda task: task.expand(op_kwargs=REGIONS)),
+    "a repeated partition": ({}, lambda task: task.expand(source_partition=[1, 0, "1"])),
+    "repeated in mappings": (
+        {},
+        lambda task: task.expand_kwargs([{"source_partition": 1, "op_kwargs": given} for given in REGIONS]),
+    ),
+    "a repeated result of a task": ({}, lambda task: task.expand(source_partition=upstream([3, 3]))),
+    "a pipeline for all": ({"pipeline": "fixed"}, lambda task: task.expand(op_kwargs=REGIONS)),
+    "a pipeline for all intervals": (
+        {"pipeline": "fixed", "ranges": "data_interval"},
+        lambda task: task.expand(op_kwargs=REGIONS),
+    ),
+    "a pipeline that is rendered to nothing": (
+        {"pipeline": "{{ empty }}"},
+        lambda task: task.expand(op_kwargs=REGIONS),
+    ),
+    "a repeated pipeline": ({}, lambda task: task.expand(pipeline=["a", "b"], op_kwargs=REGIONS)),
+}
+OWN_RUNS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
+    "partitions of a task": ({}, lambda task: task.expand(source_partition=upstream([3, 4]))),
+    "partitions and arguments": (
+        {},
+        lambda task: task.expand_kwargs(
+            [{"source_partition": number, "op_kwargs": given} for number, given in enumerate(REGIONS)]
+        ),
+    ),
+    "partitions of a pipeline": ({"pipeline": "fixed"}, lambda task: task.expand(source_partition=[0, 1])),
+    "topics of an interval": (
+        {"pipeline": "fixed", "ranges": "data_interval", "topics": None},
+        lambda task: task.expand(topics=[["src"], ["more"]]),
+    ),
+}
+
+
+def upstream(result: list[Any]) -> Any:
+    """Return the result of a task in the mapped task's Dag, as the mapped instance finds it."""
+
+    class Result(PlainXComArg):
+        def resolve(self, _context: Any) -> Any:
+            return result
+
+    return Result(BaseOperator(task_id="upstream"))
+
+
+def mapped_instances(dag: DAG, given: dict[str, Any], expand: Callable[[Any], Any]) -> Iterator[Any]:
+    """Yield each instance of a mapped task, and its context."""
+    fields = {name: value for name, value in {**GIVEN, **given}.items() if value is not None}
+    with dag:
+        mapped = expand(ReadProcessWriteOperator.partial(task_id="mapped", **fields))
+    for index in range(2):
+        context = make_context(SimpleNamespace(dag=dag, retries=0), map_index=index)
+        operator = mapped.unmap(mapped.expand_input.resolve(context)[0])
+        operator.render_template_fields({**context, "empty": ""})
+        yield operator, {**context, "task": operator}
+
+
+@pytest.mark.parametrize("name", SAME_RUN)
+def test_mapped_instances_that_share_a_partition_or_a_pipeline_are_refused(
+    dag: DAG, runs: list[FakeRun], name: str
+) -> None:
+    """All but the first of a partition would succeed without their work."""
+    for index, (operator, context) in enumerate(mapped_instances(dag, *SAME_RUN[name])):
+        with pytest.raises(ConfigurationError, match=rf"map index {index}.*would be one run"):
+            operator.execute(context)
+    assert runs == []
+
+
+@pytest.mark.parametrize("name", OWN_RUNS)
+def test_mapped_instances_that_differ_in_what_names_a_run_are_accepted(
+    dag: DAG, runs: list[FakeRun], name: str
+) -> None:
+    """Whatever else is expanded with it."""
+    for operator, context in mapped_instances(dag, *OWN_RUNS[name]):
+        operator.execute(context)
+    assert len({run_key(run.spec) for run in runs}) == 2
+
+
+@pytest.mark.parametrize(
+    ("expansion", "accepted"),
+    [
+        ({"number": [0, 1]}, True),
+        ({"number": [0, 0]}, False),
+        ({"number": [0, 1], "region": ["eu", "us"]}, False),
+        ({"region": ["eu", "us"]}, False),
+    ],
+)
+def test_a_mapped_task_group_gives_each_instance_a_partition_or_is_refused(
+    dag: DAG, runs: list[FakeRun], expansion: dict[str, Any], accepted: bool
+) -> None:
+    """As a mapped task: the group's argument is the task's partition."""
+
+    @task_group
+    def one(number: Any = 0, region: Any = "eu") -> None:
+        ReadProcessWriteOperator(
+            task_id="copy", source_partition=number, op_kwargs={"region": region}, **GIVEN
+        )
+
+    with dag:
+        one.expand(**expansion)
+    for index in range(2):
+        operator = dag.get_task("one.copy").prepare_for_execution()
+        context = make_context(operator, map_index=index)
+        operator.render_template_fields(context)
+        if accepted:
+            operator.execute(context)
+        else:
+            with pytest.raises(ConfigurationError, match=rf"map index {index}.*would be one run"):
+                operator.execute(context)
+    assert [run.spec.source_partition for run in runs] == ([0, 1] if accepted else [])
