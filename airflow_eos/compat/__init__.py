@@ -53,6 +53,7 @@ __all__ = [
     "AIRFLOW_VERSION",
     "INTERVAL_TIMETABLES",
     "TASK_SIGNALS",
+    "TRIGGER_TIMETABLES",
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
@@ -64,6 +65,7 @@ __all__ = [
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
     "FanOutMapper",
+    "MultipleCronTriggerTimetable",
     "PartitionedAssetTimetable",
     "RollupMapper",
     "StartOfDayMapper",
@@ -138,18 +140,27 @@ try:
         CronTriggerTimetable,
         DeltaDataIntervalTimetable,
         DeltaTriggerTimetable,
+        MultipleCronTriggerTimetable,
     )
 
     INTERVAL_TIMETABLES = "airflow.sdk"
 except ImportError:  # 3.1
     from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-    from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
+    from airflow.timetables.trigger import (
+        CronTriggerTimetable,
+        DeltaTriggerTimetable,
+        MultipleCronTriggerTimetable,
+    )
 
     INTERVAL_TIMETABLES = "airflow.timetables.interval"
 
 
+TRIGGER_TIMETABLES = (CronTriggerTimetable, DeltaTriggerTimetable, MultipleCronTriggerTimetable)
+"""Timetables that know nothing of data intervals but a length, by default 0."""
+
+
 def timetable_field(timetable: Any, name: str) -> Any:
-    """Return an argument of a timetable: ``expression``, ``timezone``, ``delta`` or ``interval``."""
+    """Return an argument of a timetable: such as ``expression`` or ``interval``."""
     return getattr(timetable, name if hasattr(timetable, name) else f"_{name}")  # 3.1 has the second
 
 

@@ -144,8 +144,7 @@ def _zone(dag: DAG) -> dt.tzinfo:
     timetable = dag.timetable
     if isinstance(timetable, compat.PartitionedAssetTimetable):
         return _mapper(timetable)._timezone  # noqa: SLF001 - it has no other name
-    zone = timetable.timezone
-    return pendulum.timezone(zone) if isinstance(zone, str) else zone
+    return zone_named(timetable.timezone)
 
 
 def _of_cron(key: str, date: dt.datetime, timetable: compat.CronPartitionTimetable) -> Span:
@@ -179,11 +178,12 @@ def _of_cron(key: str, date: dt.datetime, timetable: compat.CronPartitionTimetab
             f"the date {start.isoformat()} of partition {key!r} is not a tick of {schedule}: its records "
             "belong to another partition. Trigger the Dag with the key of a tick"
         )
-    zone = _zone_named(timetable.timezone)
+    zone = zone_named(timetable.timezone)
     return Span(start, tick_after(start), start.in_timezone(zone).strftime(timetable.key_format), schedule)
 
 
-def _zone_named(zone: Any) -> Any:
+def zone_named(zone: Any) -> Any:
+    """Return a time zone that may be given by its name."""
     return pendulum.timezone(zone) if isinstance(zone, str) else zone
 
 
@@ -254,7 +254,7 @@ def _added(
 
 def _wall_times(date: dt.datetime, zone: Any) -> list[dt.datetime]:
     """Return the time that a zone's clock shows at a date, and the skipped one that Airflow moves there."""
-    utc, clock = in_utc(date), _zone_named(zone)
+    utc, clock = in_utc(date), zone_named(zone)
     shown = utc.astimezone(clock).replace(tzinfo=None, fold=0)
     # No clock is put forward by more than a day; the date is at most as far behind the change.
     offset = (utc - _DAY).astimezone(clock).replace(tzinfo=dt.timezone.utc) - (utc - _DAY)
@@ -263,12 +263,12 @@ def _wall_times(date: dt.datetime, zone: Any) -> list[dt.datetime]:
 
 
 def _moment(wall: dt.datetime, zone: Any, fold: int = 0) -> dt.datetime:
-    return wall.replace(tzinfo=_zone_named(zone), fold=fold).astimezone(dt.timezone.utc)
+    return wall.replace(tzinfo=zone_named(zone), fold=fold).astimezone(dt.timezone.utc)
 
 
 def _first_from(wall: dt.datetime, zone: Any) -> dt.datetime:
     """Return the first moment at which a zone's clock shows a time, or the change that skips it."""
-    first, moment, clock = _moment(wall, zone, fold=1), _moment(wall, zone), _zone_named(zone)
+    first, moment, clock = _moment(wall, zone, fold=1), _moment(wall, zone), zone_named(zone)
     skips = first < moment  # then the change lies between the two
     while skips and first.astimezone(clock).replace(tzinfo=None) < wall:
         first += _SECOND

@@ -2,46 +2,103 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.compat import (
     INTERVAL_TIMETABLES,
-    CronTriggerTimetable,
+    TRIGGER_TIMETABLES,
     DeltaTriggerTimetable,
+    MultipleCronTriggerTimetable,
     timetable_field,
 )
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.operators.partition_interval import PartitionDuration, says_its_end
+from airflow_eos.operators.partition_interval import PartitionDuration, says_its_end, zone_named
 from airflow_eos.operators.task_identity import DATA_INTERVAL
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
+_SOME_DAY = dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc)
+_WEEK = dt.timedelta(weeks=1)
+
 
 def check_schedule(
     ranges: Any, dag: DAG, duration: PartitionDuration | None, task_id: str, run_key: str | None = None
 ) -> None:
-    """Check that the runs of a Dag have the intervals that its task reads.
+    """Check that the runs of a Dag have the intervals that its task reads, one after the other.
 
     :param run_key: names the run instead of an interval.
-    :raises ConfigurationError: the Dag's schedule gives all its runs an empty one.
+    :raises ConfigurationError: the Dag's schedule gives all its runs an empty one, or intervals that overlap
+        or leave gaps.
     """
     timetable = dag.timetable
     if (
-        ranges == DATA_INTERVAL
-        and not run_key
-        and duration is None
-        and not says_its_end(timetable)
-        and isinstance(timetable, CronTriggerTimetable | DeltaTriggerTimetable)
-        and not timetable_field(timetable, "interval")
+        ranges != DATA_INTERVAL
+        or run_key
+        or duration is not None
+        or says_its_end(timetable)
+        or not isinstance(timetable, TRIGGER_TIMETABLES)
     ):
-        if isinstance(timetable, DeltaTriggerTimetable):
-            with_intervals = f"DeltaDataIntervalTimetable({timetable_field(timetable, 'delta')!r})"
-        else:
-            expression, zone = (timetable_field(timetable, name) for name in ("expression", "timezone"))
-            with_intervals = f"CronDataIntervalTimetable({expression!r}, timezone={str(zone)!r})"
-        raise ConfigurationError(
-            f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and the schedule of Dag "
-            f"{dag.dag_id!r} gives empty intervals: cron strings, presets and timedeltas do "
-            f"in Airflow 3. Schedule the Dag with {INTERVAL_TIMETABLES}.{with_intervals}"
+        return
+    if isinstance(timetable, DeltaTriggerTimetable):
+        delta, interval = (timetable_field(timetable, name) for name in ("delta", "interval"))
+        period = _length(delta)
+        with_intervals = f"DeltaDataIntervalTimetable({delta!r})"
+    else:
+        several = isinstance(timetable, MultipleCronTriggerTimetable)
+        crons = timetable_field(timetable, "timetables") if several else [timetable]
+        expressions = [timetable_field(cron, "expression") for cron in crons]
+        zone, interval = (timetable_field(crons[0], name) for name in ("timezone", "interval"))
+        period = _period(expressions, zone_named(zone))
+        expression = "with one expression for all times, " if several else f"{expressions[0]!r}, "
+        with_intervals = f"CronDataIntervalTimetable({expression}timezone={str(zone)!r})"
+    if interval and period and _length(interval) == period:
+        return
+    if interval:
+        problem = (
+            f"gives each run the interval of {interval!r} before it: they overlap or leave gaps, so that "
+            "records are read twice or never"
         )
+    else:
+        problem = "gives empty intervals: cron strings, presets and timedeltas do in Airflow 3"
+    raise ConfigurationError(
+        f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and the schedule of Dag "
+        f"{dag.dag_id!r} {problem}. Schedule the Dag with {INTERVAL_TIMETABLES}.{with_intervals}"
+    )
+
+
+def _length(delta: PartitionDuration) -> dt.timedelta | None:
+    """Return the length of a delta; None if it depends on the date."""
+    lengths = {day + delta - day for day in (_SOME_DAY, _SOME_DAY.replace(year=2001, month=2))}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def _period(expressions: list[str], zone: dt.tzinfo) -> dt.timedelta | None:
+    """Return the time between any two ticks of cron expressions; None if it varies."""
+    from croniter import croniter  # type: ignore[import-untyped]  # Airflow's own
+
+    week: set[dt.timedelta] = set()
+    for cron in map(croniter, expressions):
+        minutes, hours, days, months, weekdays, *seconds = cron.expanded
+        if [days, months] != [["*"], ["*"]] or seconds or cron.nth_weekday_of_month:
+            return None
+        week |= {
+            dt.timedelta(days=day, hours=hour, minutes=minute)
+            for day in _numbers(weekdays, 7)
+            for hour in _numbers(hours, 24)
+            for minute in _numbers(minutes, 60)
+        }
+    ticks = sorted(week)
+    periods = {after - tick for tick, after in zip(ticks, [*ticks[1:], ticks[0] + _WEEK], strict=True)}
+    period = max(periods)
+    weeks = (dt.datetime.now(dt.timezone.utc) + number * _WEEK for number in range(104))
+    offsets = {moment.astimezone(zone).replace(tzinfo=dt.timezone.utc) - moment for moment in weeks}
+    # Over a change of the clock by whole periods, ticks stay as far apart.
+    regular = len(periods) == 1 and not any((offset - min(offsets)) % period for offset in offsets)
+    return period if regular else None
+
+
+def _numbers(field: list[Any], count: int) -> Iterable[int]:
+    return range(count) if field == ["*"] else field

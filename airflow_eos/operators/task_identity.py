@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_eos.compat import DeltaDataIntervalTimetable, partition_date, partition_key
+from airflow_eos.compat import (
+    TRIGGER_TIMETABLES,
+    DeltaDataIntervalTimetable,
+    partition_date,
+    partition_key,
+)
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import (
@@ -242,14 +247,18 @@ def _warn_of_another_day(dag_run: Any, start: dt.datetime, end: dt.datetime) -> 
 
 def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.datetime) -> None:
     """Warn if a triggered run reads an interval that overlaps those of its schedule."""
-    if isinstance(dag.timetable, DeltaDataIntervalTimetable) and dag_run.run_type == "manual":
+    if (
+        isinstance(dag.timetable, (DeltaDataIntervalTimetable, *TRIGGER_TIMETABLES))
+        and dag_run.run_type == "manual"
+    ):
         log.warning(
             "Dag run %r was triggered and reads [%s, %s), the last period before now: scheduled runs of "
-            "DeltaDataIntervalTimetable have other intervals, and records in both are read twice. Triggered "
+            "%s have other intervals, and records in both are read twice. Triggered "
             "runs of CronDataIntervalTimetable have the interval of a scheduled run",
             dag_run.run_id,
             start.isoformat(),
             end.isoformat(),
+            type(dag.timetable).__name__,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from dateutil.relativedelta import relativedelta
 
 from airflow_eos.compat import (
     INTERVAL_TIMETABLES,
@@ -15,6 +16,7 @@ from airflow_eos.compat import (
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     DeltaTriggerTimetable,
+    MultipleCronTriggerTimetable,
 )
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Interval
@@ -49,6 +51,10 @@ def test_a_loop_is_accepted_where_it_is_asked_for(dag: DAG) -> None:
         ("5 * * * *", r"CronDataIntervalTimetable\('5 \* \* \* \*'"),
         (DAY, rf"{INTERVAL_TIMETABLES}.DeltaDataIntervalTimetable\(datetime.timedelta\(days=1\)\)"),
         (CronTriggerTimetable("@daily", timezone="Europe/Berlin"), "timezone='Europe/Berlin'"),
+        (
+            MultipleCronTriggerTimetable("0 6 * * *", "0 9 * * *", timezone="UTC"),
+            r"CronDataIntervalTimetable\(with one expression for all times",
+        ),
     ],
 )
 def test_schedule_without_intervals_is_refused(schedule: Any, advice: str) -> None:
@@ -68,13 +74,54 @@ def test_schedule_without_intervals_is_refused(schedule: Any, advice: str) -> No
         None,  # whoever triggers it gives an interval
         CronDataIntervalTimetable("@daily", timezone="UTC"),
         CronTriggerTimetable("@daily", timezone="UTC", interval=DAY),
+        CronTriggerTimetable("0 6 * * 1", timezone="Asia/Kolkata", interval=7 * DAY),
+        CronTriggerTimetable("15 * * * *", timezone="Europe/Berlin", interval=DAY / 24),
+        CronTriggerTimetable("*/30 * * * *", timezone="Australia/Lord_Howe", interval=DAY / 48),
+        CronTriggerTimetable("@daily", timezone="UTC", interval=relativedelta(days=1)),
         DeltaTriggerTimetable(DAY, interval=DAY),
+        DeltaTriggerTimetable(relativedelta(days=1), interval=DAY),
+        MultipleCronTriggerTimetable("0 * * * *", "30 * * * *", timezone="UTC", interval=DAY / 48),
     ],
+    ids=str,
 )
 def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
     """Also none at all, and partitions with a duration."""
     make(DAG("d", schedule=schedule), ranges="data_interval")
     make(DAG("e", schedule="@daily"), ranges="data_interval", partition_duration=DAY)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "advice"),
+    [
+        (
+            CronTriggerTimetable("@daily", timezone="Europe/Berlin", interval=DAY),
+            r"CronDataIntervalTimetable\('(@daily|0 0 \* \* \*)', timezone='Europe/Berlin'\)",
+        ),
+        (CronTriggerTimetable("@daily", timezone="UTC", interval=7 * DAY), "CronDataIntervalTimetable"),
+        (CronTriggerTimetable("0 0 * * 1-5", timezone="UTC", interval=DAY), "CronDataIntervalTimetable"),
+        (CronTriggerTimetable("0 0 1 * *", timezone="UTC", interval=relativedelta(months=1)), "Cron"),
+        (CronTriggerTimetable("0 0 * * 1#1", timezone="UTC", interval=7 * DAY), "CronDataInterval"),
+        (CronTriggerTimetable("0 * * * *", timezone="Australia/Lord_Howe", interval=DAY / 24), "Cron"),
+        (DeltaTriggerTimetable(DAY, interval=2 * DAY), r"DeltaDataIntervalTimetable\(datetime.*days=1\)\)"),
+        (
+            DeltaTriggerTimetable(relativedelta(months=1), interval=relativedelta(months=1)),
+            r"DeltaDataIntervalTimetable\(relativedelta\(months=\+1\)\)",
+        ),
+        (
+            MultipleCronTriggerTimetable("0 6 * * *", "0 9 * * *", timezone="UTC", interval=DAY),
+            r"CronDataIntervalTimetable\(with one expression for all times",
+        ),
+    ],
+    ids=str,
+)
+def test_schedule_whose_intervals_do_not_meet_is_refused(schedule: Any, advice: str) -> None:
+    """Records would be read twice, or never, once a year at least; the error names one whose intervals do."""
+    with pytest.raises(ConfigurationError, match=rf"overlap or leave gaps.*{advice}"):
+        make(DAG("d", schedule=schedule), ranges="data_interval")
+    with pytest.raises(ConfigurationError, match="overlap or leave gaps"):
+        KafkaDataIntervalSensor(task_id="over", dag=DAG("e", schedule=schedule), topics="src")
+    make(DAG("f", schedule=schedule))  # a cursor needs none
+    make(DAG("g", schedule=schedule), ranges="data_interval", partition_duration=DAY)
 
 
 WHOLE: dict[Any, dict[str, Any]] = {

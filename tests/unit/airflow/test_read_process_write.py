@@ -14,6 +14,7 @@ from airflow_eos.compat import (
     AirflowNotFoundException,
     AirflowRescheduleException,
     AirflowSkipException,
+    CronTriggerTimetable,
 )
 from airflow_eos.compat.retry_policy import RetryAction
 from airflow_eos.exceptions import (
@@ -317,6 +318,17 @@ def test_a_date_far_from_the_interval_that_is_read_is_a_warning(
     execute(make(dag, ranges="data_interval"), logical_date=logical_date)
     assert runs[0].spec.ranges == Interval(START, START + DAY)
     assert ("does not choose the interval" in caplog.text) is warned
+
+
+@pytest.mark.parametrize(("run_type", "warned"), [("manual", True), ("scheduled", False)])
+def test_a_triggered_run_of_a_trigger_timetable_warns_of_the_overlap(
+    runs: list[FakeRun], run_type: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its interval ends when it was triggered, and the next scheduled run reads from the last tick on."""
+    schedule = CronTriggerTimetable("@daily", timezone="UTC", interval=DAY)
+    execute(make(DAG("daily", schedule=schedule), ranges="data_interval"), run_type=run_type)
+    assert len(runs) == 1
+    assert ("CronTriggerTimetable have other intervals" in caplog.text) is warned
 
 
 def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> None:
