@@ -58,11 +58,15 @@ def whole_number(least: int) -> Kind:
 
 
 def duration(*, above: bool = False) -> Kind:
-    """Return the kind of durations >= 0 s; > 0 s with ``above``."""
-    zero = dt.timedelta(0)
+    """Return the kind of durations from 0 s to 36500 days, to move a date by; > 0 s with ``above``."""
+    zero, longest = dt.timedelta(0), dt.timedelta(days=36500)
     return Kind(
-        f"a datetime.timedelta {'longer than' if above else 'of at least'} 0 s",
-        lambda value: isinstance(value, dt.timedelta) and (value > zero if above else value >= zero),
+        f"a datetime.timedelta {'longer than' if above else 'of at least'} 0 s and at most 36500 days",
+        lambda value: (
+            isinstance(value, dt.timedelta)
+            and (zero < value if above else zero <= value)
+            and value <= longest
+        ),
     )
 
 

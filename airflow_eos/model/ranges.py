@@ -115,10 +115,15 @@ def _require(owner: str, field: str, value: object, kind: Kind) -> None:
         raise ValueError(kind.problem(f"{owner}({field}=...)", value))
 
 
-def _aware(name: str, value: dt.datetime) -> None:
+def _aware(name: str, value: dt.datetime) -> dt.datetime:
+    """Return an end of an interval in UTC; raises ValueError if it has no time zone, or UTC no such date."""
     _require("Interval", name, value, _MOMENT)
     if value.tzinfo is None:
         raise ValueError(f"{name} must carry a time zone, got {value.isoformat()}")
+    try:
+        return in_utc(value)
+    except OverflowError as error:
+        raise ValueError(f"{name} {value.isoformat()} is not in the years 1 to 9999 of UTC") from error
 
 
 def in_utc(moment: dt.datetime) -> dt.datetime:
@@ -147,11 +152,9 @@ class Interval:
     accept_deleted: bool = False
 
     def __post_init__(self) -> None:
-        _aware("start", self.start)
-        _aware("end", self.end)
         # Datetimes of the same time zone compare by wall-clock time, which repeats an hour when DST ends.
-        object.__setattr__(self, "start", in_utc(self.start))
-        object.__setattr__(self, "end", in_utc(self.end))
+        object.__setattr__(self, "start", _aware("start", self.start))
+        object.__setattr__(self, "end", _aware("end", self.end))
         if self.start >= self.end:
             raise ValueError(
                 f"the interval [{self.start.isoformat()}, {self.end.isoformat()}) is empty; a Dag with a "

@@ -123,7 +123,7 @@ def _check(cls: type, row: Row, values: list[Any]) -> None:
         )
     try:
         row.check(*values)
-    except (TypeError, ValueError) as error:  # of a range or an interval that cannot be
+    except (TypeError, ValueError, OverflowError) as error:  # of a range or an interval that cannot be
         raise ConfigurationError(str(error)) from error
 
 

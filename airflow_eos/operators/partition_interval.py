@@ -103,14 +103,21 @@ def partition_span(
 def check_partition_duration(duration: PartitionDuration | None) -> None:
     """Check a duration when the Dag is parsed.
 
-    :raises ConfigurationError: it is not a duration > 0.
+    :raises ConfigurationError: it is not a duration > 0 and <= 100 years.
     """
     if duration is None:
         return
     some_day = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - any date serves
-    if not isinstance(duration, PartitionDuration) or some_day + duration <= some_day:
+    try:
+        fits = isinstance(duration, PartitionDuration) and (
+            some_day < some_day + duration <= some_day.replace(year=2100)
+        )
+    except (OverflowError, ValueError):  # there is no such date
+        fits = False
+    if not fits:
         raise ConfigurationError(
-            f"partition_duration must be a timedelta or relativedelta longer than nothing, got {duration!r}"
+            "partition_duration must be a timedelta or relativedelta longer than nothing and of at most 100 "
+            f"years, got {duration!r}"
         )
 
 

@@ -53,7 +53,7 @@ def parse_partition(field: str, given: Any) -> int | None:
     """
     if given is None:
         return None
-    number = int(given) if isinstance(given, str) and given.strip().lstrip("-").isdecimal() else given
+    number = int(given) if isinstance(given, str) and given.strip().removeprefix("-").isdecimal() else given
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ConfigurationError(f"{field} must be the number of a partition, from 0, or None, got {given!r}")
     return number

@@ -237,7 +237,7 @@ class RunParameters(CheckedParameters):
                 compression=self.compression,
                 ledger=settings.with_key(self.ledger) if self.ledger else settings.default_ledger(),
             )
-        except ValueError as error:  # a range or interval that cannot be
+        except (ValueError, OverflowError) as error:  # a range or interval that cannot be
             raise ConfigurationError(str(error)) from error
         from airflow_eos.ledger.keys import run_key
 

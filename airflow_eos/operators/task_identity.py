@@ -220,6 +220,11 @@ def resolve_ranges(
             f"{end.isoformat()}): cron strings and presets such as '@hourly' give none in Airflow 3; "
             f"schedule the Dag with {INTERVAL_TIMETABLE}"
         )
+    if start > end:
+        raise ConfigurationError(
+            f"Dag run {dag_run.run_id!r} has the data interval [{start.isoformat()}, {end.isoformat()}), "
+            "which ends before it starts: trigger it with data_interval_start before data_interval_end"
+        )
     _warn_of_another_day(dag_run, start, end)
     _warn_of_an_overlap(dag_run, context["dag"], start, end)
     return Interval(start, end, allowed_lateness)

@@ -9,7 +9,7 @@ from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
 from airflow_eos.operators.parameter_table import check_topics_needed
 from airflow_eos.operators.partition_interval import PartitionDuration
-from airflow_eos.operators.rendered import parse_topics
+from airflow_eos.operators.rendered import parse_partition, parse_topics
 from airflow_eos.operators.task_identity import resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.run_committed import RunCommittedTrigger
@@ -71,7 +71,7 @@ class RunCommittedSensor(WaitingSensor):
         run_id: str = "{{ run_id }}",
         ranges: Ranges | None = None,
         topics: Sequence[str] | str = (),
-        source_partition: int | None = None,
+        source_partition: int | str | None = None,
         run_key: str | None = None,
         partition_duration: PartitionDuration | None = None,
         ledger_topic: str | None = None,
@@ -112,6 +112,7 @@ class RunCommittedSensor(WaitingSensor):
         from airflow_eos.run.work import WorkDefinition
 
         topics = parse_topics("topics", self.topics) if self.topics else ()
+        partition = parse_partition("source_partition", self.source_partition)
         ranges = resolve_ranges(
             self.ranges,
             context,
@@ -119,7 +120,7 @@ class RunCommittedSensor(WaitingSensor):
             partition_duration=self.partition_duration,
         )
         if not topics:
-            check_topics_needed(ranges, self.source_partition)
+            check_topics_needed(ranges, partition)
             topics = ("any",)  # no part of a cursor run's name
         spec = RunSpec(
             kafka={"bootstrap.servers": "unused"},
@@ -128,7 +129,7 @@ class RunCommittedSensor(WaitingSensor):
             source_topics=topics,
             group_id="unused",
             ranges=ranges,
-            source_partition=self.source_partition,
+            source_partition=partition,
         )
         work = WorkDefinition.of(spec).to_dict()
         known = (*(("topics",) if self.topics else ()), "interval", "ranges")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, task
+from dateutil.relativedelta import relativedelta
 
 from airflow_eos.decorators.kafka_eos import kafka_eos_task
 from airflow_eos.exceptions import ConfigurationError
@@ -104,6 +105,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "source_partition": [
         (-1, "source_partition.*got -1"),
         ("first", "'first'"),
+        ("--3", "source_partition must be the number of a partition.*got '--3'"),
         (1.5, "1.5"),
         (True, "True"),
     ],
@@ -158,11 +160,11 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "compression": [("ztsd", "compression must be .*did you mean 'zstd'"), (None, "got None")],
     "on_empty": [("skipp", "on_empty must be 'succeed' or 'skip', got 'skipp'; did you mean 'skip'")],
     "transaction_timeout": [
-        (60, f"transaction_timeout must be {SINCE_PARSE} longer than 0 s, got 60"),
+        (60, f"transaction_timeout must be {SINCE_PARSE} longer than 0 s and at most 36500 days, got 60"),
         (10 * SECOND, "must be below transaction_timeout 10 s"),
     ],
     "delivery_timeout": [
-        (30, f"delivery_timeout must be {SINCE_PARSE} longer than 0 s, got 30"),
+        (30, f"delivery_timeout must be {SINCE_PARSE} longer than 0 s and at most 36500 days, got 30"),
         (280 * SECOND, "delivery_timeout 280 s"),
     ],
     "max_active_tis_per_dag": [("1", "max_active_tis_per_dag must be a whole number of at least 1 or None")],
@@ -186,14 +188,23 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "config_kwargs": [(["a"], "config_kwargs must be a mapping of names to values, got list")],
     "deferrable": [("yes", "deferrable must be True or False.*got 'yes'")],
     "allowed_lateness": [
-        (300, f"allowed_lateness must be {SINCE_PARSE} of at least 0 s, got 300"),
+        (300, f"allowed_lateness must be {SINCE_PARSE} of at least 0 s and at most 36500 days, got 300"),
         (-DAY, "got datetime"),
+        (dt.timedelta.max, "at most 36500 days, got datetime"),
     ],
-    "partition_duration": [(dt.timedelta(), "partition_duration must be"), (5, "partition_duration .*got 5")],
+    "partition_duration": [
+        (dt.timedelta(), "partition_duration must be"),
+        (5, "partition_duration .*got 5"),
+        (dt.timedelta.max, "partition_duration must be .*at most 100 years, got datetime"),
+        (relativedelta(years=9000), "partition_duration must be .*got relativedelta"),
+    ],
     "idle_partitions": [("wit", "idle_partitions must be .*did you mean 'wait'")],
     "min_records": [(0, "min_records must be a whole number of at least 1, got 0"), ("many", "got 'many'")],
     "max_records": [(0, "max_records must be a whole number of at least 1 or None, got 0")],
-    "max_delay": [("30", "max_delay must be .*got '30'")],
+    "max_delay": [
+        ("30", "max_delay must be .*got '30'"),
+        (dt.timedelta.max, "max_delay must be .*, got datetime"),
+    ],
     "start": [("erliest", "start must be 'earliest' or 'latest', got 'erliest'; did you mean 'earliest'")],
     "poll_interval": [(0, "poll_interval must be a number of seconds above 0, got 0"), ("5", "got '5'")],
 }

@@ -171,3 +171,10 @@ def test_interval_ends_are_moments() -> None:
     assert hour.end + hour.allowed_lateness - hour.start == dt.timedelta(hours=1, minutes=5)
     with pytest.raises(ValueError, match="is empty"):
         Interval(second.replace(minute=15), first.replace(minute=45))
+
+
+def test_interval_beyond_the_calendar_is_a_value_error() -> None:
+    """As other intervals that cannot be: Berlin's first midnight is in no year of UTC."""
+    first = dt.datetime.min.replace(tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    with pytest.raises(ValueError, match=r"start 0001-01-01T00:00:00.* is not in the years 1 to 9999 of UTC"):
+        Interval(first, MIDNIGHT)

@@ -342,6 +342,7 @@ def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> No
     ("dag_run", "says"),
     [
         ({"data_interval_end": START}, "CronDataIntervalTimetable"),
+        ({"data_interval_end": START - DAY}, "ends before it starts"),
         ({"data_interval_start": None, "data_interval_end": None}, "has no data interval"),
         (
             {"data_interval_start": None, "data_interval_end": None, "partition_key": "k"},

@@ -220,6 +220,8 @@ def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None
     sensor = KafkaDataIntervalSensor(task_id="over", dag=dag, topics=["src"])
     with pytest.raises(AirflowFailException, match="CronDataIntervalTimetable"):
         sensor.poke(context_of(sensor, data_interval_start=START, data_interval_end=START))
+    with pytest.raises(AirflowFailException, match="ends before it starts"):
+        sensor.poke(context_of(sensor, data_interval_start=START + DAY, data_interval_end=START))
     with pytest.raises(ConfigurationError, match="idle_partitions"):
         KafkaDataIntervalSensor(task_id="x", dag=dag, topics=["src"], idle_partitions="ignore")
 
@@ -232,6 +234,7 @@ def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None
         (Interval(START, START + DAY), {}),
         (PartitionInterval("key", Interval(START, START + DAY)), {}),
         (None, {"source_partition": 1}),
+        (None, {"source_partition": "3"}),
     ],
 )
 def test_run_is_named_as_the_operator_names_it(dag: DAG, ranges: Any, extra: dict[str, Any]) -> None:
