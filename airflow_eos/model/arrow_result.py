@@ -8,6 +8,9 @@ import pyarrow as pa
 
 from airflow_eos.exceptions import ProcessFailed
 
+_DECODABLE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Arrow decodes no dictionary of views."""
+
 
 def returned_table(result: Any) -> pa.Table | None:
     """Return the result of an Arrow process as a table; None: no rows.
@@ -28,6 +31,12 @@ def returned_table(result: Any) -> pa.Table | None:
     )
 
 
-def without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values of a column that may be encoded by a dictionary."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+def without_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the values of a column that may be encoded by a dictionary; views become large types."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    values = column.type.value_type
+    if values in _DECODABLE:
+        values = _DECODABLE[values]
+        column = column.cast(pa.dictionary(column.type.index_type, values))
+    return column.cast(values)

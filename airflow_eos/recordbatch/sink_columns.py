@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.model.arrow_result import without_dictionary
 from airflow_eos.recordbatch.segments import Segments, segments_of
 from airflow_eos.recordbatch.varint import Int64s
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_HEADER = ("key", "value")
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -39,11 +41,10 @@ def binary_column(column: Column, name: str) -> pa.Array:
 
     :raises ProcessFailed: the type holds no bytes; the message names column and type
     """
+    column = without_dictionary(column)
     kind = column.type
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.binary())
-    if pa.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
     if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
         chunked = isinstance(column, pa.ChunkedArray)
         target = pa.large_binary() if chunked and column.nbytes > _SMALL else pa.binary()
@@ -114,7 +115,7 @@ def headers_column(column: Column | None) -> pa.Array | None:
     if column is None or pa.types.is_null(column.type):
         return None
     try:
-        array = _one_array(column if column.type == HEADERS_TYPE else column.cast(HEADERS_TYPE))
+        array = _one_array(listed_headers(column))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise ProcessFailed(
             f"column 'headers' has type {column.type}, not array<struct<key: string, value: binary>>, or "
@@ -123,6 +124,27 @@ def headers_column(column: Column | None) -> pa.Array | None:
     if not pc.sum(pc.list_value_length(array)).as_py():
         return None
     return array
+
+
+def listed_headers(column: Column) -> Column:
+    """Return headers as :data:`HEADERS_TYPE`, from lists of structs with these fields, or from maps.
+
+    Of others Arrow's cast loses values: it fills a field of another name with null, and cuts off list views.
+
+    :raises pyarrow.ArrowException: another type.
+    """
+    kind = column.type
+    if kind == HEADERS_TYPE:
+        return column
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        header = kind.value_type
+        named = pa.types.is_struct(header) and all(header.get_field_index(name) >= 0 for name in _HEADER)
+        is_lossless = named or pa.types.is_null(header)
+    else:
+        is_lossless = pa.types.is_map(kind) or pa.types.is_null(kind)
+    if not is_lossless:
+        raise pa.ArrowTypeError("it is no list of structs of key and value")
+    return column.cast(HEADERS_TYPE)
 
 
 def with_headers(table: pa.Table, added: Sequence[tuple[str, str]]) -> pa.Table:

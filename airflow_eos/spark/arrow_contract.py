@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.model.arrow_result import returned_table, without_dictionary
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, listed_headers
 
 _IN_A_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
-_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
 def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str]) -> pa.Table | None:
@@ -90,9 +90,9 @@ def _partition(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _headers(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
-        return column.cast(_HEADERS)
+        return listed_headers(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        raise _wrong(name, column.type, f"make it {_HEADERS}") from None
+        raise _wrong(name, column.type, f"make it {HEADERS_TYPE}") from None
 
 
 def _milliseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -196,6 +196,9 @@ FORMS = {
     "binary_view": pa.array(VALUES, pa.binary_view()),
     "string_view": pa.array(AS_TEXT, pa.string_view()),
     "dictionary": pa.array(AS_TEXT, pa.string()).dictionary_encode(),
+    "dictionary of views": pa.DictionaryArray.from_arrays(
+        pa.array([0, None, 1, 2, 3], pa.int8()), pa.array([VALUES[0], *VALUES[2:]]).cast(pa.string_view())
+    ),
     "slice": pa.array([b"before", *VALUES, b"behind"], pa.binary()).slice(1, 5),
     "large slice": pa.array(["before", *AS_TEXT, "behind"], pa.large_string()).slice(1, 5),
     "chunks": pa.chunked_array([VALUES[:2], [], VALUES[2:]], pa.binary()),

@@ -39,6 +39,15 @@ def test_dictionaries_are_decoded():
     assert found.column("topic").to_pylist() == ["dead", "out", "dead"]
 
 
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+def test_dictionaries_of_views_are_decoded(kind):
+    """Arrow itself decodes none."""
+    words = pa.array([b"a", None]).cast(kind)
+    value = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0], pa.uint32()), words)
+    found = rows({"value": pa.chunked_array([value.slice(1), value])})
+    assert found.column("value").to_pylist() == [None, None, b"a", b"a", None, None, b"a"]
+
+
 def test_a_topic_that_was_read_and_none_mean_the_sink():
     """Otherwise an identity would write into its own source."""
     topic = pa.array(["src", None, "other", "out"])
@@ -78,6 +87,48 @@ def test_headers_of_wider_types_are_taken():
     headers = pa.array([[{"key": "h", "value": b"1"}], None], kind)
     found = rows({"value": ["a", "b"], "headers": headers})
     assert found.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], None]
+
+
+def headers_of(*names):
+    """One header in every row, its parts under these names."""
+    parts = [pa.field(name, kind) for name, kind in zip(names, (pa.string(), pa.binary()), strict=False)]
+    return pa.array([[dict(zip(names, ("trace", b"1"), strict=False))]], pa.list_(pa.struct(parts)))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        headers_of("key", "val"),
+        headers_of("key", "Value"),
+        headers_of("name", "value"),
+        headers_of("key"),
+        pa.array([[["trace", "1"]]]),
+        pa.array(
+            [[{"key": "a", "value": b"1"}] * 2], pa.list_view(headers_of("key", "value").type.value_type)
+        ),
+    ],
+    ids=lambda headers: str(headers.type),
+)
+def test_headers_that_a_cast_would_lose_are_refused(headers):
+    """Arrow's cast fills a field of another name with null, and cuts off views of lists."""
+    with pytest.raises(ProcessFailed, match=r"'headers' as .*; make it list<"):
+        rows({"value": ["a"], "headers": headers})
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (headers_of("key", "value", "more"), [{"key": "trace", "value": b"1"}]),
+        (pa.array([[("trace", b"1")]], pa.map_(pa.string(), pa.binary())), [{"key": "trace", "value": b"1"}]),
+        (pa.array([[]]), []),
+        (pa.array([[{"key": "trace", "value": None}]]), [{"key": "trace", "value": None}]),
+    ],
+    ids=lambda given: str(given.type) if isinstance(given, pa.Array) else "",
+)
+def test_headers_of_other_shapes_keep_their_values(headers, expected):
+    """Maps, further fields, empty lists and nulls of no type."""
+    found = rows({"value": ["a"], "headers": headers})
+    assert found.column("headers").to_pylist() == [expected]
 
 
 def test_pandas_frames_and_record_batches_are_taken():
