@@ -30,7 +30,8 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.printable import printable
 from airflow_eos.wire.backoff import Backoff
-from airflow_eos.wire.client_config import ClientConfig, for_librdkafka
+from airflow_eos.wire.client_config import ClientConfig, for_librdkafka, read_int
+from airflow_eos.wire.ignored_settings import BULK_PRODUCING
 
 T = TypeVar("T")
 
@@ -65,6 +66,11 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}),
         ConfigurationError,
         "check the security settings of the kafka connection",
+    ),
+    (
+        frozenset({KafkaError._INVALID_ARG}),
+        ConfigurationError,
+        "correct the client setting of the kafka connection, or the name, that librdkafka refuses",
     ),
     (
         frozenset(
@@ -226,10 +232,13 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
     theirs = for_librdkafka(config)
     settings = {"client.id": "airflow-eos", **theirs}
     if "reconnect.backoff.ms" not in theirs:
-        settings.setdefault("reconnect.backoff.max.ms", _RECONNECT_BACKOFF_MAX_MS)
-        longest = int(settings["reconnect.backoff.max.ms"])
+        key, longest = "reconnect.backoff.max.ms", _RECONNECT_BACKOFF_MAX_MS
+        if key in theirs:
+            longest = read_int(key, theirs[key])
+        else:
+            settings[key] = longest
         settings["reconnect.backoff.ms"] = min(_RECONNECT_BACKOFF_MS, longest)
-    return {key: value for key, value in settings.items() if key not in _OUR_OWN}
+    return {key: value for key, value in settings.items() if key not in _OUR_OWN | BULK_PRODUCING}
 
 
 _SLICE_SECONDS = 10.0
@@ -264,7 +273,8 @@ class Admin:
     def _new_client(self) -> Any:
         # A refusal of the previous client does not apply to the new one.
         self._refusals = Refusals()
-        return AdminClient({**self._settings, "error_cb": self._refusals.take}, logger=QuietLog())
+        settings = {**self._settings, "error_cb": self._refusals.take}
+        return checked("admin client", functools.partial(AdminClient, settings, logger=QuietLog()))
 
     def ask(self, doing: str, question: Callable[[float], T], *, timeout: float) -> T:
         """Retry a request until it is answered.

@@ -25,7 +25,7 @@ from airflow_eos.broker.librdkafka import (
 from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.signature import HEADER
-from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.client_config import ClientConfig, read_int
 
 T = TypeVar("T")
 Record = tuple[int, str, str | None]
@@ -33,29 +33,12 @@ Record = tuple[int, str, str | None]
 _NO_OFFSET = -1001
 Sign = Callable[[int, str, "str | None"], "bytes | None"]
 
+_MESSAGE_MAX_BYTES = 1_000_000_000  # the most: the topic decides
 _STATISTICS_MS = 20
 _POLL_SECONDS = 0.05
 _INIT_SLICE_SECONDS = 2.0
 
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
-
-# Connection settings that tune bulk producing; the driver sends only a handful of small messages.
-_NOT_FOR_US = frozenset(
-    {
-        "batch.num.messages",
-        "batch.size",
-        "compression.codec",
-        "compression.level",
-        "compression.type",
-        "delivery.timeout.ms",
-        "linger.ms",
-        "message.timeout.ms",
-        "partitioner",
-        "queue.buffering.max.ms",
-        "request.timeout.ms",
-        "sticky.partitioning.linger.ms",
-    }
-)
 
 
 def _unsigned(_partition: int, _key: str, _value: str | None) -> None:
@@ -76,7 +59,9 @@ class _Events:
         """Read producer id and epoch from the first statistics with both; an instance never changes them."""
         if self.identified.is_set():
             return
-        eos: dict[str, Any] = json.loads(document).get("eos", {})
+        # Alone, because librdkafka does not escape the client.id, which stands in front of it.
+        _, _, rest = document.rpartition('"eos":')
+        eos: dict[str, Any] = json.JSONDecoder().raw_decode(rest.lstrip())[0]
         if eos.get("idemp_state") == "Assigned" and eos.get("producer_id", -1) >= 0:
             self.producer_id, self.producer_epoch = int(eos["producer_id"]), int(eos["producer_epoch"])
             self.identified.set()
@@ -119,21 +104,26 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         self._events = _Events()
         self._refusals = Refusals()
-        self._producer: Producer | None = Producer(
-            {
-                **{k: v for k, v in base_settings(config).items() if k not in _NOT_FOR_US},
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": int(transaction_timeout * 1000),
-                "delivery.timeout.ms": int(delivery_timeout * 1000),
-                "acks": "all",
-                # Look-ups in the ledger search the log for the bytes of a key.
-                "compression.type": "none",
-                "linger.ms": 0,
-                "statistics.interval.ms": _STATISTICS_MS,
-                "stats_cb": self._events.statistics,
-                "error_cb": self._refusals.take,
-            },
-            logger=QuietLog(),
+        transaction_ms = int(transaction_timeout * 1000)
+        settings = {
+            **base_settings(config),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": transaction_ms,
+            "delivery.timeout.ms": int(delivery_timeout * 1000),
+            "acks": "all",
+            # Look-ups in the ledger search the log for the bytes of a key.
+            "compression.type": "none",
+            "linger.ms": 0,
+            "message.max.bytes": _MESSAGE_MAX_BYTES,
+            "statistics.interval.ms": _STATISTICS_MS,
+            "stats_cb": self._events.statistics,
+            "error_cb": self._refusals.take,
+        }
+        if "socket.timeout.ms" in settings:
+            own = read_int("socket.timeout.ms", settings["socket.timeout.ms"])
+            settings["socket.timeout.ms"] = min(own, transaction_ms)  # librdkafka refuses a longer one
+        self._producer: Producer | None = checked(
+            f"producer of {transactional_id!r}", functools.partial(Producer, settings, logger=QuietLog())
         )
         self._stop = threading.Event()
         self._commits: list[threading.Event] = []
@@ -184,6 +174,8 @@ class TransactionalProducer:
             if time.monotonic() >= deadline:
                 raise explained(error, f"{doing} within {timeout:.0f} s")
         if not self._events.identified.wait(max(deadline - time.monotonic(), 5.0)):
+            if self._events.fatal is not None:
+                raise explained(self._events.fatal, doing)
             raise BrokersUnavailable(f"{doing}: librdkafka's statistics show no producer id; try again")
         return ProducerIdentity(self.transactional_id, self._events.producer_id, self._events.producer_epoch)
 
@@ -226,7 +218,12 @@ class TransactionalProducer:
             acknowledged = dict(reports)
         if error is not None:
             error = self._reason_of_purge(error) if error.code() in _PURGED else error
-            raise explained(error, f"records to {topic}") from KafkaException(error)
+            refused = [records[place] for place, report in acknowledged.items() if report is error]
+            doing = f"records to {topic}"
+            if refused:
+                partition, key, _ = refused[0]
+                doing = f"record {key!r} to {topic}-{partition}"
+            raise explained(error, doing) from KafkaException(error)
         if len(acknowledged) != len(records):
             raise DeliveryTimedOut(
                 f"records to {topic}: {len(records) - len(acknowledged)} of {len(records)} were not "
@@ -277,6 +274,9 @@ def _serve(
     producer: Producer, events: _Events, stop: threading.Event, commits: Sequence[threading.Event]
 ) -> None:
     while not (stop.is_set() and all(returned.is_set() for returned in commits)):
-        _, error = attempt(lambda: producer.poll(_POLL_SECONDS))
+        try:
+            _, error = attempt(lambda: producer.poll(_POLL_SECONDS))
+        except Exception as raised:  # noqa: BLE001 - of a callback
+            error = KafkaError(KafkaError._FATAL, f"a callback raised {raised!r}")  # noqa: SLF001
         if error is not None:
             events.failed(error)

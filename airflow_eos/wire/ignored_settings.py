@@ -30,6 +30,37 @@ OWNED_BY_PACKAGE = frozenset(
 )
 """Settings that this package sets itself; values from the connection are dropped for confluent-kafka too."""
 
+BULK_PRODUCING = frozenset(
+    {
+        "batch.num.messages",
+        "batch.size",
+        "compression.codec",
+        "compression.level",
+        "compression.type",
+        "delivery.report.only.error",
+        "delivery.timeout.ms",
+        "dr_cb",
+        "dr_msg_cb",
+        "enable.gapless.guarantee",
+        "linger.ms",
+        "message.max.bytes",
+        "message.timeout.ms",
+        "msg_order_cmp",
+        "on_delivery",
+        "partitioner",
+        "partitioner_cb",
+        "produce.offset.report",
+        "queue.buffering.backpressure.threshold",
+        "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.ms",
+        "queuing.strategy",
+        "request.timeout.ms",
+        "sticky.partitioning.linger.ms",
+    }
+)
+"""Settings that tune bulk producing; no client gets them, as the driver sends only a handful of messages."""
+
 _IGNORED_BY_REASON: dict[str, tuple[str, ...]] = {
     "set by this package on every client": tuple(sorted(OWNED_BY_PACKAGE)),
     "consumer groups are not used to read": (
@@ -61,32 +92,8 @@ _IGNORED_BY_REASON: dict[str, tuple[str, ...]] = {
         "queued.max.messages.kbytes",
         "queued.min.messages",
     ),
-    "local producer queue of librdkafka; batches are sealed, partitioned and compressed by this package": (
-        "batch.num.messages",
-        "batch.size",
-        "compression.codec",
-        "compression.level",
-        "compression.type",
-        "delivery.report.only.error",
-        "delivery.timeout.ms",
-        "dr_cb",
-        "dr_msg_cb",
-        "enable.gapless.guarantee",
-        "linger.ms",
-        "message.max.bytes",
-        "message.timeout.ms",
-        "msg_order_cmp",
-        "on_delivery",
-        "partitioner",
-        "partitioner_cb",
-        "produce.offset.report",
-        "queue.buffering.backpressure.threshold",
-        "queue.buffering.max.kbytes",
-        "queue.buffering.max.messages",
-        "queue.buffering.max.ms",
-        "queuing.strategy",
-        "request.timeout.ms",
-        "sticky.partitioning.linger.ms",
+    "producer queue of librdkafka; batches are sealed, partitioned and compressed by this package": tuple(
+        sorted(BULK_PRODUCING)
     ),
     "retries and back-off are the wire layer's own": (
         "max.block.ms",

@@ -9,6 +9,7 @@ import time
 import confluent_kafka
 import pytest
 
+from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import (
     BrokersUnavailable,
     EosError,
@@ -17,6 +18,7 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
 )
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, TransactionState
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_requests import end_txn
 from airflow_eos_testing import count_records, read_topic
@@ -220,6 +222,19 @@ def test_a_record_that_is_too_large_is_named(fence, name):
     session.begin()
     with pytest.raises(EosError, match=r"run/big.*max\.message\.bytes"):
         session.stage("unused", {}, [message("run/big", "x" * 2_000_000)])
+
+
+def test_the_topic_alone_decides_how_large_a_record_may_be(embedded_kafka, kafka_topic, config, name):
+    """Not librdkafka's message.max.bytes, its default, or a connection's."""
+    topic = kafka_topic("large", config={"max.message.bytes": "10000000"})
+    settings = ClientConfig.of({**config, "message.max.bytes": 1000, "queue.buffering.max.kbytes": 1})
+    producer = TransactionalProducer(settings, name, transaction_timeout=60.0, delivery_timeout=30.0)
+    try:
+        producer.initialise(30.0, topic=topic)
+        producer.instance.begin_transaction()
+        assert producer.publish(topic, [(0, "run/big", "x" * 2_000_000)], 30.0) == [0]
+    finally:
+        producer.close()
 
 
 def test_two_transactional_ids_may_commit_one_group_even_backwards(fence, cluster, ledger, name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import socketserver
 import struct
@@ -14,8 +15,11 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker.librdkafka import QuietLog, Refusals, base_settings
+from airflow_eos.broker.librdkafka import Admin, QuietLog, Refusals, base_settings
+from airflow_eos.broker.producer import TransactionalProducer
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.ignored_settings import BULK_PRODUCING
 
 
 def test_call_backs_of_the_connection_are_not_taken_over():
@@ -57,6 +61,50 @@ def test_a_lost_broker_is_tried_again_within_a_second(theirs, shortest, longest)
     assert settings["reconnect.backoff.ms"] == shortest
     assert settings.get("reconnect.backoff.max.ms") == longest
     AdminClient(settings, logger=QuietLog())
+
+
+def made(settings, **timeouts):
+    """Make both clients of the driver with these settings of a connection."""
+    config = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **settings})
+    Admin(config)
+    seconds = {"transaction_timeout": 60.0, "delivery_timeout": 30.0, **timeouts}
+    TransactionalProducer(config, "eos.g", **seconds).close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"reconnect.backoff.ms": 5000, "reconnect.backoff.max.ms": 100}, "reconnect.backoff.max.ms"),
+        ({"reconnect.backoff.max.ms": "long"}, "reconnect.backoff.max.ms"),
+        ({"socket.timeout.ms": 5}, "socket.timeout.ms"),
+        ({"debug": "foo"}, "debug"),
+        ({"no.such.setting": 1}, "no.such.setting"),
+    ],
+)
+def test_a_setting_that_librdkafka_refuses_is_named(settings, named):
+    """As a mistake in the connection, by the admin client, which is made first."""
+    with pytest.raises(ConfigurationError, match=re.escape(named)):
+        made(settings)
+
+
+@pytest.mark.parametrize("settings", [{"socket.timeout.ms": 5}, {"debug": "foo"}])
+def test_a_producer_whose_settings_librdkafka_refuses_names_them(settings):
+    """A caller may have made no admin client."""
+    config = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **settings})
+    with pytest.raises(ConfigurationError, match="correct the client setting"):
+        TransactionalProducer(config, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+
+
+@pytest.mark.parametrize("value", [0, 1, "zip"])
+@pytest.mark.parametrize("key", sorted(BULK_PRODUCING))
+def test_settings_of_bulk_producing_reach_no_client(key, value):
+    """Neither their values nor their limits: a report on errors only would never acknowledge a record."""
+    made({key: value})
+
+
+def test_requests_may_take_as_long_as_a_transaction():
+    """librdkafka refuses a longer time-out; the wire layer and the admin client keep it."""
+    made({"socket.timeout.ms": "60000"}, transaction_timeout=45.0)
 
 
 def test_only_refusals_are_kept():

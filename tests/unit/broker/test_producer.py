@@ -18,6 +18,7 @@ from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import BrokersUnavailable, EosError
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig
+from tests.support.patience import wait_until
 
 NOWHERE = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1"})
 
@@ -73,6 +74,30 @@ def test_a_refusal_is_forgotten_when_a_broker_has_answered(monkeypatch: pytest.M
     made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
     try:
         assert made.initialise(30.0, topic="ledger") == ProducerIdentity("eos.g", 7, 2)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("client_id", ["CORP\\airflow", 'a "quoted" id', "two\nlines", '"eos": {'])
+def test_the_producer_id_is_found_behind_any_client_id(client_id: str) -> None:
+    """librdkafka does not escape it in its statistics."""
+    events = producer_module._Events()
+    eos = {"idemp_state": "Assigned", "producer_id": 7, "producer_epoch": 2, "epoch_cnt": 0}
+    events.statistics(f'{{ "client_id": "{client_id}", "eos": {json.dumps(eos)} }}')
+    assert (events.producer_id, events.producer_epoch) == (7, 2)
+
+
+def test_an_exception_of_a_callback_fails_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not end the thread that polls."""
+
+    def failing(_events: object, _document: str) -> None:
+        raise ValueError("no JSON")
+
+    monkeypatch.setattr(producer_module._Events, "statistics", failing)
+    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    try:
+        assert "no JSON" in wait_until(lambda: made._events.fatal).str()
+        assert made._thread.is_alive()
     finally:
         made.close()
 
