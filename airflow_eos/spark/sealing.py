@@ -144,21 +144,27 @@ class Sealing:
         """Return (records read per source partition, late records) of the action that materialised them."""
         raise NotImplementedError
 
-    def _seal_task(self, *, open_ended: bool) -> tuple[SealTask | TableSealTask, OwnerLayout]:
-        if self._writer is not None:
-            from airflow_eos.spark.table_seal_task import TableSealTask
-
-            return TableSealTask(self._config, self._writer, self._mark), OwnerLayout(1)
-        from airflow_eos.spark.seal_task import SealTask
+    def _seal_task(
+        self, *, open_ended: bool, is_nested: bool = False
+    ) -> tuple[SealTask | TableSealTask, OwnerLayout]:
         from airflow_eos.spark.targets import describe_targets
         from airflow_eos.wire.connection import BrokerConnections
 
         sink = self._spec.sink_topic
         known = [name for name in (sink, self._spec.dead_letter_topic) if name is not None]
-        targets = {}
-        if known:
+        described = {}
+        if is_nested or (known and self._writer is None):
+            sources = self._spec.source_topics if is_nested else ()
             with BrokerConnections(self._config) as connections:
-                targets = describe_targets(connections, known)
+                described = describe_targets(connections, {*known, *sources})
+        self._largest = max((topic.max_message_bytes for topic in described.values()), default=0)
+        if self._writer is not None:
+            from airflow_eos.spark.table_seal_task import TableSealTask
+
+            return TableSealTask(self._config, self._writer, self._mark), OwnerLayout(1)
+        from airflow_eos.spark.seal_task import SealTask
+
+        targets = {name: described[name] for name in known}
         leaders = {name: target.leaders for name, target in targets.items()}
         layout = plan_owners(leaders, self._slots, open_ended=open_ended)
         task = SealTask(
@@ -199,11 +205,12 @@ class FrameSealing(Sealing):
             self._spark, self._config, self._tasks, self._counter.tally, self._late_before, self._mark
         )
         rows = self._processed(self._counter.attach(source))
-        self._sealer, layout = self._seal_task(open_ended="topic" in rows.columns)
+        is_nested = any(field.dataType.typeName() in NESTED for field in rows.schema)
+        self._sealer, layout = self._seal_task(open_ended="topic" in rows.columns, is_nested=is_nested)
         if self.set_aside.records and self._writer is None:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
         if any(field.dataType.typeName() in NESTED for field in rows.schema):
-            self._settings = settings_of_few_rows(self._spark)
+            self._settings = settings_of_few_rows(self._spark, self._largest)
         large = sum(offsets.span for offsets in self.ranges) >= LARGE_RUN
         return SealedFrame(rows.mapInArrow(self._sealer, DDL), layout, self._settings, large)
 

@@ -146,7 +146,10 @@ def is_infrastructure(error: BaseException) -> bool:
     """Return whether Spark failed, independent of the function that it ran."""
     if type(error).__name__ == "Py4JNetworkError" and module_of(error).startswith("py4j."):
         return True  # the JVM is gone
-    for thrown in java_errors(error):
+    chain = java_errors(error)
+    if not chain and type(error).__name__ == "Py4JJavaError" and module_of(error).startswith("py4j."):
+        return True  # since it threw this
+    for thrown in chain:
         if thrown.java == PYTHON_EXCEPTION:
             return False
         if thrown.is_infrastructure:

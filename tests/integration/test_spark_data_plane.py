@@ -38,6 +38,7 @@ from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.operators.retriable import is_final
+from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
 from airflow_eos.spark import SparkDataPlane, preflight, probe
 from airflow_eos.spark.arrow_batches import ROWS
 from airflow_eos.spark.code_shipping import our_modules
@@ -780,6 +781,25 @@ def test_rows_with_nested_columns_come_in_small_batches(broker, spark, setting, 
     run(broker, spark, broker.spec(source, sink), lambda df: df.mapInArrow(count_rows, columns))
     sizes = {int(record.value) for record in read_topic(broker.bootstrap, sink)}
     assert max(sizes) == most
+
+
+@pytest.mark.parametrize("which", ["source", "sink"])
+def test_rows_of_large_records_come_in_smaller_batches(broker, spark, which):
+    """The largest topic decides: 512 records of 8 MB are more than a JVM has."""
+    large = {"max.message.bytes": 8 * MAX_MESSAGE_BYTES}
+    source = broker.numbered("src", 1, 200, **(large if which == "source" else {}))
+    sink = broker.topic("out", 1, **(large if which == "sink" else {}))
+    columns = "value binary, headers array<struct<key:string,value:binary>>"
+
+    def count_rows(batches):
+        import pyarrow as pa
+
+        for batch in batches:
+            value = pa.array([b"%d" % batch.num_rows] * batch.num_rows, pa.binary())
+            yield pa.record_batch([value, batch.column("headers")], names=["value", "headers"])
+
+    run(broker, spark, broker.spec(source, sink), lambda df: df.mapInArrow(count_rows, columns))
+    assert max(int(record.value) for record in read_topic(broker.bootstrap, sink)) == ROWS // 8
 
 
 def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):

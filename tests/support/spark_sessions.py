@@ -92,9 +92,9 @@ class Broker:
             producer.poll(0)
         assert producer.flush(60) == 0
 
-    def numbered(self, prefix, partitions, records):
+    def numbered(self, prefix, partitions, records, **config):
         """A topic with values ``<partition>:<number>``, numbers rising in each partition."""
-        name = self.topic(prefix, partitions)
+        name = self.topic(prefix, partitions, **config)
         self.produce(
             name,
             (

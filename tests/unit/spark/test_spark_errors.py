@@ -332,6 +332,23 @@ def test_conditions_and_classes_of_spark_decide(error):
     assert type(process_error(error, MARK)) is RunFailed
 
 
+class OfDeadJvm:
+    """An exception of a JVM that has ended since: every question goes to a port where nobody listens."""
+
+    def __getattr__(self, name):
+        def refused():
+            raise ConnectionRefusedError(111, "Connection refused")
+
+        return refused
+
+
+def test_an_error_of_a_jvm_that_is_gone_is_not_the_authors():
+    """Memory ends it behind the exception that it threw."""
+    error = process_error(Py4JJavaError(OfDeadJvm()), MARK)
+    assert type(error) is RunFailed
+    assert "ConnectionRefusedError" in error.message
+
+
 @KINDS
 def test_what_cannot_be_sent_to_a_task_is_the_authors(spark_error):
     """Spark gives up the stage before it has a task."""
