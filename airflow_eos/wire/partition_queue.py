@@ -154,6 +154,23 @@ class PartitionQueue:
         if self._trying_since is None:
             self._trying_since = now
 
+    @property
+    def give_up_at(self) -> float | None:
+        """When the delivery timeout of the first unacknowledged batch is over; None if none was tried."""
+        return None if self._trying_since is None else self._trying_since + self.delivery_timeout
+
+    def check_time(self, now: float) -> None:
+        """Give up a batch that was not acknowledged in time.
+
+        :raises DeliveryTimedOut: after the delivery timeout.
+        """
+        if self.give_up_at is not None and now >= self.give_up_at:
+            raise DeliveryTimedOut(
+                f"{self.where}: a batch was not acknowledged within {self.delivery_timeout:.0f} s "
+                f"(delivery time-out); {self._written.records} records before it were; last: "
+                f"{self.last_error}"
+            )
+
     def no_leader(self, now: float) -> None:
         """Record that the partition has no leader.
 
@@ -222,11 +239,7 @@ class PartitionQueue:
 
     def _retry_later(self, now: float, text: str) -> None:
         self.last_error = text
-        if self._trying_since is not None and now - self._trying_since >= self.delivery_timeout:
-            raise DeliveryTimedOut(
-                f"{self.where}: a batch was not acknowledged within {self.delivery_timeout:.0f} s "
-                f"(delivery time-out); {self._written.records} records before it were; last: {text}"
-            )
+        self.check_time(now)
         self.pause_until = now + pause_after(self._failures)
         self._failures += 1
 

@@ -53,6 +53,7 @@ MAX_BYTES_IN_FLIGHT = 16 << 20
 """Unanswered record bytes over all brokers; bounds the memory of the task."""
 MAX_REQUESTS_PER_BROKER = 5
 _MIN_VERSION, _MAX_VERSION = 9, 11
+_LEAST_WAIT = 1.0  # seconds without any answer, before a batch that has none is given up
 # The broker should answer before the client's own timeout, which would close the connection.
 _BROKER_TIMEOUT_SHARE = 0.8
 
@@ -286,17 +287,24 @@ class _Dispatcher:
             self._wake.success(None)
 
     async def _something(self, now: float) -> None:
-        """Wait for an answer, new leaders, the end of a pause or the deadline."""
+        """Wait for an answer, new leaders, the end of a pause, of a delivery timeout, or the deadline."""
         if self._answered:
             return
         self._wake = Future()
         times = [queue.pause_until for queue in self._queues if queue.pause_until > now]
+        # Whatever time the sources took, a broker gets some to answer in.
+        overdue = time.monotonic() + _LEAST_WAIT
+        times += [max(queue.give_up_at, overdue) for queue in self._queues if queue.give_up_at is not None]
         if self._deadline is not None:
             times.append(self._deadline)
         cancel = self._connections.wake_later(max(0.0, min(times) - now), self._wake) if times else None
         await self._wake
         if cancel is not None:
             cancel()
+        woken = time.monotonic()
+        if not self._answered and woken >= overdue:
+            for queue in self._queues:
+                queue.check_time(woken)
 
     def _refresh(self) -> None:
         """Refresh leaders in the background, so that a broker that hangs does not delay the others."""

@@ -9,6 +9,7 @@ import kafka.errors as kafka_errors
 import numpy as np
 import pyarrow as pa
 import pytest
+from kafka.future import Future
 
 from airflow_eos.exceptions import (
     AuthorizationFailed,
@@ -415,6 +416,37 @@ def test_delivery_times_out(brokers):
         brokers.refuse(19)
     with pytest.raises(DeliveryTimedOut, match=r"out-0: .*error 19"):
         send(brokers, {tp(0): 1}, delivery_timeout=0.3)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "while others answer"])
+def test_delivery_to_a_broker_that_hangs_times_out(brokers, others, monkeypatch):
+    """Nothing comes, not even an error: the time-out does not wait for that of the request."""
+    monkeypatch.setattr(produce, "_LEAST_WAIT", 0.1)
+    brokers.script += [as_usual] * (1 + others)
+    answers = brokers.send
+
+    def send_to(request, node, **options):
+        is_hanging = kind_of(request) == "Produce" and node == 0 and brokers.logs[tp(0)]
+        return Future() if is_hanging else answers(request, node, **options)
+
+    brokers.send = send_to
+    with pytest.raises(DeliveryTimedOut, match=r"out-0: .*3 records before it were"):
+        send(brokers, {tp(0): 9} | {tp(1): 9 for _ in range(others)}, delivery_timeout=0.2)
+    assert len(brokers.logs[tp(1)]) == 9 * others
+    assert 0 in brokers.hung_up
+
+
+def test_an_answer_that_came_while_a_source_was_slow_counts(brokers, clock):
+    """Batches are read from Spark between two looks for answers."""
+
+    def slow():
+        for _ in range(3):
+            clock.now += 1000.0
+            yield sealed()
+
+    batches = {tp(0): [sealed()] * 9, tp(1): slow(), tp(2): slow()}
+    receipts = send_partitions(brokers, IDENTITY, batches, delivery_timeout=10.0)
+    assert [r.records for r in receipts] == [27, 9, 9]
 
 
 def test_a_partition_that_stays_without_a_leader_times_out(brokers, clock):
