@@ -41,7 +41,8 @@ def binary_column(column: Column, name: str) -> pa.Array:
 
     :raises ProcessFailed: the type holds no bytes; the message names column and type
     """
-    column = without_dictionary(column)
+    if pa.types.is_dictionary(column.type):
+        column = without_dictionary(column)
     kind = column.type
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.binary())
