@@ -94,7 +94,7 @@ def failing_records(
     """Search for all records on which a process raises, in ranges on which it has raised.
 
     If the first half of a part does not raise, the second one must, so its halves are tried at once: finding
-    one record among n takes about log2(n) tries, each on half of the previous part.
+    one record among n takes about log2(n) to 2 log2(n) tries, on halves of halves.
 
     :param at_most: the search ends with one more.
     :param seconds: time limit; a try that ends later does not count.

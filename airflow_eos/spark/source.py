@@ -57,7 +57,8 @@ _ARROW_SCHEMA = pa.schema(
         pa.field("timestampType", pa.int32()),
     ]
 )
-# Record batches in a log may hold a handful of records each: they are glued up to about this size.
+# Record batches in a log may hold a handful of records each, or many times their compressed bytes: they are
+# glued, and cut, to about this size.
 _ROWS = 16_384
 _BYTES = 8 << 20
 # Rows that stand for a slice are made and thrown away: fewer than the records they stand for.
@@ -230,7 +231,7 @@ def arrow_batches(
     *,
     headers: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Join decoded batches to larger ones in Spark's types; never splits a decoded batch."""
+    """Join decoded batches to larger ones in Spark's types, and cut those that are much larger."""
     waiting: list[DecodedBatch] = []
     have_rows = have_size = 0
     for batch in batches:
@@ -240,10 +241,20 @@ def arrow_batches(
         if batch.headers is not None:
             have_size += batch.headers.nbytes
         if have_rows >= _ROWS or have_size >= _BYTES:
-            yield _record_batch(waiting, have_rows, topic, partition, headers=headers)
+            yield from _cut(_record_batch(waiting, have_rows, topic, partition, headers=headers))
             waiting, have_rows, have_size = [], 0, 0
     if waiting:
-        yield _record_batch(waiting, have_rows, topic, partition, headers=headers)
+        yield from _cut(_record_batch(waiting, have_rows, topic, partition, headers=headers))
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in halves of halves, until none is more than twice as large as it should be."""
+    rows = batch.num_rows
+    if rows <= 1 or (rows <= 2 * _ROWS and batch.nbytes <= 2 * _BYTES):
+        yield batch
+        return
+    yield from _cut(batch.slice(0, rows // 2))
+    yield from _cut(batch.slice(rows // 2))
 
 
 def _record_batch(

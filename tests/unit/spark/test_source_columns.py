@@ -8,6 +8,7 @@ import pytest
 
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.spark import source
 from airflow_eos.spark.source import arrow_batches
 from tests.support.record_batches import Record, raw, write
 
@@ -52,3 +53,21 @@ def test_headers_count_where_batches_are_glued():
     sizes = [batch.nbytes for batch in arrow_batches([decoded] * 40, "topic", 3, headers=True)]
     assert len(sizes) == 5
     assert max(sizes) < 10 << 20
+
+
+def test_a_decoded_batch_that_is_much_larger_is_cut(monkeypatch):
+    """Decoded batches are grouped by their bytes in the log: compressed ones are many times larger here."""
+    monkeypatch.setattr(source, "_BYTES", 20_000)
+    monkeypatch.setattr(source, "_ROWS", 100)
+    sizes = [100] * 300 + [50_000] + [10_000] * 8 + [0] * 300
+    headers = (("h", b"x"),)
+    records = [Record(n, n, b"%d" % n, b"v" * size, headers) for n, size in enumerate(sizes)]
+    decoded = decode_batch(raw(write(records)))
+    batches = list(arrow_batches([decoded], "topic", 3, headers=True))
+    assert max(batch.num_rows for batch in batches) <= 200
+    assert [batch.num_rows for batch in batches if batch.nbytes > 40_000] == [1]
+    assert len(batches) < 20
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["offset"], row["key"], len(row["value"]), row["headers"]) for row in rows] == [
+        (n, b"%d" % n, size, [{"key": "h", "value": b"x"}]) for n, size in enumerate(sizes)
+    ]
