@@ -14,6 +14,8 @@ from airflow_eos import arrow_process
 from airflow_eos.engine import read_process_write
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
+from airflow_eos.spark.arrow_batches import ROWS
 from airflow_eos_testing import read_topic
 from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
 from tests.support.tables import new_catalog, values_of
@@ -53,6 +55,27 @@ def test_tasks_write_what_the_process_returns(broker, spark, table, process):
     rows = catalog.load_table("db.t").scan().to_arrow()
     assert set(rows["partition"].to_pylist()) == {0, 1}
     assert rows["at"].null_count == 0
+
+
+def test_nested_rows_of_large_records_come_in_small_batches(broker, spark, table):
+    """The sources' setting decides where the sink is no topic."""
+    catalog, sink = table
+    columns = pa.schema([pa.field("value", pa.string()), pa.field("tags", pa.list_(pa.string()))])
+    catalog.create_table("db.nested", schema=columns)
+    source = broker.numbered("src", 1, 100, **{"max.message.bytes": 8 * MAX_MESSAGE_BYTES})
+
+    def process(df):
+        def sizes(batches):
+            for batch in batches:
+                yield batch.set_column(0, "value", pa.array([str(batch.num_rows)] * batch.num_rows))
+
+        nested = df.selectExpr("cast(value as string) value", "array('a', 'b') tags")
+        return nested.mapInArrow(sizes, nested.schema)
+
+    read_process_write(spark, spec_of(broker, replace(sink, name="db.nested"), source), process)
+    sizes = values_of(catalog.load_table("db.nested"))
+    assert len(sizes) == 100
+    assert max(map(int, sizes)) == ROWS // 8
 
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
