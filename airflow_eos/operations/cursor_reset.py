@@ -18,6 +18,7 @@ from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDesc
 from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.cursor_agreement import check_ledger
 from airflow_eos.run import laws
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
@@ -76,6 +77,7 @@ def reset_cursor(deployment: Deployment, reset: Reset, *, execute: bool = True) 
 
     :param execute: False for a dry run.
     :raises GroupNotEmpty: the group has live members.
+    :raises LedgerReplaced: the group's offsets were committed beside another ledger.
     :raises OffsetsOutOfRange: an offset is outside the log.
     :raises OutcomeUnknown: an earlier transaction of the cursor's id is still open, which only a run may end.
     :raises NotYetVisible: the reset is committed, but not yet visible on all leaders.
@@ -204,6 +206,8 @@ class CursorMove:
         partitions = self._partitions if only is None else [only]
         cluster = self._control.cluster
         committed = cluster.committed(self._reset.group, partitions)
+        ledger = self._control.ledger.topic
+        check_ledger(self._reset.group, committed, ledger, self._ledger.topic_id)
         recorded = {tp: (before.ends.get(tp) if before else None) for tp in partitions}
         begins, ends = cluster.log_starts(partitions), cluster.last_stable_offsets(partitions)
         changes = []

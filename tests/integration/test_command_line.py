@@ -865,6 +865,20 @@ def test_reset_makes_the_cursor_of_a_new_group(cli: Cli, pipeline: Pipeline) -> 
     assert pipeline.run("r1").records_read == 2
 
 
+def test_reset_beside_another_ledger_is_refused(cli: Cli, pipeline: Pipeline) -> None:
+    """It would make a cursor there, and let runs that the group's own ledger holds be written again."""
+    pipeline.publish(["a", "b", "c"])
+    pipeline.run("r1")
+    other = ("--ledger-topic", f"{pipeline.ledger}-other")
+    cli("init", *other, "--partitions", "2")
+    asked = ("--group", pipeline.spec.group_id, "--pipeline", pipeline.spec.pipeline, "--to", "earliest")
+    for do_it in ((), ("--yes",)):
+        code, refused = cli("reset-offsets", *asked, "--topic", pipeline.source, *other, *do_it)
+        assert (code, error_of(refused)[0]) == (1, "LedgerReplaced")
+    assert pipeline.run("r1").found
+    assert pipeline.output() == ["a", "b", "c"]
+
+
 def test_status_of_a_mapped_cursor_has_no_empty_ends(
     cli: Cli, pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:
