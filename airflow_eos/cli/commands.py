@@ -204,12 +204,16 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
     """End hanging transactions."""
     from airflow_eos.operations.repair import repair as end_hanging
 
-    transactions = end_hanging(
+    search = end_hanging(
         target, topics=options.topic, assume=options.assume or "unknown", execute=options.yes
     )
-    rows: list[Row] = [transaction.to_dict() for transaction in transactions]
-    left = any(not transaction.done for transaction in transactions)
-    return Outcome({"hanging": rows}, {"hanging": rows}, FOUND if left else DONE)
+    data = search.to_dict()
+    unseen: list[Row] = [
+        {"topic": topic, "because": error.message} for topic, error in sorted(search.unseen.items())
+    ]
+    tables = {"hanging": data["hanging"], **({"not looked at": unseen} if unseen else {})}
+    left = unseen or any(not transaction.done for transaction in search.transactions)
+    return Outcome(data, tables, FOUND if left else DONE)
 
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:

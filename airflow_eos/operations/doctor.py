@@ -187,13 +187,18 @@ def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     except EosError:
         return  # another check reports it
     topics = {options.deployment.ledger.topic, *options.sinks}
-    transactions = hanging(control, options.deployment.prefix, topics, partitions)
-    if transactions:
+    search = hanging(control, options.deployment.prefix, topics, partitions)
+    if search.transactions:
         places = ", ".join(
             f"{transaction.partition} from {transaction.start_offset} ({transaction.decision})"
-            for transaction in transactions
+            for transaction in search.transactions
         )
         yield Check(name, "fail", places, "readers do not get past them: run `airflow eos repair`")
+    elif search.unseen:
+        finding = (
+            f"none is seen, but these do not exist or may not be read: {', '.join(sorted(search.unseen))}"
+        )
+        yield Check(name, "unknown", finding, "grant Read on what pipelines write, and on the ledger")
     else:
         yield Check(name, "ok", f"none in {', '.join(sorted(topics))}")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, EosError, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
@@ -33,14 +33,14 @@ class LeftOpen:
 
     :param prefix: prefix of this package's transactional ids.
     :param id_of: returns the transactional id of a producer id that its coordinator has forgotten, or None.
-    :ivar unseen: topics that do not exist, or may not be read.
+    :ivar unseen: why a topic could not be searched: it does not exist, or may not be read.
     """
 
     def __init__(self, cluster: KafkaCluster, prefix: str, id_of: Callable[[int], str | None]) -> None:
         self._cluster = cluster
         self._prefix = prefix
         self._id_of = id_of
-        self.unseen: set[str] = set()
+        self.unseen: dict[str, EosError] = {}
 
     def candidates(self, topics: Collection[str]) -> list[Left]:
         """Return candidates; :meth:`still` removes transactions that were just being ended."""
@@ -84,7 +84,7 @@ class LeftOpen:
                 )
             except (AuthorizationFailed, UnknownTopic) as error:
                 log.warning("Cannot check topic %s: %s", topic, error)
-                self.unseen.add(topic)
+                self.unseen[topic] = error
                 continue
             open_producers += [
                 (tp, producer)

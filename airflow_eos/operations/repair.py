@@ -7,12 +7,12 @@ that no run will meet again; it needs the permission to write markers (ClusterAc
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced
+from airflow_eos.exceptions import AuthorizationFailed, EosError, ProducerFenced, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.run_record import RunRecord, named_writer
@@ -54,36 +54,60 @@ class Hanging:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class HangingTransactions:
+    """The result of a search.
+
+    :param unseen: why a topic could not be searched: it does not exist, or may not be read.
+    """
+
+    transactions: tuple[Hanging, ...]
+    unseen: Mapping[str, EosError]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "hanging": [transaction.to_dict() for transaction in self.transactions],
+            "unseen": sorted(self.unseen),
+        }
+
+
 def repair(
     deployment: Deployment,
     *,
     topics: Collection[str] = (),
     assume: Decision = "unknown",
     execute: bool = False,
-) -> list[Hanging]:
+) -> HangingTransactions:
     """Return the hanging transactions of a prefix in the ledger, in topics, and in groups' offsets.
 
-    :param topics: topics to check; default: every topic that the ledger's runs wrote to.
+    :param topics: topics to check; default: all that runs wrote to and that exist.
     :param assume: the decision to assume for transactions whose decision is unknown.
     :param execute: write the missing markers; False for a dry run.
     :raises LedgerMissing: there is no initialised ledger.
+    :raises UnknownTopic: a topic of ``topics`` does not exist.
     """
     with ControlPlane(deployment) as control:
         partitions = control.verify_ledger().partitions
         runs = _Runs(control, partitions)
-        wanted = set(topics) or runs.topics
-        hanging_transactions = [
+        wanted = {*(topics or runs.topics), deployment.ledger.topic, OFFSETS_TOPIC}
+        search = _Search(control, deployment.prefix, runs).hanging(wanted)
+        gone = {topic: error for topic, error in search.unseen.items() if isinstance(error, UnknownTopic)}
+        for topic in gone.keys() & set(topics):
+            raise gone[topic]
+        transactions = [
             transaction if transaction.decision != "unknown" else replace(transaction, decision=assume)
-            for transaction in _Search(control, deployment.prefix, runs).hanging(
-                {*wanted, deployment.ledger.topic, OFFSETS_TOPIC}
-            )
+            for transaction in search.transactions
         ]
-        return [
-            ended(control, transaction) if execute else transaction for transaction in hanging_transactions
-        ]
+        return HangingTransactions(
+            tuple(ended(control, transaction) if execute else transaction for transaction in transactions),
+            {topic: error for topic, error in search.unseen.items() if topic not in gone},
+        )
 
 
-def hanging(control: ControlPlane, prefix: str, topics: Collection[str], partitions: int) -> list[Hanging]:
+def hanging(
+    control: ControlPlane, prefix: str, topics: Collection[str], partitions: int
+) -> HangingTransactions:
     """Return the hanging transactions in some topics; reads the ledger only if there are any."""
     return _Search(control, prefix, _Runs(control, partitions)).hanging(set(topics))
 
@@ -158,11 +182,13 @@ class _Search:
         self._prefix = prefix
         self._runs = runs
 
-    def hanging(self, topics: Collection[str]) -> list[Hanging]:
+    def hanging(self, topics: Collection[str]) -> HangingTransactions:
         left = LeftOpen(self._control.cluster, self._prefix, self._runs.transactional_id)
         candidates = [(transaction, self._described(transaction)) for transaction in left.candidates(topics)]
         still = left.still(transaction for transaction, _ in candidates)
-        return [described for transaction, described in candidates if transaction in still]
+        return HangingTransactions(
+            tuple(described for transaction, described in candidates if transaction in still), left.unseen
+        )
 
     def _described(self, left: Left) -> Hanging:
         producer = left.producer

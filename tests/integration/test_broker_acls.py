@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger
+from airflow_eos.cli import commands
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
@@ -246,6 +248,27 @@ def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, clust
     doctor = keys.doctor_transactional_id(pipeline.spec.prefix)
     with KafkaCluster(kafka.client_config()) as seen:
         assert seen.describe_transaction(doctor) is None
+
+
+def test_topics_that_may_not_be_read_are_not_searched_for_hanging_transactions(kafka, user):
+    """Repair and doctor say so, instead of that nothing hangs; with Read they have looked."""
+    pipeline = Pipeline(kafka)
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    user.grant("READ", topic=pipeline.ledger)
+    user.grant("READ", topic="__consumer_offsets")
+    deployment = replace(pipeline.spec.deployment, kafka=user.config)
+    asked = Namespace(topic=[], assume=None, yes=False)
+
+    def looks():
+        outcome = commands.repair(deployment, asked)
+        checks = {check.name: check for check in examine(DoctorOptions(deployment, sinks=[pipeline.sink]))}
+        hanging = checks["hanging transactions"]
+        return outcome.code, outcome.data["unseen"], hanging.status, pipeline.sink in hanging.found
+
+    assert looks() == (3, [pipeline.sink], "unknown", True)
+    user.grant("READ", topic=pipeline.sink)
+    assert looks() == (0, [], "ok", True)
 
 
 def test_the_doctor_names_the_group_of_runs_without_a_cursor(user):

@@ -794,6 +794,17 @@ def test_run_whose_transaction_was_aborted_by_hand_still_writes_once(cli: Cli, p
     assert pipeline.output() == ["a", "b"]
 
 
+def test_repair_looks_in_no_topic_that_does_not_exist(cli: Cli, pipeline: Pipeline) -> None:
+    """One that is named is an error; one that runs wrote to, and is gone, holds nothing."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    code, refused = cli("repair", "--topic", "nosuch")
+    assert (code, error_of(refused)[0], "nosuch" in error_of(refused)[1]) == (1, "UnknownTopic", True)
+    assert cli("repair", "--topic", pipeline.sink) == (0, {"hanging": [], "unseen": []})
+    pipeline.kafka.delete_topic(pipeline.sink)
+    assert cli("repair") == (0, {"hanging": [], "unseen": []})
+
+
 # -- reset-offsets ------------------------------------------------------------------------------------------
 
 

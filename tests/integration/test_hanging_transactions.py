@@ -285,13 +285,13 @@ def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
     run.back()
     spec = run.pipeline.spec
     assert health(run) == ("fail", f"{run.at_risk} from 0")
-    (found,) = repair(spec.deployment)
+    (found,) = repair(spec.deployment).transactions
     assert (found.partition, found.start_offset, found.decision) == (str(run.at_risk), 0, "commit")
     assert not found.done
     assert run.open_there()
-    assert [one.done for one in repair(spec.deployment, execute=True)] == [True]
+    assert [one.done for one in repair(spec.deployment, execute=True).transactions] == [True]
     run.assert_exact()
-    assert repair(spec.deployment) == []
+    assert repair(spec.deployment).transactions == ()
     assert health(run)[0] == "ok"
 
 

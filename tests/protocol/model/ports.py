@@ -498,7 +498,7 @@ def repairer(run: Run, scene: Any, name: str, topics: Collection[str]) -> Callab
             ledger=ModelLedger(run, scene.broker),
             transactions=ModelTransactions(run, scene.broker, scene, name),
         )
-        return [ended(control, one) for one in hanging(control, "eos", topics, partitions=2)]
+        return [ended(control, one) for one in hanging(control, "eos", topics, 2).transactions]
 
     return body
 
