@@ -10,7 +10,7 @@ from typing import Any
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import run_named, run_row
-from airflow_eos.exceptions import UnknownTopic
+from airflow_eos.exceptions import CursorMoved, LedgerReplaced, TopicRecreated, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
@@ -174,20 +174,32 @@ def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
     return list(rows)
 
 
+def _refusal(target: Deployment, cursor: CursorRecord) -> str:
+    """Return why the next run of a cursor would be refused; empty if nothing shows it."""
+    from airflow_eos.engine.control_plane import ControlPlane
+    from airflow_eos.operations.cursor_agreement import moved_positions
+
+    try:
+        with ControlPlane(target) as control:
+            moved = moved_positions(control, cursor, cursor.topic_ids)
+    except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
+        return f"{type(error).__name__}: {error.message}"
+    return f"{CursorMoved.__name__}: {'; '.join(moved)}" if moved else ""
+
+
 def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
-    """Return a group's unread offsets, and its open transaction."""
+    """Return a group's unread offsets, or why its next run would be refused, and its open transaction."""
     from airflow_eos.engine.control_plane import utc_now
     from airflow_eos.engine.lag import unread
     from airflow_eos.operations.open_transactions import oldest_open_transaction
 
-    topics = sorted(cursor.topic_ids)
     ids = [keys.cursor_transactional_id(target.prefix, group)]
     progress: dict[str, Any]
-    try:
-        left = unread(target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix)
-    except UnknownTopic as error:
-        progress = {"lag": None, "unknown": error.message}
+    if because := _refusal(target, cursor):
+        progress = {"lag": None, "unknown": because}
     else:
+        topics = sorted(cursor.topic_ids)
+        left = unread(target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix)
         progress = {
             "lag": left.offsets,
             "lag_to_end": left.offsets_to_end,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import LedgerReplaced
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import CommittedOffset
+from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run import laws
+
+_PAUSE = 0.5
+"""Seconds between two looks: the commit of a run reaches ledger and offsets one after the other."""
 
 
 def check_ledger(
@@ -26,3 +34,52 @@ def check_ledger(
                 f"{topic!r} (id {topic_id}) is another one: name the ledger of this group, restore it, or "
                 "start over with a new group_id"
             )
+
+
+def moved_positions(control: ControlPlane, cursor: CursorRecord, topics: Collection[str]) -> list[str]:
+    """Return where a run of a cursor would be refused as ``CursorMoved``; empty if it would not.
+
+    :param cursor: the record of the group.
+    :param topics: topics of the cursor that runs read.
+    :raises UnknownTopic: a topic does not exist.
+    :raises TopicRecreated: a topic is not the one that the cursor has read.
+    :raises LedgerReplaced: offsets were committed beside another ledger.
+    """
+    described = control.cluster.describe_topics(topics)
+    partitions = [tp for name in sorted(described) for tp in described[name].topic_partitions]
+    topic_ids = {name: topic.topic_id for name, topic in described.items()}
+
+    def differences() -> list[str]:
+        records = _records(control, cursor, partitions)
+        for record in records:
+            known = {name: topic_id for name, topic_id in record.topic_ids.items() if name in topics}
+            plan = RunPlan("cursor", (), known, cursor.group, advances=True)
+            laws.topics_unchanged(plan, topic_ids)
+        ends = {tp: end for record in records for tp, end in record.ends.items() if tp.topic in topics}
+        committed = control.cluster.committed(cursor.group, list(ends), stable=False)
+        check_ledger(cursor.group, committed, control.ledger.topic, cursor.ledger_topic_id)
+        stable = control.cluster.last_stable_offsets(list(ends))
+        moved = []
+        for tp, end in sorted(ends.items()):
+            if tp in committed and committed[tp].offset != end:
+                moved.append(f"{tp}: committed {committed[tp].offset}, cursor {end}")
+            elif end > stable[tp]:
+                moved.append(f"{tp}: cursor {end}, beyond the last stable offset {stable[tp]}")
+        return moved
+
+    moved = differences()
+    if not moved:
+        return []
+    time.sleep(_PAUSE)
+    still = differences()
+    return [difference for difference in moved if difference in still]
+
+
+def _records(
+    control: ControlPlane, cursor: CursorRecord, partitions: Collection[TopicPartition]
+) -> list[CursorRecord]:
+    """Return the present records of a cursor: one, or the group's and those of mapped partitions."""
+    mapped = partitions if cursor.layout == "mapped" else ()
+    wanted = [keys.cursor_key(cursor.group), *(keys.cursor_key(cursor.group, tp) for tp in mapped)]
+    values = control.authority.peek(wanted, routing=cursor.group)
+    return [CursorRecord.from_json(value, key) for key, value in values.items()]

@@ -28,6 +28,7 @@ from airflow_eos.operations.checks import (
     undecided_offsets,
     verification,
 )
+from airflow_eos.operations.cursor_agreement import moved_positions
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
@@ -279,13 +280,9 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
         yield Check(subject, "ok", "no members; no cursor yet")
         return
     cursor = CursorRecord.from_json(value, key)
-    committed = control.cluster.committed(group, list(cursor.ends), stable=False)
-    moved = [
-        f"{tp}: committed {committed[tp].offset}, cursor {end}"
-        for tp, end in sorted(cursor.ends.items())
-        if tp in committed and committed[tp].offset != end
-    ]
-    if moved:
+    # The cursor keeps topics that runs no longer read.
+    topics = cursor.topic_ids.keys() & set(options.sources) or cursor.topic_ids.keys()
+    if moved := moved_positions(control, cursor, topics):
         advice = f"choose one: `airflow eos reset-offsets --group {group} --to cursor|committed`"
         yield Check(subject, "fail", "; ".join(moved), advice)
     else:

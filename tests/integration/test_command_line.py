@@ -449,6 +449,34 @@ def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:
         owner.abort_transaction(30)
 
 
+def test_cursor_whose_next_run_would_be_refused_is_not_healthy(cli: Cli, pipeline: Pipeline) -> None:
+    """Moved by a stranger, source made again, source gone: no lag, and a failed check."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    group = pipeline.spec.group_id
+
+    def refused(error: str) -> bool:
+        code, document = cli("status", "--group", group, "--max-lag", "9")
+        cursor = document["cursors"][group]
+        unknown = (code, cursor["lag"]) == (3, None) and cursor["unknown"].startswith(f"{error}: ")
+        failed = cli("doctor", "--group", group)[1]["failed"]
+        return unknown and f"group {group}" in failed
+
+    move_group(pipeline, 1)
+    assert refused("CursorMoved")
+    move_group(pipeline, 2)
+    assert cli("status", "--group", group, "--max-lag", "0")[0] == 0
+    pipeline.kafka.delete_topic(pipeline.source)
+    assert refused("UnknownTopic")
+    pipeline.kafka.create_topic(pipeline.source, partitions=2)
+    pipeline.publish(["c"])
+    assert refused("TopicRecreated")
+    assert cli("reset-offsets", "--group", group, "--to", "earliest", "--yes")[0] == 0
+    code, document = cli("status", "--group", group)
+    assert (code, document["cursors"][group]["lag"]) == (0, 1)
+    assert f"group {group}" not in cli("doctor", "--group", group)[1]["failed"]
+
+
 def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors(
     cli: Cli, pipeline: Pipeline
 ) -> None:
@@ -913,6 +941,9 @@ def test_reset_of_a_mapped_cursor_moves_each_partition(cli: Cli, pipeline: Pipel
     for partition in (0, 1):
         pipeline.publish(["a", "b"], partition=partition)
         pipeline.run("r1", source_partition=partition)
+    assert cli("status", "--group", group)[1]["cursors"][group]["lag"] == 0
+    move_group(pipeline, 1, partition=1)
+    assert f"{pipeline.source}-1" in cli("status", "--group", group)[1]["cursors"][group]["unknown"]
     code, found = cli("reset-offsets", "--group", group, "--to", "earliest", "--yes")
     assert (code, [one["new"] for one in found["offsets"]]) == (0, [0, 0])
     assert [pipeline.run("r2", source_partition=partition).records_read for partition in (0, 1)] == [2, 2]
