@@ -109,12 +109,12 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
     """List records."""
     from airflow_eos.operations.queries import ledger_records, no_such_pipeline
 
-    if options.key and options.pipeline:
+    if None not in (options.key, options.pipeline):
         raise WrongUsage("give --pipeline or --key, not both")
     records = ledger_records(target, pipeline=options.pipeline, key=options.key, latest=options.limit)
-    if options.pipeline and not records:
+    if options.pipeline is not None and not records:
         raise no_such_pipeline(target, options.pipeline)
-    if options.key and not records:
+    if options.key is not None and not records:
         raise ConfigurationError(
             f"the ledger {target.ledger.topic!r} has no record of the key {options.key!r}; "
             "`airflow eos ledger` lists all"
@@ -289,8 +289,11 @@ def index(target: Deployment, options: Namespace) -> Outcome:
 
 def prune(target: Deployment, options: Namespace) -> Outcome:
     """Remove old run records."""
+    from airflow_eos.operations.queries import ledger_records, no_such_pipeline
     from airflow_eos.operations.upkeep import prune_ledger
 
+    if options.pipeline is not None and not ledger_records(target, pipeline=options.pipeline):
+        raise no_such_pipeline(target, options.pipeline)
     pruned = prune_ledger(target, _utc(options.before), pipeline=options.pipeline, execute=options.yes)
     data = pruned.to_dict()
     rows: list[Row] = [{"pipeline": name, **counts} for name, counts in data["pipelines"].items()]

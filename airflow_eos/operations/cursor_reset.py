@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
-from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    GroupOwned,
+    OffsetsOutOfRange,
+    OutcomeUnknown,
+    UnknownTopic,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import counts_kept
 from airflow_eos.ledger.records.cursor_record import CursorRecord
@@ -16,6 +22,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerValue
+from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_agreement import check_ledger
@@ -33,7 +40,8 @@ class Reset:
     :param to: start or end of the log, the ledger's cursor, or the group's committed offsets.
     :param offsets: offsets per partition, instead of ``to``.
     :param topics: only these topics; default: the topics of the cursor.
-    :param pipeline: the pipeline that will own a group without a cursor.
+    :param pipeline: the pipeline that will own a group without a cursor, or that owns its cursor.
+    :raises ConfigurationError: a name is not valid; neither or both of ``to`` and ``offsets`` are given.
     """
 
     group: str
@@ -43,6 +51,9 @@ class Reset:
     pipeline: str | None = None
 
     def __post_init__(self) -> None:
+        checked_name("group", self.group)
+        if self.pipeline is not None:
+            checked_name("pipeline", self.pipeline)
         if (self.to is None) == (not self.offsets):
             raise ConfigurationError("give either a target (earliest, latest, cursor, committed) or offsets")
 
@@ -77,6 +88,7 @@ def reset_cursor(deployment: Deployment, reset: Reset, *, execute: bool = True) 
 
     :param execute: False for a dry run.
     :raises GroupNotEmpty: the group has live members.
+    :raises GroupOwned: the group's cursor belongs to another pipeline.
     :raises LedgerReplaced: the group's offsets were committed beside another ledger.
     :raises OffsetsOutOfRange: an offset is outside the log.
     :raises OutcomeUnknown: an earlier transaction of the cursor's id is still open, which only a run may end.
@@ -105,6 +117,11 @@ class CursorMove:
         if known is None and reset.pipeline is None:
             raise ConfigurationError(
                 f"group {reset.group!r} has no cursor in the ledger; name the pipeline that will own it"
+            )
+        if known is not None and reset.pipeline not in (None, known.pipeline):
+            raise GroupOwned(
+                f"the cursor of group {reset.group!r} belongs to pipeline {known.pipeline!r}, not to "
+                f"{reset.pipeline!r}: a reset does not change its owner"
             )
         self.pipeline = known.pipeline if known else str(reset.pipeline)
         self._prefix = known.prefix if known else prefix

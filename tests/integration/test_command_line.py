@@ -117,6 +117,8 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("reset-offsets", "--group", "g"),
         ("reset-offsets", "--group", "g", "--to", "latest", "--offset", "t:0=1"),
         ("reset-offsets", "--group", "g", "--offset", "t-0=1"),
+        ("reset-offsets", "--group", "", "--to", "latest"),
+        ("reset-offsets", "--group", "g", "--to", "latest", "--pipeline", ""),
         ("status", "--run", "no-run-id"),
         ("ledger", "--pipeline", "p", "--key", "k"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--interval", "2026-11-01", "2026-11-02"),
@@ -548,11 +550,13 @@ def test_misspelt_names_are_errors_with_the_near_ones(cli: Cli, pipeline: Pipeli
     pipeline.publish(["a"])
     pipeline.run("r1")
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
-    for command in ("verify", "ledger"):
-        code, found = cli(command, "--pipeline", f"{name}x")
+    for command, *options in (("verify",), ("ledger",), ("prune", "--before", "2026-01-01")):
+        code, found = cli(command, *options, "--pipeline", f"{name}x")
         assert (code, error_of(found)[0]) == (1, "ConfigurationError")
         assert f"no run of the pipeline '{name}x'; did you mean '{name}'?" in error_of(found)[1]
-        assert f"it has '{name}'" in error_of(cli(command, "--pipeline", "~")[1])[1]
+        for other in ("~", ""):
+            assert f"it has '{name}'" in error_of(cli(command, *options, "--pipeline", other)[1])[1]
+    assert error_of(cli("ledger", "--key", "")[1])[0] == "ConfigurationError"
     code, found = cli("ledger", "--key", f"cursor:{group}x")
     assert (code, "no record of the key" in error_of(found)[1]) == (1, True)
 
@@ -902,6 +906,8 @@ def test_reset_makes_the_cursor_of_a_new_group(cli: Cli, pipeline: Pipeline) -> 
         cli("reset-offsets", "--group", group, *owner, "--offset", f"{pipeline.source}:0=1", "--yes")[0] == 0
     )
     assert pipeline.run("r1").records_read == 2
+    code, refused = cli("reset-offsets", "--group", group, "--pipeline", "another", "--to", "earliest")
+    assert (code, error_of(refused)[0]) == (1, "GroupOwned")
 
 
 def test_reset_beside_another_ledger_is_refused(cli: Cli, pipeline: Pipeline) -> None:
