@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
@@ -23,6 +23,9 @@ from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment, RunSpec
 from airflow_eos.wire.client_config import ClientConfig
+
+if TYPE_CHECKING:
+    from airflow_eos.operations.checks import Check
 
 
 def init(target: Deployment, options: Namespace) -> Outcome:
@@ -39,26 +42,23 @@ def init(target: Deployment, options: Namespace) -> Outcome:
 
 def doctor(target: Deployment, options: Namespace) -> Outcome:
     """Check everything; 3 when a check fails."""
+    from airflow_eos.operations.checks import Check
     from airflow_eos.operations.doctor import DoctorOptions, examine
     from airflow_eos.operations.executors import check_executors, distribution_problems
 
+    tables = [_table(name, options) for name in options.table]
+    unconnected = [table for table in tables if isinstance(table, Check)]
     checked = DoctorOptions(
         deployment=target,
         group=options.group,
         sources=tuple(options.source),
         sinks=tuple(options.sink),
-        tables=[
-            _connected(
-                options,
-                PostgresTable.named(name) or DeltaTable.named(name) or IcebergTable(name, options.catalog),
-            )
-            for name in options.table
-        ],
+        tables=[table for table in tables if not isinstance(table, Check)],
         oldest=_interval(options)[0] if options.interval else None,
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
     )
-    checks = [*examine(checked), *distribution_problems()]
+    checks = [*examine(checked), *unconnected, *distribution_problems()]
     if options.spark:
         kafka = ClientConfig.of(target.kafka)
         checks += check_executors(options.spark, kafka, encrypted=options.encrypted_spark)
@@ -66,6 +66,21 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
     failed = [row["name"] for row in rows if row["status"] == "fail"]
     data = {"healthy": not failed, "failed": failed, "checks": rows}
     return Outcome(data, {"checks": rows}, FOUND if failed else DONE)
+
+
+def _table(name: str, options: Namespace) -> SinkTable | Check:
+    """Return a table with the properties of its connection, or the failed check of one that has none."""
+    from airflow_eos.operations.checks import Check, said
+
+    try:
+        table = PostgresTable.named(name) or DeltaTable.named(name) or IcebergTable(name, options.catalog)
+    except ConfigurationError as error:
+        raise WrongUsage(f"--table {name!r}: {error}") from error
+    try:
+        connected: SinkTable = _connected(options, table)
+    except ConfigurationError as error:
+        return Check(f"table {name}", "fail", said(error))
+    return connected
 
 
 def _connected(options: Namespace, table: Any) -> Any:

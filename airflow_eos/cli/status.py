@@ -10,7 +10,15 @@ from typing import Any
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import run_named, run_row
-from airflow_eos.exceptions import CursorMoved, LedgerReplaced, TopicRecreated, UnknownTopic
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    CursorMoved,
+    EosError,
+    LedgerReplaced,
+    LedgerUnreadable,
+    TopicRecreated,
+    UnknownTopic,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
@@ -183,11 +191,23 @@ def _refusal(target: Deployment, cursor: CursorRecord) -> str:
         with ControlPlane(target) as control:
             moved = moved_positions(control, cursor, cursor.topic_ids)
     except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
-        return f"{type(error).__name__}: {error.message}"
+        return _reason(error)
     return f"{CursorMoved.__name__}: {'; '.join(moved)}" if moved else ""
 
 
+def _reason(error: EosError) -> str:
+    return f"{type(error).__name__}: {error.message}"
+
+
 def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
+    """Return what :func:`_known_progress` does, or why it is unknown of this group."""
+    try:
+        return _known_progress(target, group, cursor)
+    except (AuthorizationFailed, LedgerUnreadable, UnknownTopic) as error:
+        return {"lag": None, "unknown": _reason(error)}
+
+
+def _known_progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
     """Return a group's unread offsets, or why its next run would be refused, and its open transaction."""
     from airflow_eos.engine.control_plane import utc_now
     from airflow_eos.engine.lag import unread
@@ -220,9 +240,10 @@ def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list
     """Return the limits that a group exceeds; an unknown value exceeds its limit."""
     own = [cursor["open_transaction"]] if cursor.get("open_transaction") else []
     ages = [transaction["age_seconds"] for transaction in (*own, *cursor.get("waiting", ()))]
+    all_known = "open_transaction" in cursor and None not in ages
     facts = {
         "max-lag": (options.max_lag, cursor.get("lag_to_end")),
-        "max-open": (options.max_open, None if None in ages else max(ages, default=0)),
+        "max-open": (options.max_open, max(ages, default=0) if all_known else None),
     }
     return [
         {"group": group, "limit": name, "allowed": allowed, "found": value}

@@ -46,12 +46,20 @@ def verify_output(
             raise TimeoutError
 
     with Link(kafka) as link, KafkaCluster(kafka, link=link) as cluster:
-        _may_be_read(cluster, {receipt.topic for receipt in record.receipts})
+        topics = {receipt.topic for receipt in record.receipts}
+        _may_be_read(cluster, topics)
+        described = cluster.describe_topics((), optional=topics)
+        counts = {name: topic.partitions for name, topic in described.items()}
         with link.connections() as connections:
             # Requested only if records are missing, once per topic.
             settings_of = cache(cluster.topic_settings)
             return [
-                *(_verify(settings_of, connections, record, receipt, in_time) for receipt in record.receipts),
+                *(
+                    _verify(settings_of, connections, record, receipt, in_time)
+                    if receipt.partition < counts.get(receipt.topic, 0)
+                    else _gone(record, receipt)
+                    for receipt in record.receipts
+                ),
                 *([table_finding(record, connected, in_time)] if TABLE in record.details else []),
             ]
 
@@ -63,6 +71,12 @@ def _may_be_read(cluster: KafkaCluster, topics: Collection[str]) -> None:
     for topic, operations in sorted(cluster.topic_operations(topics).items()):
         if operations is not None and "READ" not in operations:
             raise AuthorizationFailed(f"this principal may not Read topic {topic!r}: grant it by an ACL")
+
+
+def _gone(record: RunRecord, receipt: PartitionReceipt) -> Finding:
+    outcome: Outcome = "mismatch" if receipt.records else "ok"
+    detail = "the topic, or its partition, is gone" if receipt.records else ""
+    return Finding(record.run_key, receipt.topic, receipt.partition, outcome, receipt.records, 0, detail)
 
 
 def _verify(

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger
 from airflow_eos.cli import commands
+from airflow_eos.cli.status import status
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
@@ -269,6 +270,27 @@ def test_topics_that_may_not_be_read_are_not_searched_for_hanging_transactions(k
     assert looks() == (3, [pipeline.sink], "unknown", True)
     user.grant("READ", topic=pipeline.sink)
     assert looks() == (0, [], "ok", True)
+
+
+def test_status_shows_the_groups_that_it_may_see(kafka, user):
+    """One that may not be described is unknown, and passes every limit; the others are there."""
+    pipeline = Pipeline(kafka)
+    pipeline.publish(["a"])
+    hidden, spec = f"{pipeline.spec.group_id}-2", pipeline.spec
+    pipeline.run("r1")
+    pipeline.run("r2", group_id=hidden, pipeline=f"{spec.pipeline}-2")
+    user.grant("READ", topic=pipeline.ledger)
+    user.grant("DESCRIBE", topic=pipeline.source)
+    user.grant("DESCRIBE", group=spec.group_id)
+    user.grant("DESCRIBE", transactional_id=keys.ids_prefix(spec.prefix), prefixed=True)
+    deployment = replace(spec.deployment, kafka=user.config)
+    options = Namespace(group=[], run=[], max_lag=0, max_open=0, max_gaps=None, send_metrics=False)
+    outcome = status(deployment, options)
+    cursors = outcome.data["cursors"]
+    assert (outcome.code, cursors[spec.group_id]["lag"], cursors[hidden]["lag"]) == (3, 0, None)
+    assert cursors[hidden]["unknown"].startswith("AuthorizationFailed: ")
+    passed = [(row["group"], row["limit"]) for row in outcome.data["exceeded"]]
+    assert passed == [(hidden, "max-lag"), (hidden, "max-open")]
 
 
 def test_the_doctor_names_the_group_of_runs_without_a_cursor(user):

@@ -19,11 +19,12 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.broker import KafkaLedger
+from airflow_eos.cli import commands
 from airflow_eos.cli.definition import COMMANDS
-from airflow_eos.cli.main import main
+from airflow_eos.cli.main import main, parser
 from airflow_eos.engine import control_plane
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import CursorMoved, EosError
+from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations.queries import ledger_records
@@ -121,6 +122,8 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("reset-offsets", "--group", "g", "--to", "latest", "--pipeline", ""),
         ("status", "--run", "no-run-id"),
         ("ledger", "--pipeline", "p", "--key", "k"),
+        ("doctor", "--table", "no-namespace"),
+        ("doctor", "--table", "postgres:c"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--interval", "2026-11-01", "2026-11-02"),
         ("plan", "--pipeline", "p" * 8_001, "--group", "g", "--topic", "t"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "a/b"),
@@ -282,6 +285,21 @@ def test_doctor_compares_versions_on_the_executors(pipeline: Pipeline) -> None:
     check = json.loads(done.stdout)["checks"][-1]
     assert (check["name"], check["status"]) == ("executors of local[1]", "ok")
     assert "pyarrow" in check["found"]
+
+
+def test_doctor_goes_on_behind_a_table_without_a_connection(cli: Cli, pipeline: Pipeline) -> None:
+    """One that Airflow does not have is a failed check, beside all the others."""
+
+    def connected(_: object) -> None:
+        raise ConfigurationError("connection 'iceberg_default' is not there")
+
+    options = parser().parse_args(
+        ["doctor", "--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--table", "db.orders"]
+    )
+    options.connected = connected
+    outcome = commands.doctor(pipeline.spec.deployment, options)
+    assert (outcome.code, outcome.data["failed"]) == (3, ["table db.orders"])
+    assert "brokers" in {check["name"] for check in outcome.data["checks"]}
 
 
 # -- plan ---------------------------------------------------------------------------------------------------
@@ -734,6 +752,23 @@ def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipelin
     assert (code, found["matches"]) == (3, False)
     assert {one["outcome"] for one in found["findings"]} == {"mismatch"}
     assert "made again" in found["findings"][0]["detail"]
+
+
+def test_verify_goes_on_behind_a_sink_that_is_gone(cli: Cli, pipeline: Pipeline) -> None:
+    """Its runs do not match; those that wrote to another topic since do."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    former = pipeline.sink
+    pipeline.sink = f"{former}-2"
+    pipeline.kafka.create_topic(pipeline.sink, partitions=2)
+    pipeline.publish(["b"])
+    pipeline.run("r2", sink_topic=pipeline.sink)
+    pipeline.kafka.delete_topic(former)
+    code, document = cli("verify", "--pipeline", pipeline.spec.pipeline)
+    assert (code, document["matches"], document["runs"]) == (3, False, 2)
+    wrong = [(item["topic"], item["detail"]) for item in document["findings"] if item["outcome"] != "ok"]
+    assert wrong == [(former, "the topic, or its partition, is gone")]
+    assert document["records"] == 1
 
 
 # -- abort --------------------------------------------------------------------------------------------------
