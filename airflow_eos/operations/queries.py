@@ -70,7 +70,7 @@ class LedgerStatus:
 
     :param topic: the ledger topic.
     :param cursors: cursors by consumer group.
-    :param runs: runs by ``<pipeline>/<run id>``.
+    :param runs: runs by ``<pipeline>/<run id>``; of a run in rounds or mapped tasks its latest record.
     """
 
     topic: str
@@ -122,6 +122,13 @@ def _run_of(
     value = control.authority.peek([key], routing=pipeline).get(key)
     if value is not None:
         return _readable(key, value)
+    # The keys of intervals, rounds and mapped tasks name more than the run.
+    prefixes = tuple(keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline))
+    view = control.ledger.view(control.ledger.partition_for(pipeline), (), prefixes)
+    by_offset = sorted(answer_of(view).committed.items(), key=lambda record: record[1].offset)
+    records = [record for record in readable_runs(by_offset) if record.run_id == run_id]
+    if records:
+        return records[-1]
     return PrunedRun(run_id) if _is_pruned(control, pipeline, run_id) else None
 
 

@@ -26,7 +26,7 @@ from airflow_eos.engine import control_plane
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError
 from airflow_eos.ledger import keys
-from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations.queries import ledger_records
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
@@ -408,6 +408,21 @@ def test_status_shows_cursors_with_lag_and_runs(cli: Cli, pipeline: Pipeline) ->
     assert found["cursors"]["none"] is None
     assert found["runs"][f"{name}/r1"]["records_written"] == 2
     assert found["runs"][f"{name}/r2"] is None
+
+
+def test_status_finds_runs_whose_keys_name_more_than_the_run(cli: Cli, pipeline: Pipeline) -> None:
+    """A data interval, rounds and a mapped task: committed, and shown as such."""
+    name, group = pipeline.spec.pipeline, pipeline.spec.group_id
+    pipeline.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
+    hour = dt.timedelta(hours=1)
+    interval = pipeline.run("i1", ranges=Interval(NOON, NOON + hour))
+    rounds = pipeline.run("c1", ranges=Cursor(max_records=4, until_caught_up=True))
+    mapped = pipeline.run("m1", source_partition=0, group_id=f"{group}-2")
+    for record in (interval, rounds, mapped):
+        code, document = cli("status", "--run", f"{name}/{record.run_id}")
+        assert (code, document["missing"]) == (0, [])
+        assert document["runs"][f"{name}/{record.run_id}"]["run_key"] == record.run_key
+    assert cli("status", "--run", f"{name}/i2")[1]["missing"] == [f"{name}/i2"]
 
 
 def test_status_without_names_shows_all_there_is(cli: Cli, pipeline: Pipeline) -> None:
