@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -283,7 +284,8 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
     # The cursor keeps topics that runs no longer read.
     topics = cursor.topic_ids.keys() & set(options.sources) or cursor.topic_ids.keys()
     if moved := moved_positions(control, cursor, topics):
-        advice = f"choose one: `airflow eos reset-offsets --group {group} --to cursor|committed`"
+        command = f"airflow eos reset-offsets --group {shlex.quote(group)} --to"
+        advice = f"choose one: `{command} cursor` or `{command} committed`"
         yield Check(subject, "fail", "; ".join(moved), advice)
     else:
         yield Check(

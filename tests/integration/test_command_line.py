@@ -7,9 +7,11 @@ import datetime as dt
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,7 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
 
 def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline) -> None:
     """A ledger that deletes, a moved group, a missing topic, time-outs that do not fit: exit code 3."""
+    pipeline.spec = replace(pipeline.spec, group_id=f"{pipeline.spec.group_id} & it's")
     pipeline.publish(["a", "b"])
     pipeline.run()
     move_group(pipeline, 1)
@@ -211,6 +214,10 @@ def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline)
     checks = {check["name"]: check for check in found["checks"]}
     assert "cleanup.policy=delete" in checks["ledger settings"]["found"]
     assert "reset-offsets" in checks[group]["advice"]
+    advised = [shlex.split(command) for command in checks[group]["advice"].split("`")[1::2]]
+    assert [(command[4], command[6]) for command in advised] == [
+        (pipeline.spec.group_id, target) for target in ("cursor", "committed")
+    ]
     assert "committed 1, cursor 2" in checks[group]["found"]
 
 
