@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -321,7 +322,7 @@ def _utc(text: str) -> dt.datetime:
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigurationError(f"{text!r} is not a date: {error}") from error
+        raise WrongUsage(f"{text!r} is not a date: {error}") from error
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
 
 
@@ -329,11 +330,14 @@ def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
     """Move a cursor."""
     from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 
+    offsets = [_offset(text) for text in options.offset]
+    if twice := sorted(tp for tp, count in Counter(tp for tp, _ in offsets).items() if count > 1):
+        raise WrongUsage(f"--offset names {twice[0]} more than once")
     try:
         reset = Reset(
             group=options.group,
             to=options.to,
-            offsets=dict(_offset(text) for text in options.offset),
+            offsets=dict(offsets),
             topics=tuple(options.topic),
             pipeline=options.pipeline,
         )

@@ -41,7 +41,8 @@ class Reset:
     :param offsets: offsets per partition, instead of ``to``.
     :param topics: only these topics; default: the topics of the cursor.
     :param pipeline: the pipeline that will own a group without a cursor, or that owns its cursor.
-    :raises ConfigurationError: a name is not valid; neither or both of ``to`` and ``offsets`` are given.
+    :raises ConfigurationError: a name is not valid; neither or both of ``to`` and ``offsets`` are given;
+        ``offsets`` are of other topics than ``topics``.
     """
 
     group: str
@@ -56,6 +57,8 @@ class Reset:
             checked_name("pipeline", self.pipeline)
         if (self.to is None) == (not self.offsets):
             raise ConfigurationError("give either a target (earliest, latest, cursor, committed) or offsets")
+        if other := sorted(str(tp) for tp in self.offsets if self.topics and tp.topic not in self.topics):
+            raise ConfigurationError(f"the offsets name {', '.join(other)}, the topics do not")
 
 
 @dataclass(frozen=True, slots=True)

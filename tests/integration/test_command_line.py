@@ -95,6 +95,17 @@ def test_init_makes_the_ledger_once(cli: Cli, pipeline: Pipeline) -> None:
     assert cli("init") == (0, first)
 
 
+def test_init_makes_no_ledger_of_a_topic_that_deletes(cli: Cli, pipeline: Pipeline) -> None:
+    """It is somebody's topic, or it would forget runs; compacted, it is a ledger."""
+    pipeline.kafka.create_topic(pipeline.ledger, partitions=2)
+    code, refused = cli("init")
+    assert (code, error_of(refused)[0]) == (1, "ConfigurationError")
+    assert "cleanup.policy=delete" in error_of(refused)[1]
+    admin = AdminClient(pipeline.kafka.client_config())
+    change_topic_and_wait(admin, pipeline.ledger, {"cleanup.policy": "compact"})
+    assert cli("init")[0] == 0
+
+
 def test_broker_that_is_not_there_is_an_error_in_both_forms(
     unused_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,10 +131,13 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("reset-offsets", "--group", "g"),
         ("reset-offsets", "--group", "g", "--to", "latest", "--offset", "t:0=1"),
         ("reset-offsets", "--group", "g", "--offset", "t-0=1"),
+        ("reset-offsets", "--group", "g", "--topic", "a", "--offset", "b:0=1"),
+        ("reset-offsets", "--group", "g", "--offset", "a:0=1", "--offset", "a:1=1", "--offset", "a:0=2"),
         ("reset-offsets", "--group", "", "--to", "latest"),
         ("reset-offsets", "--group", "g", "--to", "latest", "--pipeline", ""),
         ("status", "--run", "no-run-id"),
         ("ledger", "--pipeline", "p", "--key", "k"),
+        ("prune", "--before", "yesterday"),
         ("doctor", "--table", "no-namespace"),
         ("doctor", "--table", "postgres:c"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--interval", "2026-11-01", "2026-11-02"),
