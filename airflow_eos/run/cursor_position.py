@@ -108,12 +108,14 @@ class CursorReader:
         return starts, tuple(notes)
 
     def check_start(self, position: CursorPosition, wanted: OffsetRange) -> None:
-        """Check that a given range starts where the cursor stands.
+        """Check that a given range starts where the cursor stands; in an added partition, at offset 0.
 
         :raises CursorMoved: names all three offsets.
         """
-        tp = wanted.topic_partition
-        recorded = position.cursor.ends.get(tp) if position.cursor else None
+        tp, layout = wanted.topic_partition, position.layout
+        known = (layout.partition_counts.get(tp.topic) if layout else None) or 0
+        added = 0 if 0 < known <= tp.partition else None
+        recorded = position.cursor.ends.get(tp, added) if position.cursor else added
         offset = position.committed[tp].offset if tp in position.committed else None
         if {recorded, offset} - {None, wanted.start}:
             raise self._moved(

@@ -199,10 +199,10 @@ class Planner:
                 )
                 for moment in (interval.start, interval.end)
             )
-            for partition, end in sorted(last.offsets.items()):
-                if TopicPartition(name, partition) in wanted:
-                    start = first.offsets.get(partition, 0)
-                    ranges.append(OffsetRange(name, partition, start, max(start, end)))
+            # A boundary pinned before the partition existed puts it at 0.
+            for partition in sorted(tp.partition for tp in wanted if tp.topic == name):
+                start, end = (bound.offsets.get(partition, 0) for bound in (first, last))
+                ranges.append(OffsetRange(name, partition, start, max(start, end)))
             for bound in (first, last):
                 loss += log_coverage.accepted(name, bound.moment, bound.unproven, wanted)
             notes += moved_by(first, last)

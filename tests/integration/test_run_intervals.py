@@ -256,6 +256,17 @@ def test_interval_runs_do_not_touch_the_cursor(timed):
     assert timed.run("c2").records_read == 1
 
 
+def test_a_mapped_interval_of_an_added_partition_is_empty_before_its_boundaries(timed):
+    """The boundary was fixed without the partition: its records are late, and belong to the next interval."""
+    timed.run("i0", ranges=between(0, 5), source_partition=0)
+    timed.add_partitions(timed.source, 3)
+    timed.publish(["p2m1"], partition=2, timestamp=ms(1))
+    added = timed.run("i0", ranges=between(0, 5), source_partition=2)
+    assert [r.to_list() for r in added.ranges] == [[timed.source, 2, 0, 0]]
+    assert timed.run("i5", ranges=between(5, 10), source_partition=2).records_read == 1
+    assert timed.output() == ["p0m1", "p2m1"]
+
+
 def test_given_ranges_are_read_exactly(timed):
     """Offsets in, those records out; the group's offsets stay where they are."""
     record = timed.run(ranges=Explicit((OffsetRange(timed.source, 0, 1, 3),)))
@@ -270,6 +281,17 @@ def test_given_ranges_advance_the_cursor_only_from_where_it_stands(timed):
     with pytest.raises(CursorMoved, match="starts at 0, the ledger's cursor is 2"):
         timed.run("r2", ranges=Explicit((OffsetRange(timed.source, 0, 0, 2),), advance=True))
     assert timed.run("r3").records_read == 3
+
+
+def test_given_ranges_that_advance_read_an_added_partition_from_its_beginning(timed):
+    """A partition that the cursor does not know stands at 0, as for a cursor that reads on."""
+    timed.run("r1")
+    timed.add_partitions(timed.source, 3)
+    timed.publish(["p2a", "p2b"], partition=2)
+    with pytest.raises(CursorMoved, match="starts at 1, the ledger's cursor is 0"):
+        timed.run("r2", ranges=Explicit((OffsetRange(timed.source, 2, 1, 2),), advance=True))
+    timed.run("r3", ranges=Explicit((OffsetRange(timed.source, 2, 0, 1),), advance=True))
+    assert timed.run("r4").records_read == 1
 
 
 @pytest.mark.parametrize(
