@@ -62,7 +62,7 @@ def _source(
     oldest: dt.datetime | None,
     now: dt.datetime,
 ) -> Finding:
-    name, keeps = f"topic {topic} retention", kept(settings)
+    name, keeps = f"topic {topic} retention", kept(settings, now)
     if settings is None or keeps is None:
         return _kept(name, topic, settings)
     retention = f"keeps records for {span_text(keeps)}"
@@ -81,7 +81,7 @@ def _source(
 
 
 def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, now: dt.datetime) -> Finding:
-    name, keeps = f"topic {topic} retention", kept(settings)
+    name, keeps = f"topic {topic} retention", kept(settings, now)
     if settings is None or keeps is None:
         return _kept(name, topic, settings)
     retention = f"keeps records for {span_text(keeps)}"

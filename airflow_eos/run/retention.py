@@ -22,16 +22,15 @@ from airflow_eos.wording import span_text
 log = logging.getLogger(__name__)
 
 
-def kept(settings: Mapping[str, str] | None) -> dt.timedelta | None:
-    """Return how long a topic keeps records by their timestamps; None if for ever, or unknown."""
+def kept(settings: Mapping[str, str] | None, now: dt.datetime) -> dt.timedelta | None:
+    """Return how long a topic keeps records by their timestamps; None if for ever, or unknown.
+
+    What reaches back to before 1970 is for ever: no timestamp is older.
+    """
     if settings is None or "delete" not in settings.get("cleanup.policy", "delete"):
         return None
     milliseconds = int(settings.get("retention.ms", -1))
-    return None if milliseconds < 0 else dt.timedelta(milliseconds=min(milliseconds, _LONGEST_MS))
-
-
-_LONGEST_MS = 2**46
-"""2,000 years: more than a calendar can go back is for ever."""
+    return dt.timedelta(milliseconds=milliseconds) if 0 <= milliseconds <= timestamp_of(now) else None
 
 
 def is_stamped_by_broker(settings: Mapping[str, str] | None) -> bool:
@@ -66,7 +65,7 @@ def _of_sources(cluster: Cluster, topics: Collection[str], interval: Interval, n
         f"{span_text(age)} ago: what retention deletes before it is read is lost; raise it where "
         "history is loaded"
         for topic in sorted(topics)
-        if (keeps := kept(cluster.topic_settings(topic))) is not None and keeps < age
+        if (keeps := kept(cluster.topic_settings(topic), now)) is not None and keeps < age
     ]
 
 
@@ -74,7 +73,7 @@ def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> li
     """Compare the records of the ranges with the oldest timestamp that the sink keeps."""
     ranges = [r for r in plan.ranges if r.span]
     settings = cluster.topic_settings(sink) if ranges else None
-    keeps = kept(settings)
+    keeps = kept(settings, now)
     if keeps is None or is_stamped_by_broker(settings):
         return []
     oldest = now - keeps
