@@ -14,7 +14,6 @@ from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage
-from airflow_eos.wording import moment_text
 
 NEIGHBOURS = 8
 """Pinned boundaries that are read on each side of one that is to be pinned."""
@@ -223,7 +222,8 @@ def _stood_before(other: Boundary, partition: int, moment: str) -> bool:
         return False
     if highest < 0:  # nothing was left to tell: only a loss that was accepted with that boundary counts
         return partition in other.unproven and bool(other.pinned_at) and other.pinned_at <= moment
-    return moment_text(highest) < moment
+    # As numbers: a timestamp beyond the calendar, of a producer that counts microseconds, has no such text.
+    return highest < log_coverage.timestamp_of(dt.datetime.fromisoformat(moment.replace("Z", "+00:00")))
 
 
 def _clamped(offsets: Mapping[int, int], moment: str, neighbours: Collection[Boundary]) -> dict[int, int]:

@@ -100,11 +100,12 @@ def test_those_beside_it_say_what_all_say(history, needed):
         ({0: ms(9)}, False, True),
         ({0: ms(10)}, False, False),
         ({0: ms(11)}, False, False),
+        ({0: ms(11) * 1000}, False, False),
         ({0: -1}, False, False),
         ({0: -1}, True, True),
         ({}, False, False),
     ],
-    ids=["older", "equal", "ahead", "nothing-left", "loss-accepted", "not-recorded"],
+    ids=["older", "equal", "ahead", "microseconds", "nothing-left", "loss-accepted", "not-recorded"],
 )
 def test_only_older_timestamps_prove_what_stood_in_the_log(highest, unproven, proves):
     """The driver's clock says 8:00 in all of them: producers may be ahead of it."""
