@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
@@ -65,6 +66,21 @@ def test_a_mapped_cursor_keeps_its_partition():
     """One source partition."""
     spec = replace(SPEC, source_topics=("a",), source_partition=4)
     assert spec_from_json(spec_to_json(spec)).source_partition == 4
+
+
+@pytest.mark.parametrize(
+    "specify",
+    [
+        lambda number: Cursor(max_records=number),
+        lambda number: OffsetRange("a", 0, 0, number),
+        lambda number: replace(SPEC, max_dead_letters=number),
+    ],
+    ids=["cursor", "range", "spec"],
+)
+def test_a_number_that_json_has_not_is_refused_before_it_is_sent(specify):
+    """Of NumPy, as pandas gives it: a run that took it could not write its record, after all of its work."""
+    with pytest.raises((ValueError, ConfigurationError), match="must be a whole number of at least"):
+        specify(np.int64(2))
 
 
 def test_a_callback_cannot_be_sent_and_its_name_is_told():
