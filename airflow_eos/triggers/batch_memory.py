@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,26 @@ class BatchMemory:
     :param positions: where the group stood at the last look, per partition; the log's end at the first look
         where it has no position and begins there.
     :param announced: end of what was announced, per partition.
+    :param topic_ids: the topics at the last look.
     """
 
     batch: Batch | None = None
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     announced: dict[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+
+    def look(self, topic_ids: Mapping[str, str]) -> None:
+        """Forget what was announced of a topic that was made again since the last look, and the last batch.
+
+        :param topic_ids: of the watched topics, now.
+        """
+        again = {name for name, known in self.topic_ids.items() if topic_ids.get(name, known) != known}
+        if again:
+            self.batch = None
+        for tp in [tp for tp in self.positions if tp.topic in again]:
+            del self.positions[tp]
+            self.announced.pop(tp, None)
+        self.topic_ids.update(topic_ids)
 
     def pending(
         self, unread: Sequence[OffsetRange], unplaced: Collection[TopicPartition] = ()
@@ -31,7 +46,7 @@ class BatchMemory:
         """Return what no batch holds yet: from the group's position or the announced end to the range's end.
 
         A position below the last one means that somebody moved the group back, an end below the announced one
-        that the topic was made again: then what was announced there does not count.
+        that the topic lost its end: then what was announced there does not count.
 
         :param unplaced: partitions without a position, where the group begins at the end of the log.
         """
@@ -103,7 +118,7 @@ class BatchMemory:
             [tp.topic, tp.partition, self.positions.get(tp, 0), end]
             for tp, end in sorted(self.announced.items())
         ]
-        return {"batch": self.batch, "announced": marks}
+        return {"batch": self.batch, "announced": marks, "topic_ids": self.topic_ids}
 
     @classmethod
     def from_state(cls, state: Any) -> BatchMemory:
@@ -111,6 +126,7 @@ class BatchMemory:
         memory = cls()
         if state is not None:
             memory.batch = state["batch"]
+            memory.topic_ids = dict(state.get("topic_ids", {}))  # earlier releases kept none
             for topic, partition, position, end in state["announced"]:
                 memory.positions[TopicPartition(topic, partition)] = position
                 memory.announced[TopicPartition(topic, partition)] = end

@@ -35,6 +35,7 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
     and ends at the last stable offset, or after ``max_records``. The last batch is kept in the asset's state.
     A triggerer that starts anew while nobody has read the last batch announces it once more, with the very
     same payload, since the event may have died with the old triggerer: equal ``batch`` means equal records.
+    A topic that was made again is announced from its beginning; its batches may equal those of the old one.
 
     **With** ``start="latest"`` a group without a position begins where the log ends when its first run
     starts; that run reads nothing. So the first look announces such partitions at once, with empty ranges,
@@ -100,6 +101,7 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
                 await asyncio.sleep(self.poll_interval)
                 continue
             unplaced = group_unread.without_position if self.start == "latest" else frozenset()
+            memory.look(group_unread.topic_ids)
             pending = memory.pending(group_unread.ranges, unplaced)
             if restored and memory.batch is not None and memory.is_unread(group_unread.ranges, unplaced):
                 yield TriggerEvent(memory.batch)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +29,7 @@ class Topic:
     def __init__(self) -> None:
         self.ends: list[int] = [0, 0]
         self.positions: list[int | None] = [0, 0]
+        self.topic_id = "id"
         self.failures: list[Exception] = []
         self.looks = 0
         self.ledgers: list[Any] = []
@@ -36,7 +39,7 @@ class Topic:
         self.ledgers.append(ledger)
         if self.failures:
             raise self.failures.pop(0)
-        return look("src", self.positions, self.ends, start)
+        return replace(look("src", self.positions, self.ends, start), topic_ids={"src": self.topic_id})
 
 
 def look(topic: str, positions: list[int | None], ends: list[int], start: str) -> Unread:
@@ -254,8 +257,8 @@ def test_restarted_watcher_wakes_a_group_until_its_position_is_fixed(topic: Topi
     assert ranges(asyncio.run(restarted())) == [(0, 5, 7), (1, 3, 4)]
 
 
-def test_topic_made_again_wakes_the_group_again(topic: Topic) -> None:
-    """What was announced of the old log says nothing about the new one."""
+def test_log_that_lost_its_end_wakes_the_group_again(topic: Topic) -> None:
+    """What was announced of the old end says nothing about the new one."""
     topic.ends, topic.positions = [5, 3], [None, None]
 
     async def scenario() -> list[Any]:
@@ -266,6 +269,37 @@ def test_topic_made_again_wakes_the_group_again(topic: Topic) -> None:
         return [ranges(event) for event in found]
 
     assert asyncio.run(scenario()) == [[(0, 5, 5), (1, 3, 3)], [(0, 1, 1)]]
+
+
+def test_watcher_tells_a_topic_made_again_by_its_id(topic: Topic) -> None:
+    """The new log is as long as the old one."""
+    topic.ends = [5, 3]
+
+    async def scenario() -> list[Any]:
+        events = watcher().run()
+        found = [await next_event(events)]
+        topic.topic_id = "another"
+        found.append(await next_event(events))
+        return [ranges(event) for event in found]
+
+    assert asyncio.run(scenario()) == [[(0, 0, 5), (1, 0, 3)]] * 2
+
+
+@pytest.mark.parametrize("end", [12, 10, 3], ids=["longer", "as long", "shorter"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["runs on", "restarted"])
+def test_topic_made_again_is_announced_from_its_beginning(end: int, restarts: bool) -> None:
+    """However many records it has, and whether or not the group had read the old one."""
+    memory, log = BatchMemory(), TopicPartition("src", 0)
+    other = OffsetRange("other", 0, 0, 4)
+    memory.look({"src": "old", "other": "id"})
+    memory.announce("g", memory.pending([OffsetRange("src", 0, 0, 10), other]), None)
+    if restarts:
+        memory = BatchMemory.from_state(json.loads(json.dumps(memory.to_state())))
+    memory.look({"src": "new", "other": "id"})
+    unread = [OffsetRange("src", 0, 0, end), other]
+    spans = {offsets.topic_partition: (offsets.start, offsets.end) for offsets in memory.pending(unread)}
+    assert spans == {log: (0, end), other.topic_partition: (4, 4)}
+    assert not memory.is_unread(unread)
 
 
 @pytest.mark.parametrize(("given", "asked"), [(None, "airflow-eos-ledger"), ("other", "other")])
