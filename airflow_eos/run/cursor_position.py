@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import CursorMoved, LedgerReplaced, NoStartingPoint
+from airflow_eos.exceptions import CursorMoved, GroupOwned, LedgerReplaced, NoStartingPoint
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.cursor import layout_of
@@ -172,11 +172,18 @@ class CursorReader:
         self, committed: Mapping[TopicPartition, CommittedOffset], *, found_any: bool
     ) -> None:
         """Refuse offsets that were committed beside another ledger, or beside one that lost its cursor."""
+        group = self.spec.group_id
         for tp, offset in committed.items():
             ledger = keys.metadata_ledger(offset.metadata)
+            if ledger == self.ledger.topic_id and not found_any and group.endswith(".runs"):
+                raise GroupOwned(
+                    f"offset {offset.offset} of {tp} in group {group!r} was committed by runs of group "
+                    f"{group.removesuffix('.runs')!r} that move no cursor (intervals, given ranges); give "
+                    "this pipeline its own group_id"
+                )
             if ledger is not None and (ledger != self.ledger.topic_id or not found_any):
                 raise LedgerReplaced(
-                    f"group {self.spec.group_id!r} committed offset {offset.offset} of {tp} beside "
+                    f"group {group!r} committed offset {offset.offset} of {tp} beside "
                     f"ledger {ledger}; the ledger {self.spec.ledger.topic!r} (id {self.ledger.topic_id}) "
                     "knows nothing of this group: it was deleted, re-created or is another one. "
                     "Restore it, or start over with a new group_id"

@@ -16,7 +16,7 @@ from airflow.timetables.trigger import CronPartitionTimetable as ScheduledPartit
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from airflow_eos.exceptions import CursorMoved, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
+from airflow_eos.exceptions import CursorMoved, GroupOwned, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.run.states import State
@@ -265,6 +265,14 @@ def test_a_mapped_interval_of_an_added_partition_is_empty_before_its_boundaries(
     assert [r.to_list() for r in added.ranges] == [[timed.source, 2, 0, 0]]
     assert timed.run("i5", ranges=between(5, 10), source_partition=2).records_read == 1
     assert timed.output() == ["p0m1", "p2m1"]
+
+
+def test_a_group_named_as_that_of_a_groups_intervals_is_refused_by_its_name(timed):
+    """Runs without a cursor commit to <group>.runs, beside the same ledger."""
+    timed.run("i", ranges=between(0, 5))
+    group = timed.spec.group_id
+    with pytest.raises(GroupOwned, match=f"runs of group '{group}' that move no cursor"):
+        timed.run("c", group_id=f"{group}.runs", pipeline="other")
 
 
 def test_given_ranges_are_read_exactly(timed):
