@@ -25,8 +25,8 @@ FUTURE_TOLERANCE = dt.timedelta(hours=1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _LOOKS = 5
 WAYS_ON = (
-    "Publish them again, into a topic made anew or of its own, or accept the loss with accept_deleted=True: "
-    "what is left is read then, and the run's record says what was accepted"
+    "Publish them again, into a topic of another name, or accept the loss with accept_deleted=True: what is "
+    "left is read then, and the run's record says what was accepted"
 )
 
 

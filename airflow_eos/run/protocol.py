@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
+from airflow_eos.exceptions import DifferentWork, OffsetsOutOfRange, PlanError, RunFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import AIRFLOW, TOPIC_IDS, RunRecord
@@ -204,11 +204,15 @@ class RunProtocol:
                 return self._endings.overtaken(work, session, refusal)
             raise
         self._trace.enter(State.PLANNED)
-        self._seal(work, planned)
         return self._write(work, planned, session)
 
     def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
-        """Write the sealed batches, and commit; with a table, this takes two epochs."""
+        """Seal, write the sealed batches, and commit; with a table, this takes two epochs."""
+        try:
+            self._seal(work, planned)
+        except OffsetsOutOfRange as deleted:
+            # Since the plan: a new one reads what is left, or its refusal says how the mode accepts the loss.
+            return self._endings.overtaken(work, session, deleted)
         topics = self._collaborators.cluster.describe_topics(sorted(self._topics_written(work)))
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         self._targets.fit(manifest, topics)

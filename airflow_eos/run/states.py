@@ -87,7 +87,8 @@ PLANNED to OPEN is a resend of sealed batches, or a run with nothing to read. CH
 committed by another, to be reprocessed under an id of its own. FENCED, PLANNED and SEALED to FENCED: what an
 earlier transaction left open was ended, which uses up an epoch. So does an INTENT. CHECKED to PUBLISHED: the
 table has the output of an earlier attempt, whose record is committed; PROVEN to FENCED, this run then begins
-anew. CHECKED to FENCED is also an earlier INTENT that was taken back.
+anew. CHECKED to FENCED is also an earlier INTENT that was taken back, PLANNED to FENCED a plan whose records
+were deleted before they were read.
 """
 
 

@@ -275,8 +275,7 @@ class _RangeReader:
     def _gone(self, position: int, log_start: int) -> OffsetsOutOfRange:
         return OffsetsOutOfRange(
             f"{self._where} begins at offset {log_start}, above the requested {position}: the records "
-            "between are deleted (retention, or DeleteRecords); nothing was skipped. Raise retention.ms, or "
-            "move the cursor on purpose"
+            "between are deleted (retention, or DeleteRecords); nothing was skipped"
         )
 
     def _raise_for(self, code: int) -> None:

@@ -15,11 +15,12 @@ from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, Offs
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.operations.preview import preview
+from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
-from tests.support.local_runs import Pipeline
+from tests.support.local_runs import Paused, Pipeline
 from tests.support.patience import wait_until
 from tests.support.record_batches import Record, write
 from tests.support.wire_requests import append, transaction
@@ -82,7 +83,7 @@ def test_an_interval_over_deleted_records_is_refused_and_nothing_is_pinned(timed
     said = str(refusal.value)
     assert f"{timed.source}-0: the log starts at offset {offset}, " in said
     assert left in said
-    assert "accept_deleted=True" in said
+    assert "a topic of another name, or accept the loss with accept_deleted=True" in said
     assert pinned(timed) == []
     assert timed.output() == []
 
@@ -201,6 +202,26 @@ def test_a_pinned_interval_that_lost_its_head_is_refused_or_read_from_where_it_s
             "first_timestamp": ms(at(11)),
         }
     ]
+
+
+def test_records_deleted_between_plan_and_read_are_planned_around_where_the_run_accepts_it(timed):
+    """The plan is no newer than its log: the same attempt plans what is left, and records the loss."""
+    paused = Paused(timed, State.PLANNED, "i0", ranges=between(0, 15, accept_deleted=True))
+    delete_head(timed, 1)
+    paused.resume()
+    assert paused.error is None
+    assert [r.to_list() for r in paused.record.ranges] == [[timed.source, 0, 1, 3]]
+    assert [(loss["start"], loss["end"]) for loss in paused.record.details["accepted_loss"]] == [(0, 1)]
+
+
+def test_records_deleted_between_plan_and_read_are_refused_by_the_rule_of_the_mode(timed):
+    """An interval has no cursor that could be moved."""
+    paused = Paused(timed, State.PLANNED, "i0", ranges=between(0, 15))
+    delete_head(timed, 1)
+    paused.resume()
+    with pytest.raises(OffsetsOutOfRange, match=r"records 0 to 0 were deleted.*accept_deleted=True"):
+        raise paused.error
+    assert timed.output() == []
 
 
 def test_given_ranges_that_lost_their_head_say_how_to_go_on(timed):
@@ -428,8 +449,8 @@ def log_start(pipeline, topic):
 
 def test_output_that_stays_is_not_noted(embedded_kafka):
     """Counter-test: young records, a sink that stamps them itself, one that keeps them."""
-    publish_old = {"retention.ms": "-1"}, {**WEEK, "message.timestamp.type": "LogAppendTime"}
-    for config in publish_old:
+    stamped = {**WEEK, "message.timestamp.type": "LogAppendTime"}
+    for config in ({"retention.ms": "-1"}, {"retention.ms": str(2**63 - 1)}, stamped):
         pipeline = Pipeline(embedded_kafka, partitions=1, sink_config=config)
         publish(pipeline, "old", at(1))
         assert pipeline.run().details["notes"] == []
