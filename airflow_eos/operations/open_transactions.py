@@ -188,8 +188,8 @@ def _open_ones(control: ControlPlane, transactional_ids: Sequence[str]) -> list[
 
 
 def abort_command(transactional_id: str, epoch: int) -> str:
-    """Return the command that aborts an open transaction before its timeout."""
-    return f"airflow eos abort --transactional-id {shlex.quote(transactional_id)} --epoch {epoch} --yes"
+    """Return the command that shows an open transaction and, with ``--yes``, aborts it before its timeout."""
+    return f"airflow eos abort --transactional-id {shlex.quote(transactional_id)} --epoch {epoch}"
 
 
 def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:

@@ -145,7 +145,7 @@ def test_a_transaction_that_nobody_knows_is_shown_to_administrators(
     assert len(rows) == count + 1
     assert (rows[-1]["pipeline"], rows[-1]["transactional_id"]) == ("", FIRST)
     assert (rows[-1]["partitions"], rows[-1]["partition_count"]) == ([], 1)
-    assert rows[-1]["command"].endswith("--epoch 5 --yes")
+    assert rows[-1]["command"].endswith("--epoch 5")
 
 
 def attempt(pipeline: str, group: str = "g", dag_id: str = "another", **changes: Any) -> Attempt:
