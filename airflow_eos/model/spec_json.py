@@ -133,14 +133,20 @@ def _ranges_to_dict(mode: RangeMode) -> dict[str, Any]:
 
 
 def _ranges_from_dict(data: dict[str, Any]) -> RangeMode:
-    mode = data["mode"]
-    if mode == "cursor":
-        return Cursor(**{name: value for name, value in data.items() if name != "mode"})
-    if mode == "interval":
-        return _interval(data)
-    if mode == "partition":
-        return PartitionInterval(data["key"], _interval(data["interval"]))
-    return Explicit(tuple(map(OffsetRange.from_list, data["ranges"])), data["advance"])
+    match data["mode"]:
+        case "cursor":
+            return Cursor(**{name: value for name, value in data.items() if name != "mode"})
+        case "interval":
+            return _interval(data)
+        case "partition":
+            return PartitionInterval(data["key"], _interval(data["interval"]))
+        case "explicit":
+            return Explicit(tuple(map(OffsetRange.from_list, data["ranges"])), data["advance"])
+        case mode:
+            raise ConfigurationError(
+                f"range mode {mode!r} is not readable by this airflow-eos: install the same version on both "
+                "sides"
+            )
 
 
 def _interval(data: dict[str, Any]) -> Interval:

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
+import airflow_eos
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.ledger import keys
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
 from airflow_eos.wire.client_config import for_librdkafka
+from tools import parameters_reference
 
 DAY = Interval(
     dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
@@ -44,22 +49,48 @@ SPEC = RunSpec(
 )
 
 
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        Cursor(),
-        Cursor(max_records=5, start="latest", until_caught_up=True, max_rounds=3),
-        DAY,
-        PartitionInterval("k", DAY),
-        replace(DAY, accept_deleted=True),
-        Explicit((OffsetRange("a", 0, 1, 2), OffsetRange("b", 1, 0, 0)), advance=True),
-    ],
-    ids=lambda ranges: type(ranges).__name__,
-)
+MODES = [
+    Cursor(),
+    Cursor(max_records=5, start="latest", until_caught_up=True, max_rounds=3),
+    DAY,
+    PartitionInterval("k", DAY),
+    replace(DAY, accept_deleted=True),
+    Explicit((OffsetRange("a", 0, 1, 2), OffsetRange("b", 1, 0, 0)), advance=True),
+]
+
+
+def test_every_range_mode_has_an_example():
+    """The tests below are about each mode that a specification may have."""
+    assert {type(ranges) for ranges in MODES} == set(get_args(RangeMode))
+
+
+@pytest.mark.parametrize("ranges", MODES, ids=lambda ranges: type(ranges).__name__)
+def test_a_range_mode_is_known_wherever_modes_are_listed(ranges):
+    """Its runs are found by their pipeline, its ids have a form, and users can import it."""
+    spec = replace(SPEC, ranges=ranges)
+    assert keys.run_key(spec).startswith(keys.run_key_prefixes(spec.pipeline))
+    transactional_id = keys.transactional_id(spec)
+    assert keys.id_kind(transactional_id) in keys.ID_FORMS
+    assert keys.belongs_to(transactional_id, spec.prefix, spec.pipeline, spec.group_id)
+    name = type(ranges).__name__
+    assert name in airflow_eos.__all__
+    assert getattr(airflow_eos, name) is type(ranges)
+    assert name in parameters_reference.GROUPS["What is read"]
+
+
+@pytest.mark.parametrize("ranges", MODES, ids=lambda ranges: type(ranges).__name__)
 def test_a_specification_survives_the_way_to_another_process(ranges):
     """Every field, in every range mode."""
     spec = replace(SPEC, ranges=ranges)
     assert spec_from_json(spec_to_json(spec)) == spec
+
+
+def test_an_unknown_range_mode_is_refused():
+    """It is of another version, not explicit offset ranges."""
+    data = json.loads(spec_to_json(SPEC))
+    data["ranges"] = {"mode": "newest", "ranges": [["a", 0, 1, 2]], "advance": False}
+    with pytest.raises(ConfigurationError, match=r"range mode 'newest' .* same version on both sides"):
+        spec_from_json(json.dumps(data))
 
 
 def test_a_mapped_cursor_keeps_its_partition():
