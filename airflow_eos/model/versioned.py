@@ -71,6 +71,10 @@ def read_versioned(
         version = data["v"]
         if version in versions:
             return build(data)
+    except LedgerUnreadable as error:
+        raise LedgerUnreadable(
+            f"the ledger's {name} contains a record that cannot be read: {error}"
+        ) from error
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         shown = str(value)[:_SHOWN]
         raise LedgerUnreadable(
@@ -141,6 +145,16 @@ def integer(value: Any, minimum: int | None = None) -> int:
         raise TypeError(f"{value!r} is not an integer")
     if minimum is not None and value < minimum:
         raise ValueError(f"{value} is less than {minimum}")
+    return value
+
+
+def flag(value: Any) -> bool:
+    """Return a value that must be true or false.
+
+    :raises TypeError: it is of another type.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
     return value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import Versioned, compact_json, integer, text
+from airflow_eos.model.versioned import Versioned, compact_json, flag, integer, text
 from airflow_eos.wording import moment_text
 
 BOUNDARY_VERSION = 1
@@ -48,7 +48,10 @@ class Deleted:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Deleted:
         """Read the JSON form."""
-        return cls(data["log_start"], data["first_timestamp"], bool(data.get("undated")))
+        timestamp, undated = data["first_timestamp"], data.get("undated", False)
+        return cls(
+            integer(data["log_start"]), None if timestamp is None else integer(timestamp), flag(undated)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,14 @@ def test_ledger_keys_and_ids_of_no_run_look_like_this():
     assert keys.last_key("run/p/r") == "rounds/run/p/r/final"
 
 
+def test_the_kinds_of_records_are_the_prefixes_that_the_module_defines():
+    """A kind that is not listed is in no look over a whole ledger."""
+    prefixes = {
+        value for value in vars(keys).values() if isinstance(value, str) and re.match("[a-z]+:", value)
+    }
+    assert prefixes == set(keys.RECORD_KINDS)
+
+
 def test_the_forms_an_operator_reads_are_those_that_are_made():
     """Each kind has a form, and what is made has it."""
     only = TopicPartition("orders", 3)
