@@ -1,6 +1,7 @@
 # Every target sets itself up: Python 3.10+ and Java 17+ are all a fresh machine needs.
 
-PYTHON ?= python3
+# The interpreter of .venv; without one, that which it has, at first python3.
+PYTHON ?=
 # Another Airflow, such as 3.2, has an environment of its own.
 AIRFLOW ?=
 BIN := .venv$(if $(AIRFLOW),-airflow-$(AIRFLOW))/bin
