@@ -311,13 +311,16 @@ class RunProtocol:
             work.sealed = self._collaborators.data.seal(planned.plan)
         else:
             work.sealed = self._collaborators.data.seal(planned.plan, self._table.writer(work.key))
-            log.info("sealed %d data files", len(work.sealed.files))
+            files = work.sealed.files
+            rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+            log.info("sealed %d data files, %d rows, %d bytes", len(files), rows, size)
         self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
         refuse_loop(self._spec, manifest)
-        counts = (manifest.records, manifest.size, len(manifest.targets))
-        log.info("sealed %d records, %d bytes, for %d partitions", *counts)
+        if self._table is None or manifest.records:
+            counts = (manifest.records, manifest.size, len(manifest.targets))
+            log.info("sealed %d records, %d bytes, for %d partitions", *counts)
 
     def _commit(
         self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession, *, is_own: bool = True

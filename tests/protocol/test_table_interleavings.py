@@ -6,8 +6,10 @@ deeper search of ``make chaos`` drew.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -128,3 +130,13 @@ def test_a_claim_that_the_property_no_longer_names_is_asked_of_the_ledger(
 
     monkeypatch.setattr(TableCommits, "_committed", but_for_its_own)
     assert "duplicated" in violation(table_scenes.side_by_side)
+
+
+def test_the_log_counts_the_rows_that_are_sealed_for_a_table(caplog: pytest.LogCaptureFixture) -> None:
+    """Not records for partitions: a topic gets none."""
+    with caplog.at_level(logging.INFO, logger="airflow_eos.run.protocol"):
+        explore(table_scenes.twins, deviations=0, executions=1)
+    sealed = [text for text in caplog.messages if text.startswith("sealed")]
+    assert sealed
+    line = re.compile(r"sealed [1-9]\d* data files, [1-9]\d* rows, \d+ bytes")
+    assert [text for text in sealed if not line.fullmatch(text)] == []
