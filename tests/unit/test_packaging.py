@@ -367,3 +367,13 @@ def test_no_tracked_file_names_a_registry_or_a_machine():
     unwanted += [path for path in (f"{ROOT}/", f"{home}/") if path.count("/") > 1]
     found = [f"{name}: {word}" for name, text in tracked_files() for word in unwanted if word in text]
     assert found == []
+
+
+def test_every_part_of_the_package_is_in_a_layer():
+    """What is in none may import anything."""
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    placed = {name for layer in layers for name in re.findall(r"airflow_eos\.(\w+)", layer)}
+    parts = {path.stem for path in (ROOT / "airflow_eos").iterdir() if path.suffix == ".py"}
+    parts |= {path.parent.name for path in (ROOT / "airflow_eos").glob("*/__init__.py")}
+    assert parts - {"__init__", "__main__"} == placed
