@@ -396,7 +396,11 @@ COMMANDS = (
                 "instead of --to; repeatable",
                 {"action": "append", "default": [], "metavar": "TOPIC:PARTITION=OFFSET"},
             ),
-            Option("--topic", "only this topic; repeatable", {"action": "append", "default": []}),
+            Option(
+                "--topic",
+                "only this topic; repeatable; required with --to while the group has no cursor",
+                {"action": "append", "default": []},
+            ),
             Option("--pipeline", "owner of a group that has no cursor yet"),
             _YES,
         ),

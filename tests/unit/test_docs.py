@@ -179,3 +179,10 @@ def code_in(page):
     """Return the code of a page: blocks and spans."""
     text = page.read_text()
     return [*re.findall(r"```console\n(.*?)```", text, re.DOTALL), *re.findall(r"`(make [^`]+)`", text)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_reset_that_names_an_owner_names_topics(page):
+    """A group without a cursor has no owner, and no topics either: the command asks for both."""
+    resets = re.findall(r".*reset-offsets.* --pipeline [A-Z].*", page.read_text())
+    assert [line for line in resets if "--topic " not in line] == []
