@@ -16,7 +16,7 @@ CEILINGS = {
     "engine operations": 2,
     "spark spark_host": 4,
     "ui": 0,
-    "run": 9,
+    "run": 8,
     "cli": 0,
     "broker": 1,
     "operators triggers sensors hooks links decorators": 0,
@@ -48,10 +48,10 @@ def test_vague_names_become_fewer():
     counts = Counter()
     for path in PACKAGE.rglob("*.py"):
         counts[row_of(path)] += bindings(path.read_text())
-    over = {
-        row: (count, CEILINGS.get(row, 0)) for row, count in counts.items() if count > CEILINGS.get(row, 0)
+    different = {
+        row: (count, CEILINGS.get(row, 0)) for row, count in counts.items() if count != CEILINGS.get(row, 0)
     }
-    assert over == {}, "(values with a vague name, ceiling): name them by what they are"
+    assert different == {}, "(values with a vague name, ceiling): name them by what they are; lower ceilings"
 
 
 def test_every_kind_of_binding_is_counted():
