@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.matrix import CI_CELL
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -146,3 +148,9 @@ def test_the_table_of_changes_sends_every_change_to_code_and_to_a_test():
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
     assert len(rows) > 12
     assert [row[0] for row in rows if len(row) != 4 or "`" not in row[1] or "`tests/" not in row[2]] == []
+
+
+def test_jobs_of_ci_run_on_the_python_that_the_documents_name() -> None:
+    """Unless a job names another."""
+    python = parsed(GITHUB / "actions" / "setup" / "action.yml")["inputs"]["python"]
+    assert f"python-{python['default']}" == CI_CELL
