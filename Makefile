@@ -68,6 +68,8 @@ unit: setup ## Run the unit tests and the searches of the protocol's model: no J
 check: setup ## Lint, format, types, layers
 	@$(AT_ONCE) $(CHECKS)
 
+$(CHECKS) class-data: setup
+
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

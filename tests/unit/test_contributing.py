@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -154,3 +155,10 @@ def test_jobs_of_ci_run_on_the_python_that_the_documents_name() -> None:
     """Unless a job names another."""
     python = parsed(GITHUB / "actions" / "setup" / "action.yml")["inputs"]["python"]
     assert f"python-{python['default']}" == CI_CELL
+
+
+@pytest.mark.parametrize("target", ["lint", "types", "layers", "class-data"])
+def test_a_target_sets_itself_up(target: str) -> None:
+    """In a fresh clone there is no environment."""
+    plan = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "tools/setup" in plan.stdout
