@@ -37,7 +37,8 @@ class SinkTable(ABC):
     """A table that a run writes to, in place of topics: one subclass for each kind of table.
 
     A new kind is a subclass in a module of its own, and a case in ``spec_json`` (how a run travels),
-    ``sinks.opening`` (who writes it) and ``hooks.table_connections`` (where its secrets are).
+    ``sinks.opening`` (who writes it), ``hooks.table_connections`` (where its secrets are) and
+    ``operations.table_checks`` (what the doctor looks at).
 
     :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run.
     :param properties: of the connection, secrets included, where no Airflow connection has them; never shown.

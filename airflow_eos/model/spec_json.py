@@ -110,6 +110,11 @@ def spec_from_json(text: str | bytes) -> RunSpec:
 
 
 def _table(kind: str, **fields: Any) -> SinkTable:
+    if kind not in _TABLES:
+        raise ConfigurationError(
+            f"a table of kind {kind!r} is not readable by this airflow-eos: install the same version on both "
+            "sides"
+        )
     return _TABLES[kind](**fields)
 
 

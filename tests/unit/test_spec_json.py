@@ -166,3 +166,10 @@ def test_a_table_goes_with_the_properties_of_its_connection(table):
     assert read.sink.properties == table.properties
     assert "token" not in repr(spec)
     assert '"sink"' not in spec_to_json(SPEC)
+
+
+def test_an_unknown_kind_of_table_is_refused():
+    """The other side lacks it: its version is another, or the kind is not listed."""
+    data = {**json.loads(spec_to_json(SPEC)), "sink": {"kind": "file"}}
+    with pytest.raises(ConfigurationError, match=r"table of kind 'file' .* same version on both sides"):
+        spec_from_json(json.dumps(data))
