@@ -8,8 +8,6 @@ from typing import Any
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.sink_table import SinkTable
 
-PRODUCER = "pkg:pypi/airflow-eos"  # a package URL
-
 
 def run_lineage(
     kafka: Mapping[str, Any],

@@ -69,14 +69,12 @@ class ReadCommittedFilter:
     """Decides batch by batch, in log order, for one Fetch answer.
 
     :param aborted: the answer's aborted transactions, in any order
-    :param check_crc: compare the checksum of control batches
     """
 
-    def __init__(self, aborted: Iterable[AbortedTransaction], *, check_crc: bool = True) -> None:
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         # Last element first: pop() takes the lowest first offset.
         self._waiting = sorted(((first, producer) for producer, first in aborted), reverse=True)
         self._aborted: set[int] = set()
-        self._check_crc = check_crc
 
     def is_data(self, batch: RawBatch) -> bool:
         """Whether the batch holds committed records; batches must come in log order."""
@@ -87,22 +85,21 @@ class ReadCommittedFilter:
         while self._waiting and self._waiting[-1][0] <= header.last_offset:
             self._aborted.add(self._waiting.pop()[1])
         if header.is_control:
-            if control_type(batch, check_crc=self._check_crc) is ControlType.ABORT:
+            if control_type(batch) is ControlType.ABORT:
                 self._aborted.discard(producer)
             return False
         return not (header.is_transactional and producer in self._aborted)
 
 
 def data_batches(
-    batches: Iterable[RawBatch], aborted: Iterable[AbortedTransaction] | None, *, check_crc: bool = True
+    batches: Iterable[RawBatch], aborted: Iterable[AbortedTransaction] | None
 ) -> Iterator[RawBatch]:
     """Batches that hold records for this reader.
 
     :param batches: one Fetch answer's batches, in log order
     :param aborted: the answer's aborted transactions for read_committed; ``None`` reads uncommitted
-    :param check_crc: compare the checksum of control batches
     """
     if aborted is None:
         return (batch for batch in batches if not batch.header.is_control)
-    committed = ReadCommittedFilter(aborted, check_crc=check_crc)
+    committed = ReadCommittedFilter(aborted)
     return (batch for batch in batches if committed.is_data(batch))

@@ -141,18 +141,6 @@ class SparkCluster:
             os.kill(pid, signal.SIGKILL)
         _wait(lambda: pid not in self.executors(), lambda: f"executor {pid} does not end")
 
-    def pause_executor(self, pid: int) -> None:
-        """Freeze an executor: its JVM and its Python workers (SIGSTOP)."""
-        for each in (pid, *_descendants(pid)):
-            with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGSTOP)
-
-    def resume_executor(self, pid: int) -> None:
-        """Let a frozen executor go on (SIGCONT)."""
-        for each in (*_descendants(pid), pid):
-            with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGCONT)
-
 
 def _arguments(pid: int) -> list[bytes]:
     try:

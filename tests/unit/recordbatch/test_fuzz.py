@@ -26,7 +26,6 @@ CODECS = (
     (3, lz4.frame.compress),
     (4, lambda data: pa.Codec("zstd").compress(data, asbytes=True)),
 )
-CLAIMS = (b"\xff\xff\xff\xff\x0f", b"\xfe\xff\xff\xff\x0f", b"\x80" * 12, b"\x00" * 64)
 
 
 def mutated(chance, data):
