@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.operations.checks import Check, said
+from airflow_eos.spark.address import shown_address, without_parameters
 from airflow_eos.spark.distributions import import_session_class, installed_distributions
 from airflow_eos.spark.encryption import ADVICE, local_defaults, settings_in_force, way_in_clear
 from airflow_eos.wire.client_config import ClientConfig
@@ -27,9 +29,13 @@ def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> li
     :param kafka: the configuration whose credentials go there.
     :param encrypted: refuse a way in clear, as ``[eos] require_encrypted_spark`` does.
     """
+    checks = _checks(f"executors of {shown_address(address)}", address, kafka, encrypted=encrypted)
+    return [replace(check, found=without_parameters(check.found, address)) for check in checks]
+
+
+def _checks(name: str, address: str, kafka: ClientConfig, *, encrypted: bool) -> list[Check]:
     from airflow_eos.spark.preflight import check_environment
 
-    name = f"executors of {address.partition(';')[0]}"
     try:
         SparkSession = import_session_class()  # noqa: N806 - a class
     except EosError as error:
@@ -38,16 +44,19 @@ def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> li
     builder = SparkSession.builder.appName("airflow-eos-doctor")
     builder = builder.remote(address) if address.startswith("sc://") else builder.master(address)
     builder = builder.config(map=local_defaults(address))
+    asked = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
     try:
         session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Spark raises anything
         return [Check(name, "fail", f"no session: {error}", "check the address, and that Spark runs there")]
-    asked = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
+    way: list[Check] = []
     try:
         way = credentials_on_the_way(settings_in_force(session, asked), kafka, encrypted=encrypted)
         environment = check_environment(session)
     except EosError as error:
         return [*way, Check(name, "fail", said(error))]
+    except Exception as error:  # noqa: BLE001 - the first request to a Spark Connect server
+        return [*way, Check(name, "fail", str(error), "check the address, and that Spark runs there")]
     finally:
         if found_session is None:
             session.stop()

@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
+from airflow_eos.spark.address import shown_address
 from airflow_eos.spark.distributions import LINES, extra_of, import_session_class
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.session import is_loopback, retry_soon
@@ -150,7 +151,7 @@ class TaskSession:
     def address(self) -> str:
         """Spark's address, without the parameters of a Spark Connect address, which may contain a token."""
         address = self._settings.get("spark.remote") or self._settings.get("spark.master") or LOCAL
-        return address.partition(";")[0]
+        return shown_address(address)
 
     def start(self, offsets: int, *, rows: bool = True) -> SparkSession:
         """Return the session; the first call may start a JVM.

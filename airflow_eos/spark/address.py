@@ -1,0 +1,37 @@
+"""Spark's addresses in messages: the parameters of a Spark Connect address may contain a token."""
+
+from __future__ import annotations
+
+import re
+
+_ADDRESS = re.compile(r"((?:[a-z0-9+.\-]+://)*)(?:([^/;?#]*)@)?([^/;?#]*/?)(.*)", re.IGNORECASE | re.DOTALL)
+_SHORTEST = 5
+"""Characters: a shorter part, such as "true", would blank out ordinary words."""
+
+
+def shown_address(address: str) -> str:
+    """Return the host and port of an address, or the master, without user and parameters."""
+    scheme, _, host, _ = _parts(address)
+    return f"{scheme}{host}"
+
+
+def without_parameters(text: str, address: str) -> str:
+    """Return a message in which neither user nor parameters of an address stand, also where it quotes parts.
+
+    A mistyped address counts too: everything after host and port is a parameter.
+    """
+    _, user, _, parameters = _parts(address)
+    secrets = {part for whole in (user, parameters) for part in (whole, *re.split(r"[/;?&#]", whole))}
+    secrets |= {value for part in secrets for value in re.split(r"[=:\s]", part)}
+    # The longest first: a parameter holds its own value. Host names are also quoted in lower case.
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST:
+            text = re.sub(re.escape(secret), "...", text, flags=re.IGNORECASE)
+    return text
+
+
+def _parts(address: str) -> tuple[str, str, str, str]:
+    """Return scheme, user, host with port, and parameters."""
+    match = _ADDRESS.fullmatch(address)
+    scheme, user, host, parameters = match.groups("") if match else ("", "", "", address)
+    return scheme, user, host, parameters
