@@ -15,11 +15,14 @@ EXIT_CODES: Mapping[int, str] = {
     USAGE: "wrong usage",
     FOUND: "the command worked and found something wrong",
 }
+_LONGEST_TEXT = 8000
+"""Bytes; a string of Kafka's protocol holds 32,767, and names are parts of keys, quoted there."""
+_SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """One option; without a type of its own it is a :func:`text`.
 
     :param settings: arguments of ``ArgumentParser.add_argument``.
     """
@@ -27,6 +30,10 @@ class Option:
     flag: str
     help: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.settings.get("action") != "store_true":
+            object.__setattr__(self, "settings", {"type": text, **self.settings})
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,17 @@ class Command:
     def all_options(self) -> tuple[Option, ...]:
         """Its own options and those of all commands, without the connection's."""
         return (*self.options, *(COMMON if self.cluster else COMMON[:1]))
+
+
+def text(value: str) -> str:
+    """Read a text that requests to brokers can carry."""
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{value[:_SHOWN]!r} is not valid UTF-8") from None
+    if size > _LONGEST_TEXT:
+        raise argparse.ArgumentTypeError(f"{value[:_SHOWN]!r}... is longer than {_LONGEST_TEXT} bytes")
+    return value
 
 
 def positive(text: str) -> int:

@@ -118,6 +118,13 @@ class NodeConnections(Closeable):
             future = self._manager.send(
                 request, node, request_timeout_ms=None if timeout is None else int(timeout * 1000)
             )
+            # Sent when the connection is ready: a request that cannot be encoded then closes the connection,
+            # which fails all other requests.
+            connection = self._manager._conns.get(node)  # noqa: SLF001
+            if connection is not None and connection.initializing:
+                connection.close_future.add_errback(
+                    lambda error: None if future.is_done else future.failure(error)
+                )
         except Exception as error:  # noqa: BLE001 - callers handle failures in one place, on the future
             future = Future().failure(error)
         future.add_errback(lambda _: self._suspects.__setitem__(node, time.monotonic()))

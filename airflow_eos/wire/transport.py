@@ -150,6 +150,10 @@ class Manager(KafkaConnectionManager):
                     f"TLS handshake with {node.host}:{node.port} failed: {error}"
                 ) from error
             raise
+        connection = self._conns.get(node.node_id)
+        if connection is not None:
+            # kafka-python forgets the transport, open, when a request that it kept cannot be encoded.
+            connection.close_future.add_errback(lambda _: transport.abort())
         return transport
 
     def close(self, node_id: Any = None, timeout_ms: float | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.wire.client_config import ClientConfig
@@ -40,3 +41,13 @@ def test_closing_gives_up_what_a_hanging_broker_does_not_read(embedded_kafka):
             assert not opened & open_sockets()
         finally:
             embedded_kafka.brokers[0].resume()
+
+
+@pytest.mark.timeout(60)
+def test_a_request_that_cannot_be_encoded_fails(embedded_kafka):
+    """Also where its connection is still being made: nothing waits for an answer to what was never sent."""
+    with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
+        for _ in range(2):
+            with pytest.raises(UnicodeEncodeError):
+                connections.transaction_coordinator("\udcff")
+        assert connections.transaction_coordinator("work") in connections.brokers()

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_eos.cli import commands
 from airflow_eos.cli import main as plain
-from airflow_eos.cli.airflow_commands import get_eos_cli_commands, get_parser
+from airflow_eos.cli.airflow_commands import _options, get_eos_cli_commands, get_parser
 from airflow_eos.cli.definition import COMMANDS, COMMON, DONE, EXIT_CODES
 from airflow_eos.cli.outcome import Outcome, WrongUsage
 from airflow_eos.exceptions import LedgerMissing
@@ -62,6 +62,25 @@ def test_every_command_says_what_it_does() -> None:
         for option in (*command.options, *COMMON):
             assert option.help
             assert not option.help.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("g\udcff", "'g\\udcff' is not valid UTF-8"), ("é" * 4001, "is longer than 8000 bytes")],
+    ids=["half a character", "too long"],
+)
+def test_a_text_that_requests_cannot_carry_is_wrong_usage(
+    value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of every option, in both command lines: a broker would never get the request."""
+    for parser, start in ((plain.parser(), ["--bootstrap-servers", "a:1"]), (get_parser(), [])):
+        group = ["eos"] if not start else []
+        with pytest.raises(SystemExit, match="2"):
+            parser.parse_args([*group, "abort", *start, "--group", value])
+        assert message in capsys.readouterr().err
+    for option in (option for command in COMMANDS for option in _options(command)):
+        kind = option.settings.get("type")
+        assert kind or option.settings["action"] == "store_true", option.flag
 
 
 @pytest.mark.jvm
