@@ -10,10 +10,9 @@ from typing import Any
 
 from airflow_eos.cli import commands, spark_commands, status
 from airflow_eos.cli.definition import REFUSED, USAGE, Command
-from airflow_eos.cli.outcome import DOCUMENTS, Outcome, WrongUsage, document
+from airflow_eos.cli.outcome import DOCUMENTS, Outcome, WrongUsage, document, write, write_error
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.spec import Deployment
-from airflow_eos.printable import printable
 
 _MODULES = (commands, status, spark_commands)
 
@@ -28,17 +27,17 @@ def carry_out(command: Command, options: Namespace, find_target: Callable[[Names
         target = find_target(options) if command.cluster else None
         outcome = call(command.function, target, options)
     except WrongUsage as error:
-        print(printable(f"{command.name}: {error}"), file=sys.stderr)  # noqa: T201 - a command prints
+        write_error(f"{command.name}: {error}")
         return USAGE
     except EosError as error:
         kind = type(error).__name__
         if options.output in DOCUMENTS:
             facts = {"type": kind, "message": error.message, "docs": error.documentation}
-            print(document({"error": facts}, options.output))  # noqa: T201
-        print(printable(f"{kind}: {error}"), file=sys.stderr)  # noqa: T201
+            write(document({"error": facts}, options.output))
+        write_error(f"{kind}: {error}")
         return REFUSED
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(outcome.render(options.output, width))  # noqa: T201
+    width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    write(outcome.render(options.output, width))
     return outcome.code
 
 

@@ -107,6 +107,8 @@ def _ledger_key(options: argparse.Namespace) -> str:
 def _kafka(options: argparse.Namespace) -> dict[str, Any]:
     if options.bootstrap_servers:
         return {"bootstrap.servers": options.bootstrap_servers}
+    if options.config == "-" and sys.stdin is None:
+        raise ConfigurationError("--config -: standard input is closed")
     try:
         text = sys.stdin.read() if options.config == "-" else _secret_text("--config", options.config)
         settings = json.loads(text)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from airflow_eos.cli.definition import DONE
@@ -57,6 +61,32 @@ def document(data: Any, output: str) -> str:
 
     # By way of JSON: tuples and texts of ours are lists and texts there, and here the same.
     return str(yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False, allow_unicode=False)).rstrip()
+
+
+def write(text: str) -> None:
+    """Write a text and a line end to standard output.
+
+    Where that is closed, or full, the command has still done its work: the exit code stays. Characters that
+    its encoding does not have are escaped.
+    """
+    if sys.stdout is None:
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201
+    except OSError as error:
+        # Python flushes the rest when it ends.
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            write_error(f"standard output: {error}")
+
+
+def write_error(line: str) -> None:
+    """Write a line to standard error; control characters are escaped."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(printable(line), file=sys.stderr)  # noqa: T201
 
 
 def _plain(title: str, rows: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import NoReturn
 
-from airflow_eos.cli.outcome import Outcome
+from airflow_eos.cli.outcome import Outcome, write
 from airflow_eos.exceptions import ConfigurationError
 
 
@@ -47,5 +47,5 @@ def spark_server(_target: None, options: Namespace) -> NoReturn:
         "conn_id": connect_server.CONN_ID,
         "import": f"airflow connections import --overwrite {shlex.quote(str(launch.connection))}",
     }
-    print(Outcome(data, {"Spark Connect server": [data]}).render(options.output), flush=True)  # noqa: T201
+    write(Outcome(data, {"Spark Connect server": [data]}).render(options.output))
     connect_server.become(launch)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +16,16 @@ import yaml
 
 from airflow_eos.cli import execution
 from airflow_eos.cli.definition import COMMANDS
+from airflow_eos.cli.main import main
 from airflow_eos.cli.outcome import Outcome
 from airflow_eos.exceptions import LedgerMissing
 
 LONG = " ".join(["word"] * 40)
 ROWS = [{"name": "a", "found": LONG, "advice": None}, {"name": "b", "found": "x" * 70, "advice": "do it"}]
+
+
+def fails(*_: Any) -> Outcome:
+    raise LedgerMissing("there is none")
 
 
 def test_a_table_that_fits_stays_one() -> None:
@@ -38,9 +47,6 @@ def test_yaml_says_what_json_says(
     data = {"b": (1, None, True), "a": {"text": "yes", "none": []}}
     assert yaml.safe_load(Outcome(data).render("yaml")) == json.loads(Outcome(data).render("json"))
     assert Outcome(data).render("yaml").startswith("b:")
-
-    def fails(*_: Any) -> Outcome:
-        raise LedgerMissing("there is none")
 
     monkeypatch.setattr(execution, "call", fails)
     where: Any = lambda _: None  # noqa: E731
@@ -73,3 +79,55 @@ def test_only_a_terminal_has_a_width(
         monkeypatch.setattr(sys.stdout, "isatty", lambda answer=is_terminal: answer)
         execution.carry_out(COMMANDS[0], Namespace(output="table"), where)
         assert ("--- 1 ---" in capsys.readouterr().out) is is_terminal
+
+
+def broken_pipe() -> Any:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, "w")
+
+
+def full_disk() -> Any:
+    return Path("/dev/full").open("w")
+
+
+def closed() -> None:
+    """Return what Python has for a standard output that the shell closed."""
+
+
+@pytest.mark.parametrize("opened", [broken_pipe, full_disk, closed])
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_reader_that_is_gone_does_not_change_how_a_command_ended(
+    opened: Any, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of `| head -1`, a full disk, `>&-`: what it did is done; nothing is left for Python to flush."""
+    monkeypatch.setattr(execution, "call", lambda *_: Outcome({"done": LONG}, {"checks": ROWS}, 3))
+    where: Any = lambda _: None  # noqa: E731
+    stream = opened()
+    with contextlib.closing(stream) if stream else contextlib.nullcontext():
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert execution.carry_out(COMMANDS[0], Namespace(output=output), where) == 3
+        monkeypatch.setattr(execution, "call", fails)
+        assert execution.carry_out(COMMANDS[0], Namespace(output=output), where) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines.pop() == "LedgerMissing: there is none (docs/errors.md#ledgermissing)"
+    assert lines == (["standard output: [Errno 28] No space left on device"] if opened is full_disk else [])
+
+
+def test_an_encoding_without_a_character_escapes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of PYTHONIOENCODING=ascii, or the locale C of a cron job."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    monkeypatch.setattr(execution, "call", lambda *_: Outcome({}, {"t": [{"name": "Zürich"}]}))
+    where: Any = lambda _: None  # noqa: E731
+    assert execution.carry_out(COMMANDS[0], Namespace(output="plain"), where) == 0
+    assert written.getvalue().splitlines()[-1] == b"Z\\xfcrich"
+
+
+def test_a_configuration_from_a_closed_standard_input_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of `--config - <&-`."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["ledger", "--config", "-"]) == 1
+    assert "ConfigurationError: --config -: standard input is closed" in capsys.readouterr().err
