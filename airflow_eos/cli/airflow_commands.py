@@ -67,8 +67,16 @@ def _function(command: Command) -> Callable[[argparse.Namespace], None]:
 
 
 def _carry_out(command: Command, options: argparse.Namespace) -> None:
-    from airflow_eos import settings
     from airflow_eos.cli.execution import carry_out
+
+    code = carry_out(command, options, functools.partial(_prepared, command))
+    if code:
+        sys.exit(code)
+
+
+def _prepared(command: Command, options: argparse.Namespace) -> Deployment | None:
+    """Add what Airflow's configuration says to the options, and return the target."""
+    from airflow_eos import settings
     from airflow_eos.hooks.table_connections import with_connection
 
     options.encrypted_spark = settings.require_encrypted_spark()
@@ -76,9 +84,7 @@ def _carry_out(command: Command, options: argparse.Namespace) -> None:
     options.spark_server_folder = settings.spark_server_folder()
     options.send_gauges = _send_gauges
     options.connected = with_connection
-    code = carry_out(command, options, _target)
-    if code:
-        sys.exit(code)
+    return _target(options) if command.cluster else None
 
 
 def _send_gauges(gauges: Iterable[Gauge]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,27 +70,23 @@ def text(value: str) -> str:
     return value
 
 
-def positive(text: str) -> int:
-    """Read a positive number."""
-    value = int(text) if text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return value
+def number(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
+    """Return a reader of numbers in a range, both ends included."""
+
+    def read(text: str) -> int:
+        value = int(text) if re.fullmatch("[0-9]{1,19}", text) else -1
+        if not minimum <= value <= maximum:
+            limit = f"{minimum} to {maximum}" if maximum < 2**63 - 1 else f"{minimum} on"
+            raise argparse.ArgumentTypeError(f"{text[:_SHOWN]!r} is not a number from {limit}")
+        return value
+
+    return read
 
 
-def not_negative(text: str) -> int:
-    """Read a number that may be 0."""
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
-    return int(text)
-
-
-def port(text: str) -> int:
-    """Read a TCP port."""
-    value = positive(text)
-    if value > 65_535:  # noqa: PLR2004 - 16 bits
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
-    return value
+positive = number(1)
+not_negative = number(0)
+seconds = number(1, 2**31 // 1000)  # the protocol has milliseconds in 32 bits
+port = number(1, 65_535)
 
 
 def memory(text: str) -> str:
@@ -131,12 +127,12 @@ COMMANDS = (
             Option(
                 "--partitions",
                 "of a new ledger, default: 32",
-                {"type": positive, "default": 32, "metavar": "N"},
+                {"type": number(1, 100_000), "default": 32, "metavar": "N"},
             ),
             Option(
                 "--replication-factor",
                 "of a new ledger, default: the brokers'",
-                {"type": positive, "metavar": "N"},
+                {"type": number(1, 10_000), "metavar": "N"},
             ),
             Option(
                 "--adopt-new",
@@ -188,10 +184,10 @@ COMMANDS = (
             Option(
                 "--transaction-timeout",
                 "default: 300",
-                {"type": positive, "default": 300, "metavar": "SECONDS"},
+                {"type": seconds, "default": 300, "metavar": "SECONDS"},
             ),
             Option(
-                "--delivery-timeout", "default: 120", {"type": positive, "default": 120, "metavar": "SECONDS"}
+                "--delivery-timeout", "default: 120", {"type": seconds, "default": 120, "metavar": "SECONDS"}
             ),
             Option(
                 "--spark", "master or sc:// address whose executors are checked too", {"metavar": "ADDRESS"}
@@ -222,7 +218,7 @@ COMMANDS = (
                 "as in Cursor(start=...)",
                 {"choices": ("earliest", "latest", "fail"), "default": "earliest"},
             ),
-            Option("--source-partition", "of a mapped task", {"type": int, "metavar": "N"}),
+            Option("--source-partition", "of a mapped task", {"type": number(0, 2**31 - 1), "metavar": "N"}),
         ),
     ),
     Command(

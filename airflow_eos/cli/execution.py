@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 from argparse import Namespace
@@ -14,30 +15,40 @@ from airflow_eos.cli.outcome import DOCUMENTS, Outcome, WrongUsage, document, wr
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.spec import Deployment
 
+log = logging.getLogger(__name__)
+
 _MODULES = (commands, status, spark_commands)
 
 
-def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment]) -> int:
+def carry_out(
+    command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment | None]
+) -> int:
     """Run one command, print its outcome, and return the exit code.
 
     An error is one line on standard error. With ``--output json`` or ``yaml``, standard output is an object
     with the only key ``error``.
+
+    :param find_target: returns the cluster and the ledger; None for a command that asks no brokers.
     """
     try:
-        target = find_target(options) if command.cluster else None
-        outcome = call(command.function, target, options)
+        outcome = call(command.function, find_target(options), options)
+        width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+        text = outcome.render(options.output, width)
     except WrongUsage as error:
         write_error(f"{command.name}: {error}")
         return USAGE
-    except EosError as error:
+    except Exception as error:
+        log.debug("%s", command.name, exc_info=True)
+        message, docs = (
+            (error.message, error.documentation) if isinstance(error, EosError) else (str(error), None)
+        )
         kind = type(error).__name__
         if options.output in DOCUMENTS:
-            facts = {"type": kind, "message": error.message, "docs": error.documentation}
+            facts = {"type": kind, "message": message, "docs": docs}
             write(document({"error": facts}, options.output))
         write_error(f"{kind}: {error}")
         return REFUSED
-    width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
-    write(outcome.render(options.output, width))
+    write(text)
     return outcome.code
 
 

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     options = parser().parse_args(arguments)
     command = next(candidate for candidate in COMMANDS if candidate.name == options.command)
-    return carry_out(command, options, _target)
+    return carry_out(command, options, _target if command.cluster else lambda _: None)
 
 
 def _target(options: argparse.Namespace) -> Deployment:

@@ -83,6 +83,27 @@ def test_a_text_that_requests_cannot_carry_is_wrong_usage(
         assert kind or option.settings["action"] == "store_true", option.flag
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("doctor", "--transaction-timeout", "99999999999999"),
+        ("doctor", "--delivery-timeout", "2147484"),
+        ("init", "--partitions", "100001"),
+        ("init", "--replication-factor", "10001"),
+        ("ledger", "--limit", "9" * 5000),
+        ("ledger", "--limit", "\u00b2"),
+        ("status", "--max-lag", "-1"),
+    ],
+)
+def test_a_number_that_nothing_holds_is_wrong_usage(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused by name, before anything is asked."""
+    with pytest.raises(SystemExit, match="2"):
+        plain.main([*arguments, "--bootstrap-servers", "a:1"])
+    assert f"argument {arguments[1]}: {arguments[2][:60]!r} is not a number from " in capsys.readouterr().err
+
+
 @pytest.mark.jvm
 def test_spark_is_warmed_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     """The archive is there after it, and a second time costs nothing."""
@@ -164,6 +185,22 @@ def test_exit_codes_reach_the_shell_from_airflow(
     assert "LedgerMissing: there is none" in printed.err
     assert "'not-there'" in printed.err
     assert [name for name, _, _ in called] == ["doctor", "status"]
+
+
+def test_a_setting_that_cannot_be_read_is_one_line(
+    called: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Airflow's own errors, too: a command ends without a traceback."""
+    monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "maybe")
+    with pytest.raises(SystemExit, match="1"):
+        airflow("ledger", "--output", "json")
+    printed = capsys.readouterr()
+    error = json.loads(printed.out)["error"]
+    assert (error["type"], error["docs"]) == ("AirflowConfigException", None)
+    assert "maybe" in error["message"]
+    assert printed.err.startswith("AirflowConfigException: ")
+    assert printed.err.count("\n") == 1
+    assert not called
 
 
 def test_group_is_what_the_provider_info_registers() -> None:

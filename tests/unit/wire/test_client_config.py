@@ -18,6 +18,7 @@ from airflow_eos.wire.client_config import (
     for_librdkafka,
 )
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
+from airflow_eos.wire.node_connections import NodeConnections
 
 BASE = {"bootstrap.servers": "a:1, b:2"}
 SCRAM = {
@@ -40,6 +41,13 @@ def a_token(config):
 def test_only_the_servers_are_needed():
     """Everything else has a default of kafka-python or of the wire layer."""
     assert for_kafka_python(BASE) == {"bootstrap_servers": ["a:1", "b:2"], "security_protocol": "PLAINTEXT"}
+
+
+@pytest.mark.parametrize("servers", ["localhost:port", "::::", "a:1,b:x"])
+def test_servers_that_are_no_addresses_are_refused(servers):
+    """Before anything is connected, and with nothing left open."""
+    with pytest.raises(ConfigurationError, match=f"'bootstrap.servers' '{servers}' must be HOST:PORT"):
+        NodeConnections({"bootstrap.servers": servers})
 
 
 @pytest.mark.parametrize(
