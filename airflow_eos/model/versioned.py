@@ -107,13 +107,17 @@ def _parsed(value: str | bytes) -> Any:
     :raises ValueError: JSON, UTF-8 or a 64-bit integer cannot represent a value.
     """
     text = value if isinstance(value, str) else value.decode()
-    data = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_int64)
+    data = json.loads(text, parse_constant=finite, parse_float=finite, parse_int=_int64)
     if _SURROGATE.search(text):
         json.dumps(data, ensure_ascii=False).encode()
     return data
 
 
-def _finite(digits: str) -> float:
+def finite(digits: str) -> float:
+    """Return a number of JSON.
+
+    :raises ValueError: it is NaN or infinite, which JSON cannot represent.
+    """
     number = float(digits)
     if not math.isfinite(number):
         raise ValueError(f"{digits[:_SHOWN]} is not a finite number")

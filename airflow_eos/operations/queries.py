@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,6 +18,7 @@ from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.spec import Deployment, MayCreate
+from airflow_eos.model.versioned import finite
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
@@ -25,6 +26,7 @@ from airflow_eos.run import laws
 log = logging.getLogger(__name__)
 
 _NAMES_SHOWN = 10  # in an error
+_DEEPEST = 100  # levels of JSON; YAML needs several frames of Python's stack for each
 
 
 def create_ledger(deployment: Deployment, *, adopt_new: bool = False) -> LedgerId:
@@ -298,18 +300,28 @@ def _readable(key: str, value: LedgerValue) -> RunRecord | LedgerUnreadable:
 
 
 def _parsed(value: str) -> Any:
-    """Return a value parsed as JSON; as text if it is not JSON."""
+    """Return a value parsed as JSON; as text if it is not JSON, or nested deeper than printing can follow."""
     try:
-        return json.loads(value)
+        data = json.loads(value, parse_constant=finite, parse_float=finite)
     except (ValueError, RecursionError):
         return value
+    level = [data]
+    for _ in range(_DEEPEST):
+        level = [child for item in level for child in _children(item)]
+    return value if level else data
+
+
+def _children(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return item.values()
+    return item if isinstance(item, list) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
     """A committed record of the ledger.
 
-    :param value: the parsed JSON; text if it is not JSON.
+    :param value: the parsed JSON; text if it is not JSON, or nested deeper than 100 levels.
     """
 
     key: str
@@ -319,7 +331,8 @@ class LedgerRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return asdict(self)
+        place = {"partition": self.partition, "offset": self.offset}
+        return {"key": self.key, **place, "value": self.value}
 
 
 def ledger_records(
