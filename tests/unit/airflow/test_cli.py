@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import re
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_eos.cli import commands
+from airflow_eos.cli import airflow_commands, commands
 from airflow_eos.cli import main as plain
 from airflow_eos.cli.airflow_commands import _options, get_eos_cli_commands, get_parser
 from airflow_eos.cli.definition import COMMANDS, COMMON, DONE, EXIT_CODES
@@ -167,6 +169,20 @@ def test_airflow_takes_cluster_and_defaults_from_connection_and_configuration(
     assert "hunter2" not in repr(first)
     printed = capsys.readouterr().out
     assert json.loads(printed[: printed.index("}") + 1]) == {"called": "ledger"}
+
+
+def test_log_lines_do_not_stand_in_the_document(
+    called: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Airflow before 3.3.1 logs to standard output."""
+    handler = logging.StreamHandler(sys.stdout)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    monkeypatch.setattr(airflow_commands, "_target", lambda _: logging.getLogger("any").error("a line"))
+    airflow("ledger", "--output", "json")
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"called": "ledger"}
+    assert printed.err == "a line\n"
+    assert called
 
 
 def test_exit_codes_reach_the_shell_from_airflow(
