@@ -20,7 +20,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
+from airflow_eos.model.ranges import Cursor, Interval, TopicPartition, in_utc
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment, RunSpec
 from airflow_eos.wire.client_config import ClientConfig
@@ -55,7 +55,7 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         sources=tuple(options.source),
         sinks=tuple(options.sink),
         tables=[table for table in tables if not isinstance(table, Check)],
-        oldest=_interval(options)[0] if options.interval else None,
+        oldest=_whole_interval(options).start if options.interval else None,
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
     )
@@ -310,20 +310,12 @@ def prune(target: Deployment, options: Namespace) -> Outcome:
 
     if options.pipeline is not None and not ledger_records(target, pipeline=options.pipeline):
         raise no_such_pipeline(target, options.pipeline)
-    pruned = prune_ledger(target, _utc(options.before), pipeline=options.pipeline, execute=options.yes)
+    before = _moment("--before", options.before, "UTC")
+    pruned = prune_ledger(target, before, pipeline=options.pipeline, execute=options.yes)
     data = pruned.to_dict()
     rows: list[Row] = [{"pipeline": name, **counts} for name, counts in data["pipelines"].items()]
     title = "pruned" if pruned.done else "would be pruned; add --yes"
     return Outcome(data, {title: rows})
-
-
-def _utc(text: str) -> dt.datetime:
-    """Read a date or a moment; UTC unless it names a time zone."""
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise WrongUsage(f"{text!r} is not a date: {error}") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
 
 
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
@@ -358,32 +350,42 @@ def _offset(text: str) -> tuple[TopicPartition, int]:
 
 def _ranges(options: Namespace) -> Cursor | Interval:
     if options.interval:
-        return Interval(*_interval(options))
+        return _whole_interval(options)
     return Cursor(options.max_records, options.start)
 
 
+def _whole_interval(options: Namespace) -> Interval:
+    try:
+        return Interval(*_interval(options))
+    except ValueError as error:
+        raise WrongUsage(f"--interval: {error}") from error
+
+
 def _interval(options: Namespace) -> tuple[dt.datetime, dt.datetime]:
-    """Return both ends, aware; in the zone of ``--timezone`` unless they name one."""
-    start, end = (_moment(text, options.timezone) for text in options.interval)
+    """Return both ends in UTC; without a zone of their own they are in that of ``--timezone``."""
+    start, end = (_moment("--interval", text, options.timezone) for text in options.interval)
     return start, end
 
 
-def _moment(text: str, timezone: str | None) -> dt.datetime:
+def _moment(option: str, text: str, timezone: str | None) -> dt.datetime:
+    """Return an ISO day or time in UTC; without a zone of its own it is in ``timezone``."""
     import pendulum
-    from pendulum.tz.exceptions import InvalidTimezone
 
     try:
-        moment = pendulum.parse(text, tz=None)
-        if not isinstance(moment, pendulum.DateTime):
-            raise WrongUsage(f"--interval {text!r} is not a day or time, for example 2026-11-21T05:00Z")
-        if moment.tzinfo is not None:
-            return moment
-        if timezone is None:
-            raise WrongUsage(
-                f"--interval {text!r} has no zone: write {moment:%Y-%m-%dT%H:%MZ}, or give --timezone UTC"
-            )
-        return moment.set(tz=timezone)
-    except InvalidTimezone as error:
-        raise WrongUsage(f"--timezone {timezone!r} is unknown, for example Europe/Berlin") from error
+        # "now" and times of day are of this machine's clock; a run that asks again would get another one.
+        moment = None if text == "now" else pendulum.parse(text, exact=True, tz=None)
     except ValueError as error:
-        raise WrongUsage(f"--interval {text!r} is not an ISO time: {error}") from error
+        raise WrongUsage(f"{option} {text!r} is not an ISO time: {error}") from error
+    if not isinstance(moment, pendulum.Date):
+        raise WrongUsage(f"{option} {text!r} is not a day or time, for example 2026-11-21T05:00Z")
+    if not isinstance(moment, pendulum.DateTime):
+        moment = pendulum.naive(moment.year, moment.month, moment.day)
+    if moment.tzinfo is None and timezone is None:
+        shown = moment.isoformat().removesuffix(":00")
+        raise WrongUsage(f"{option} {text!r} has no zone: write {shown}Z, or give --timezone UTC")
+    try:
+        return in_utc(moment if moment.tzinfo is not None else moment.set(tz=timezone))
+    except OverflowError as error:
+        raise WrongUsage(f"{option} {text!r} is before year 1 or after 9999 in UTC") from error
+    except (OSError, ValueError) as error:
+        raise WrongUsage(f"--timezone {timezone!r} is unknown, for example Europe/Berlin") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import logging
 import re
@@ -247,12 +248,53 @@ def test_days_of_a_zone_are_as_long_as_they_were_there():
         ("2026-03-29", "Europe/Atlantis", "--timezone 'Europe/Atlantis' is unknown"),
         ("P1D", "UTC", "is not a day or time"),
         ("yesterday", "UTC", "is not an ISO time"),
+        ("now", "UTC", "is not a day or time"),
+        ("05:00", "UTC", "is not a day or time"),
+        ("2026-11-21T05:00:30", None, "has no zone: write 2026-11-21T05:00:30Z, or give --timezone UTC"),
+        ("0001-01-01", "Asia/Tokyo", "is before year 1 or after 9999 in UTC"),
+        *(("2026-03-29", zone, f"--timezone {zone!r} is unknown") for zone in ("", "/etc/passwd", "Europe")),
     ],
 )
 def test_a_time_that_means_nothing_is_refused_by_name(start, timezone, says):
     """Nothing is guessed: not the zone, not the day."""
     with pytest.raises(WrongUsage, match=re.escape(says)):
         the_interval(start, "2026-03-30T00:00Z", timezone)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("doctor", "--interval", "2026-03-30T00:00Z", "2026-03-29T00:00Z"),
+            "doctor: --interval: the interval [2026-03-30T00:00:00+00:00, 2026-03-29T00:00:00+00:00) is",
+        ),
+        (
+            ("prune", "--before", "0001-01-01T00:00+14:00"),
+            "prune: --before '0001-01-01T00:00+14:00' is before",
+        ),
+        (("prune", "--before", "last year"), "prune: --before 'last year' is not an ISO time"),
+    ],
+)
+def test_a_time_that_no_run_can_have_is_wrong_usage(arguments, message, capsys):
+    """Before a broker is asked."""
+    assert plain.main([*arguments, "--bootstrap-servers", "a:1"]) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-02", "2026-01-02T00:00Z", "2026-01-02 00:00", "2026-01-02T01:00+01:00"]
+)
+def test_a_date_to_prune_before_is_utc_unless_it_names_a_zone(text, monkeypatch):
+    """Also with the Z that Python 3.10 does not read by itself."""
+    asked = []
+
+    def prune_ledger(target, before, **_):
+        asked.append(before)
+        raise LedgerMissing("there is none")
+
+    monkeypatch.setattr("airflow_eos.operations.upkeep.prune_ledger", prune_ledger)
+    assert plain.main(["prune", "--before", text, "--bootstrap-servers", "a:1"]) == 1
+    assert asked == [dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)]
 
 
 @pytest.mark.parametrize(("mode", "said"), [(0o644, True), (0o640, True), (0o600, False)])
