@@ -24,6 +24,7 @@ from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
+from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import ProducerSession
 from airflow_eos.run import grants, laws, marks, rounds
@@ -212,6 +213,9 @@ class RunProtocol:
             self._seal(work, planned)
         except OffsetsOutOfRange as deleted:
             # Since the plan: a new one reads what is left, or its refusal says how the mode accepts the loss.
+            # A cursor that begins at the earliest record would begin behind the loss without a word.
+            if isinstance(self._spec.ranges, Cursor):
+                raise
             return self._endings.overtaken(work, session, deleted)
         topics = self._collaborators.cluster.describe_topics(sorted(self._topics_written(work)))
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
