@@ -109,14 +109,7 @@ class ReadTask:
     late_before: dt.datetime | None = None
     mark: ErrorMark = field(default_factory=ErrorMark)
 
-    def __getattr__(self, name: str) -> str:
-        """Return the name that plans have for the function; no function of an author has the same.
-
-        A class with a property ``__name__`` could not be pickled by value.
-        """
-        if name == "__name__":
-            return READ_TASK_NAME
-        raise AttributeError(name)
+    __name__ = READ_TASK_NAME  # of the function in plans, for PySpark
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's slices."""
