@@ -40,8 +40,11 @@ def test_an_address_is_shown_without_its_token(address: str, shown: str) -> None
 @pytest.mark.parametrize(
     "address", ["sc://:15002/;token=S3CRET", "sc://h:1/token=S3CRET", "sc://h:x/;token=S3CRET"]
 )
-def test_a_mistyped_address_fails_without_its_token(address: str) -> None:
+def test_a_mistyped_address_fails_without_its_token(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's error quotes the address."""
+    # PySpark sets it for good: no classic session could start in this process, or below it.
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "")
     (check,) = check_executors(address, KAFKA, encrypted=False)
     assert check.status == "fail"
     assert check.found.startswith("no session: ")
