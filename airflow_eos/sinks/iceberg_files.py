@@ -58,12 +58,13 @@ class IcebergFiles:
         :raises SendError: the storage refused a file, or the partitions do not hold each row once.
         """
         metadata = self._metadata()
+        from pyiceberg.io import load_file_io
         from pyiceberg.utils.concurrent import ExecutorFactory
 
         try:
             # The layout of its buffers is relied on; columns of other types are cast.
             parts = _partitions(metadata, table.cast(self._schema()))
-            write = partial(self._write, metadata)
+            write = partial(self._write, metadata, load_file_io(dict(self.properties), self.location))
             files = list(ExecutorFactory.get_or_create().map(write, count(), parts))
         except Exception as error:  # noqa: BLE001 - of any storage
             reason = redacted(f"{type(error).__name__}: {error}", self.properties)
@@ -71,8 +72,7 @@ class IcebergFiles:
         check_row_count(files, table, self.name)
         return files
 
-    def _write(self, metadata: Any, number: int, part: tuple[Any, pa.Table]) -> DataFileMade:
-        from pyiceberg.io import load_file_io
+    def _write(self, metadata: Any, io: Any, number: int, part: tuple[Any, pa.Table]) -> DataFileMade:
         from pyiceberg.io.pyarrow import ParquetFormatWriter, sanitize_column_names, schema_to_pyarrow
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.table.locations import load_location_provider
@@ -84,9 +84,7 @@ class IcebergFiles:
         batches = [pa.record_batch(_Labelled(batch, in_file)) for batch in rows.to_batches()]
         locations = load_location_provider(self.location, metadata.properties)
         name = f"00000-{number}-{self.label}-{uuid.uuid4()}.parquet"
-        output = load_file_io(dict(self.properties), self.location).new_output(
-            locations.new_data_location(name, key)
-        )
+        output = io.new_output(locations.new_data_location(name, key))
         writer = ParquetFormatWriter(output, schema, metadata.properties)
         with writer:
             writer.write(pa.Table.from_batches(batches))
@@ -146,6 +144,8 @@ def unwritable_partitions(metadata: Any) -> str | None:
     from pyiceberg.transforms import IdentityTransform
     from pyiceberg.types import DoubleType, FloatType
 
+    if metadata.spec().is_unpartitioned():
+        return None
     for partition in metadata.spec().fields:
         source = metadata.schema().find_field(partition.source_id)
         is_float = isinstance(source.field_type, (FloatType, DoubleType))
@@ -155,8 +155,7 @@ def unwritable_partitions(metadata: Any) -> str | None:
     row = pa.table([pa.nulls(1, column.type) for column in schema], schema=schema)
     try:
         for key, _ in _partitions(metadata, row):
-            if key is not None:
-                key.to_path()
+            key.to_path()
     except Exception as error:  # noqa: BLE001 - whatever pyiceberg has against the spec
         return f"{type(error).__name__}: {error}"
     return None
