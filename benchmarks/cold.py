@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.cold SERVERS RECORDS SOURCE SINK``
 
-Started and timed from outside: interpreter, imports, JVM, session and job, to the end of the process. With
-``SPARK_REMOTE`` in the environment the session is one of that Spark Connect server.
+Started and timed from outside: interpreter, imports, JVM, session and job, to the end of the process. The
+session is as an operator starts it; with ``SPARK_REMOTE`` in the environment it is one of that Spark Connect
+server, with ``SPARK_SUBMIT_OPTS`` one that Spark alone starts, with these options of its JVM.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
+
+from airflow_eos.spark_host import jvm
 
 
 def measure(
@@ -42,15 +46,22 @@ def main(servers: str, records: str, source: str, sink: str) -> None:
     """Run one job, stop the session, print what took how long."""
     begun = time.perf_counter()
     from benchmarks import jobs
-    from benchmarks.session import connect_session, spark_session
+    from benchmarks.session import connect_session, spark_session, task_session
 
     remote = os.environ.get("SPARK_REMOTE")
-    spark = connect_session(remote) if remote else spark_session(connector=False)
+    started: Any
+    if remote:
+        started = spark = connect_session(remote)
+    elif jvm.OPTIONS_VARIABLE in os.environ:
+        started = spark = spark_session(connector=False)
+    else:
+        started = task_session(int(records))
+        spark = started.session
     session = time.perf_counter()
     cluster = jobs.Cluster(spark, servers, int(records), source)
     jobs.exactly_once(cluster, sink, jobs.transform)
     ended = time.perf_counter()
-    spark.stop()
+    started.stop()
     print(json.dumps({"session": session - begun, "job": ended - session}))
 
 

@@ -11,10 +11,13 @@ import sys
 
 def main(job: str, workload: str, servers: str, source: str, sink: str, records: str, number: str) -> None:
     """Run a job so many times, each over the whole topic."""
+    from pyspark.sql import SparkSession
+
     from benchmarks import jobs
     from benchmarks.session import spark_session, task_session
 
-    spark = spark_session() if job == "tuned" else task_session(int(records), rows=job != "arrow")
+    started = spark_session() if job == "tuned" else task_session(int(records), rows=job != "arrow")
+    spark = started if isinstance(started, SparkSession) else started.session
     cluster = jobs.Cluster(spark, servers, int(records), source)
     for count in range(1, int(number) + 1):
         if job == "tuned":
@@ -23,7 +26,7 @@ def main(job: str, workload: str, servers: str, source: str, sink: str, records:
             work = jobs.WORKLOADS[workload]
             jobs.exactly_once(cluster, sink, work.frame if job == "dataframe" else work.arrow)
         print(json.dumps({"job": count}), flush=True)
-    spark.stop()
+    started.stop()
 
 
 if __name__ == "__main__":

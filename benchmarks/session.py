@@ -13,6 +13,8 @@ from benchmarks.spark_kafka_jars import connector_jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_eos.spark_host.local_session import LocalSession
+
 
 def spark_session(master: str = "local[2]", *, connector: bool = True, **settings: str) -> SparkSession:
     """Return a session with 4 GB for the JVM and no UI; its Python workers are reached as an operator's are.
@@ -22,35 +24,44 @@ def spark_session(master: str = "local[2]", *, connector: bool = True, **setting
     """
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = (
-        SparkSession.builder.master(master)
-        .appName("airflow-eos benchmark")
-        .config("spark.ui.enabled", "false")
-        .config(map=local_defaults(master))
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "4g")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-    )
+    builder = SparkSession.builder.config(map=_settings(master))
     if connector:
         builder = builder.config("spark.jars", ",".join(map(str, connector_jars())))
-    session = builder.config(map=settings).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    return _silent(builder.config(map=settings).getOrCreate())
 
 
-def task_session(offsets: int, *, rows: bool = True) -> SparkSession:
+def task_session(offsets: int, *, rows: bool = True) -> LocalSession:
     """Return a session as an operator starts one for a task that reads so many offsets.
 
     :param rows: whether they pass the JVM as rows.
     """
     from airflow_eos.spark_host import jvm, worker_daemon
+    from airflow_eos.spark_host.local_session import LocalSession
 
     options = jvm.options_for(offsets, class_data.folder(), rows=rows)
-    return spark_session(
-        connector=False, **{jvm.OPTIONS: options, "spark.python.daemon.module": worker_daemon.__name__}
-    )
+    settings = {jvm.OPTIONS: options, "spark.python.daemon.module": worker_daemon.__name__}
+    started = LocalSession.start({**_settings("local[2]"), **settings}, early_worker=True)
+    _silent(started.session)
+    return started
+
+
+def _settings(master: str) -> dict[str, str]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return {
+        "spark.master": master,
+        "spark.app.name": "airflow-eos benchmark",
+        "spark.ui.enabled": "false",
+        **local_defaults(master),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "4g",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+
+
+def _silent(session: SparkSession) -> SparkSession:
+    session.sparkContext.setLogLevel("ERROR")
+    return session
 
 
 def connect_session(remote: str) -> SparkSession:

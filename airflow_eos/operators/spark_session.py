@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -26,6 +25,7 @@ from airflow_eos.spark.session import is_loopback, retry_soon
 from airflow_eos.spark_host import jvm, worker_daemon
 from airflow_eos.spark_host.background_archive import write_in_background
 from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
+from airflow_eos.spark_host.local_session import LocalSession
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -143,8 +143,7 @@ class TaskSession:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = dict(settings)
-        self._started: SparkSession | None = None
-        self._session: SparkSession | None = None
+        self._started: SparkSession | LocalSession | None = None
         self._has_own_jvm = False
 
     @property
@@ -176,21 +175,22 @@ class TaskSession:
         active = SparkSession.getActiveSession()
         # Airflow logs every library at INFO: py4j tells of each connection it closes.
         logging.getLogger("py4j").setLevel(logging.WARNING)
-        settings = self._settings
-        if active is None:
-            log.info("Starting Spark: %s", self.address)
-            if "spark.remote" in self._settings:
-                _wait_for_server(self._settings["spark.remote"], SERVER_PATIENCE)
-            own = self._jvm_options(offsets, rows=rows)
-            self._has_own_jvm = bool(own)
-            settings = {**own, **_worker_settings(workers), **settings}
-        starts_a_jvm = active is None and "spark.remote" not in settings
-        with sorted_first_lines() if starts_a_jvm else nullcontext():
-            self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
-        if active is None:
-            self._started = session
-            retry_soon(session, settings.get("spark.remote", ""))
-        return session
+        if active is not None:
+            return SparkSession.builder.config(map=self._settings).getOrCreate()
+        log.info("Starting Spark: %s", self.address)
+        remote = self._settings.get("spark.remote")
+        if remote is not None:
+            _wait_for_server(remote, SERVER_PATIENCE)
+            self._started = session = SparkSession.builder.config(map=self._settings).getOrCreate()
+            retry_soon(session, remote)
+            return session
+        own = self._jvm_options(offsets, rows=rows)
+        self._has_own_jvm = bool(own)
+        daemon = _worker_settings(workers)
+        with sorted_first_lines():
+            started = LocalSession.start({**own, **daemon, **self._settings}, early_worker=bool(daemon))
+        self._started = started
+        return started.session
 
     def _ask_workers(self) -> Future[bool] | None:
         """Ask in the background, while Spark is imported, whether a local session's tasks run this Python.

@@ -8,10 +8,12 @@ lost executors.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -34,8 +36,15 @@ if TYPE_CHECKING:
     from airflow_eos.spark.send_task import SendTask
     from airflow_eos.spark.single_evaluation import SingleEvaluation
 
+log = logging.getLogger(__name__)
+
 SWITCH = "spark.airflowEos.opaqueBlocks"
 """``false`` in Spark's configuration: Arrow processes go through a DataFrame in local sessions, too."""
+GENERATED_CODE = "spark.airflowEos.generatedCode"
+"""``true`` in Spark's configuration or the session's: Spark generates code for small runs, too."""
+INTERPRETED: Mapping[str, str] = MappingProxyType(
+    {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+)
 _SEND_SETTINGS = {
     # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
@@ -51,10 +60,11 @@ class Blocks(Protocol):
     layout: OwnerLayout
     """Which task owns which target partition."""
 
-    def keep(self, *, replicated: bool) -> BlockCounts:
+    def keep(self, *, local: bool) -> BlockCounts:
         """Materialise the rows on the executors, cut off from their source, and count them.
 
-        :param replicated: keep two replicas, so that the loss of an executor needs no new seal.
+        :param local: in this process; else two replicas are kept, so that the loss of an executor needs no
+            new seal.
         :raises InconsistentSeal: names the difference.
         """
 
@@ -87,27 +97,49 @@ def is_opaque(spark: SparkSession) -> bool:
     return spark.sparkContext.getConf().get(SWITCH, "true") != "false"
 
 
+def interpreted(spark: SparkSession, frame: DataFrame) -> Mapping[str, str]:
+    """Return the settings by which Spark interprets the plan of a small run; empty where code pays off.
+
+    Spark generates Java code for a plan and compiles it. In a JVM that is new, this takes longer than the
+    rows of a small run. Expressions have the same values either way: Spark interprets a plan whose code does
+    not compile. A plan that reads more than the run's source may be large.
+    """
+    if str(spark.conf.get(GENERATED_CODE, "false")).lower() == "true":
+        return {}
+    try:
+        plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        is_small = plan.collectLeaves().size() == 1 and plan.subqueriesAll().size() == 0
+    except Exception as error:  # noqa: BLE001 - of a platform that hides plans
+        log.debug("what the plan reads is not known: %s", error)
+        is_small = False
+    return INTERPRETED if is_small else {}
+
+
 class FrameBlocks:
     """Implements :class:`Blocks` by a local checkpoint of a DataFrame, classic or Connect."""
 
     def __init__(self, spark: SparkSession, rows: SealedFrame) -> None:
         self._spark = spark
-        self._settings = rows.session_settings
         self._large = rows.large
         self.layout = rows.layout
         self.source = route(rows.frame, rows.layout.tasks, "owner")
+        self._row_settings = rows.session_settings
+        self._plan_settings: Mapping[str, str] = {}
         self.frame: DataFrame | None = None
 
-    def keep(self, *, replicated: bool) -> BlockCounts:
+    def keep(self, *, local: bool) -> BlockCounts:
         """Materialise by one action, count by another one."""
         from pyspark import StorageLevel
 
-        level = StorageLevel.MEMORY_AND_DISK_2 if replicated else StorageLevel.MEMORY_AND_DISK
+        level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
+        if local and not self._large:
+            self._plan_settings = interpreted(self._spark, self.source)
         columns = only_used_columns(self._spark, self.source) if self._large else nullcontext()
         # The settings within: they cancel the job of a task that is interrupted.
-        with columns, settings(self._spark, self._settings):
+        with columns, settings(self._spark, {**self._plan_settings, **self._row_settings}):
             self.frame = checkpointed(self.source, level)
-        return read_manifest(self.frame)
+        with settings(self._spark, self._plan_settings):
+            return read_manifest(self.frame)
 
     def send(self, task: SendTask) -> list[str]:
         """Send by one narrow job."""
@@ -115,7 +147,7 @@ class FrameBlocks:
         assert frame is not None, "they are kept"
         if task.streamed:
             frame = frame.sortWithinPartitions(*STREAM_ORDER)
-        with settings(self._spark, _SEND_SETTINGS):
+        with settings(self._spark, {**self._plan_settings, **_SEND_SETTINGS}):
             return [row.answer for row in frame.mapInArrow(task, ANSWER_DDL).collect()]
 
     def batches(self) -> list[bytes]:
@@ -138,12 +170,12 @@ class OpaqueBlocks:
         self.layout = tasks.layout
         self.source = _routed(spark, tasks.task, tasks.count, tasks.layout.tasks)
 
-    def keep(self, *, replicated: bool) -> BlockCounts:
+    def keep(self, *, local: bool) -> BlockCounts:
         """Materialise and count by one action."""
         from pyspark import StorageLevel
 
         # Kept as they are, bytes: nothing is to be serialised.
-        self.source.persist(StorageLevel(True, True, False, True, 2 if replicated else 1))  # noqa: FBT003
+        self.source.persist(StorageLevel(True, True, False, True, 1 if local else 2))  # noqa: FBT003
         self.source.localCheckpoint()
         heads = self.source.mapPartitionsWithIndex(_heads)
         with settings(self._spark, {}):

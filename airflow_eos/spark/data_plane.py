@@ -275,8 +275,7 @@ class SparkDataPlane:
             self._process_errors(sealing),
         ):
             try:
-                # With one executor only there is none that could hold a second replica.
-                counts = blocks.keep(replicated=not environment.local)
+                counts = blocks.keep(local=environment.local)
                 evaluation.check()
                 if sealing.dead_letters is not None:
                     sealing.dead_letters.check(counts.dead_letters, counts.first_dead_letter)

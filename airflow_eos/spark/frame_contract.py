@@ -138,10 +138,6 @@ def _is_local_time(df: DataFrame, kind: Any) -> bool:
     return isinstance(kind, TimestampNTZType) and str(meaning).upper() == "TIMESTAMP_NTZ"
 
 
-def _is_text(types: Any, kind: Any) -> bool:
-    return isinstance(kind, (types.StringType, types.BinaryType))
-
-
 def _is_headers(types: Any, kind: Any) -> bool:
     if not isinstance(kind, types.ArrayType) or not isinstance(kind.elementType, types.StructType):
         return False
@@ -154,8 +150,8 @@ def _is_headers(types: Any, kind: Any) -> bool:
 
 
 _KINDS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "value": _is_text,
-    "key": _is_text,
+    "value": lambda types, kind: isinstance(kind, (types.StringType, types.BinaryType)),
+    "key": lambda types, kind: isinstance(kind, (types.StringType, types.BinaryType)),
     "topic": lambda types, kind: isinstance(kind, types.StringType),
     "partition": lambda types, kind: isinstance(kind, (types.ByteType, types.ShortType, types.IntegerType)),
     "headers": _is_headers,

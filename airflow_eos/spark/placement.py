@@ -146,14 +146,17 @@ def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[Offset
     if len(slices) <= tasks:
         return tuple((offsets,) for offsets in slices)
     packed: dict[int, list[OffsetRange]] = {}
-    before = 0
-    for offsets, weight in zip(slices, weights, strict=True):
-        # The task in which the slice's middle lies, were all weights laid end to end.
-        together = packed.setdefault((2 * before + weight) * tasks // (2 * total), [])
-        before += weight
-        last = together[-1] if together else None
-        if last is not None and (last.topic_partition, last.end) == (offsets.topic_partition, offsets.start):
-            together[-1] = OffsetRange(offsets.topic, offsets.partition, last.start, offsets.end)
-        else:
-            together.append(offsets)
+    while len(packed) < slots:  # again where a few large slices take the room of several tasks
+        packed = {}
+        before = 0
+        for offsets, weight in zip(slices, weights, strict=True):
+            # The task in which the slice's middle lies, were all weights laid end to end.
+            together = packed.setdefault((2 * before + weight) * tasks // (2 * total), [])
+            before += weight
+            last = together[-1] if together else None
+            if last and (last.topic_partition, last.end) == (offsets.topic_partition, offsets.start):
+                together[-1] = OffsetRange(offsets.topic, offsets.partition, last.start, offsets.end)
+            else:
+                together.append(offsets)
+        tasks *= 2
     return tuple(tuple(together) for together in packed.values())

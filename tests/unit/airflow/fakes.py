@@ -79,6 +79,7 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.stops = 0
+        self.sparkContext = SimpleNamespace()
         self.conf = SimpleNamespace(get=self.settings.get)
 
     def stop(self) -> None:

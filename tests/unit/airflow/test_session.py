@@ -12,7 +12,7 @@ import pytest
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
-from airflow_eos.spark_host import jvm
+from airflow_eos.spark_host import jvm, local_session
 from tests.unit.airflow.fakes import FakeSession
 
 QUIET = {"spark.ui.showConsoleProgress": "false"}
@@ -137,6 +137,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     monkeypatch.setattr(SparkSession, "builder", Builder(session))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(local_session, "_start_worker", mock.Mock(return_value=None))
     return session
 
 
@@ -209,6 +210,33 @@ def test_workers_of_a_local_session_fork_with_their_imports_done(
     assert builder.map.get(DAEMON) == daemon
     if asked.called:
         assert asked.call_args == mock.call(sys.executable, f"theirs{os.pathsep}inherited")
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "is_early"),
+    [
+        (IN_PROCESS, None, True),
+        ({**IN_PROCESS, local_session.SWITCH: "false"}, None, False),
+        ({**IN_PROCESS, "spark.submit.pyFiles": "theirs.zip"}, None, False),
+        ({**IN_PROCESS, "spark.api.mode": "connect"}, None, False),
+        (IN_PROCESS, "SPARK_API_MODE", False),
+        ({"spark.master": "spark://m:7077"}, None, False),
+        ({"spark.remote": "sc://m"}, None, False),
+    ],
+)
+@pytest.mark.usefixtures("spark")
+def test_a_worker_starts_early_where_it_will_serve_the_tasks(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], variable: str | None, is_early: bool
+) -> None:
+    """Not where Spark Connect may answer, whose client has no context."""
+    asked = mock.Mock(return_value=mock.Mock(result=lambda: True))
+    monkeypatch.setattr("airflow_eos.spark.local_python.ask", asked)
+    for name in local_session._CONNECT_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(variable, "connect")
+    TaskSession(given).start(1000)
+    assert local_session._start_worker.called is is_early  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_eos.model.ranges import OffsetRange
@@ -84,6 +84,7 @@ def test_packed_slices_tile_the_ranges_exactly_and_in_order(wanted, slots):
 
 
 @given(many, st.integers(1, 16))
+@example([OffsetRange("t", p, 0, 21_023 if p == 8 else 1) for p in range(9)], 4)
 def test_packed_tasks_are_about_even_and_enough(wanted, slots):
     """No task has twice its share, no slot is left without work that has some to give."""
     slices = plan_slices(wanted, slots)

@@ -1,0 +1,113 @@
+"""A Spark session in this process, with less waiting at its start and its end.
+
+Spark makes a session in one thread, and starts the daemon of its Python workers, whose imports take about as
+long, when the first task needs it. Here both happen at once. At the end PySpark waits up to a second and a
+half until the server of its accumulators notices that it should stop. Here it stops in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.spark.distributions import import_session_class
+from airflow_eos.spark.session import is_connect
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+SWITCH = "spark.airflowEos.earlyWorker"
+"""``false`` in Spark's configuration: the first task starts the daemon of the Python workers."""
+# By these, PySpark may answer a request for a local master with a Spark Connect session.
+_API_MODE = "spark.api.mode"
+_CONNECT_VARIABLES = ("SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE")
+_SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+_SIMPLIFIED_VARIABLE = "SPARK_SIMPLIFIED_TRACEBACK"
+_WORKER_TIMEOUT = 10.0
+
+
+class LocalSession:
+    """A session that was started here.
+
+    :param worker: the thread that starts the first Python worker; None: the first task starts it.
+    """
+
+    def __init__(self, session: SparkSession, worker: threading.Thread | None = None) -> None:
+        self.session = session
+        self._worker = worker
+
+    @classmethod
+    def start(cls, settings: Mapping[str, str], *, early_worker: bool) -> LocalSession:
+        """Start a session, in a JVM that is started for it if there is none.
+
+        :param settings: Spark's.
+        :param early_worker: start a Python worker while the session is made; for sessions whose tasks run on
+            this host.
+        """
+        worker = _start_worker(settings) if early_worker and _is_wanted(settings) else None
+        session_class = import_session_class()
+        return cls(session_class.builder.config(map=dict(settings)).getOrCreate(), worker)
+
+    def stop(self) -> None:
+        """Stop the session and its context."""
+        if is_connect(self.session):
+            self.session.stop()
+            return
+        if self._worker is not None:
+            self._worker.join(_WORKER_TIMEOUT)  # Spark logs an error for a job that ends with its context
+        context: Any = self.session.sparkContext
+        server = getattr(context, "_accumulatorServer", None)
+        context._accumulatorServer = None  # noqa: SLF001 - PySpark would wait for it
+        try:
+            self.session.stop()
+        finally:
+            if server is not None:
+                _stop_in_background(server)
+
+
+def _stop_in_background(server: Any) -> None:
+    def stop() -> None:
+        with suppress(OSError):  # the file of its socket is gone
+            server.shutdown()
+
+    threading.Thread(target=stop, name="airflow-eos-accumulators", daemon=True).start()
+    if isinstance(server.server_address, str):  # of a Unix socket: the process may end before the server
+        Path(server.server_address).unlink(missing_ok=True)
+
+
+def _is_wanted(settings: Mapping[str, str]) -> bool:
+    is_classic = settings.get(_API_MODE, "classic").lower() == "classic"
+    return (
+        is_classic
+        and not any(name in os.environ for name in _CONNECT_VARIABLES)
+        and settings.get(SWITCH, "true").lower() != "false"
+    )
+
+
+def _start_worker(settings: Mapping[str, str]) -> threading.Thread:
+    """Start a context, and a thread whose job starts a Python worker."""
+    from pyspark import InheritableThread, SparkConf, SparkContext
+
+    context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+    if settings.get(_SIMPLIFIED, "true").lower() != "false":
+        # A daemon serves workers of one environment; Spark sets this variable for those of SQL only.
+        context.environment[_SIMPLIFIED_VARIABLE] = "1"
+    thread = InheritableThread(target=_run_empty_task, args=(context,), name="airflow-eos-worker")
+    thread.daemon = True
+    thread.start()
+    return thread
+
+
+def _run_empty_task(context: SparkContext) -> None:
+    try:
+        context.runJob(context.parallelize([], 1), iter)
+    except Exception as error:  # noqa: BLE001 - the first task of the run meets the same error, and reports it
+        log.debug("no Python worker was started early: %s", error)

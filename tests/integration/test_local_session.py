@@ -1,0 +1,91 @@
+"""A task's own session starts a Python worker early, has one daemon, and waits for nothing at its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# A session as an operator starts it. Prints the daemons after each step, and what the stop left.
+SESSION = """
+import json, sys, threading
+from pathlib import Path
+import psutil
+from airflow_eos.operators.spark_session import TaskSession, spark_settings
+
+MODULES = {"airflow_eos.spark_host.worker_daemon", "pyspark.daemon"}
+
+def daemons():
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        if MODULES.intersection(process.cmdline()):
+            found[process.pid] = process.ppid()
+    return sorted(pid for pid, parent in found.items() if parent not in found)  # the others are workers
+
+settings = {"spark.master": "local[2]", **json.loads(sys.argv[1])}
+session = TaskSession(spark_settings(None, "a task", settings))
+spark = session.start(10)
+started = session._started._worker
+if started is not None:
+    started.join(60)
+steps = [daemons()]
+assert spark.range(10).mapInArrow(lambda batches: batches, "id long").count() == 10
+steps.append(daemons())
+assert spark.sparkContext.parallelize(range(10), 2).map(lambda number: number).count() == 10
+steps.append(daemons())
+server = spark.sparkContext._accumulatorServer
+is_over, before_end = threading.Event(), []
+stop = server.shutdown
+server.shutdown = lambda: (before_end.append(is_over.wait(30)), stop())
+session.stop()
+file = server.server_address
+is_left = isinstance(file, str) and Path(file).exists()
+is_over.set()
+for thread in threading.enumerate():
+    if thread.name == "airflow-eos-accumulators":
+        thread.join(60)
+        assert not thread.is_alive()
+waited = before_end != [True]
+print(json.dumps({"early": started is not None, "steps": steps, "left": is_left, "waited": waited}))
+"""
+
+
+def run_session(**settings: str) -> dict[str, object]:
+    """Return what a session with these settings printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, json.dumps(settings)],
+        check=True,
+        timeout=180,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("sockets", ["true", "false"])
+def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
+    """Started with another environment, it would serve nobody, and a task would start a second one."""
+    seen = run_session(**{"spark.python.unix.domain.socket.enabled": sockets})
+    early, *later = seen["steps"]
+    assert seen["early"]
+    assert len(early) == 1
+    assert later == [early, early]
+    assert not seen["left"]
+    assert not seen["waited"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spark.airflowEos.earlyWorker": "false"},
+        {"spark.python.daemon.module": "pyspark.daemon", "spark.airflowEos.earlyWorker": "false"},
+    ],
+)
+def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off(settings):
+    """By its switch; the session is the same otherwise."""
+    seen = run_session(**settings)
+    assert not seen["early"]
+    assert seen["steps"][0] == []
+    assert len(seen["steps"][1]) == 1
