@@ -31,7 +31,7 @@ _API_MODE = "spark.api.mode"
 _CONNECT_VARIABLES = ("SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE")
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _SIMPLIFIED_VARIABLE = "SPARK_SIMPLIFIED_TRACEBACK"
-_WORKER_TIMEOUT = 10.0
+_WORKER_TIMEOUT = 5.0
 
 
 class LocalSession:
