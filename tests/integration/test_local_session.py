@@ -11,6 +11,7 @@ import pytest
 # A session as an operator starts it. Prints the daemons after each step, and what the stop left.
 SESSION = """
 import json, sys, threading
+from contextlib import suppress
 from pathlib import Path
 import psutil
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
@@ -20,8 +21,9 @@ MODULES = {"airflow_eos.spark_host.worker_daemon", "pyspark.daemon"}
 def daemons():
     found = {}
     for process in psutil.Process().children(recursive=True):
-        if MODULES.intersection(process.cmdline()):
-            found[process.pid] = process.ppid()
+        with suppress(psutil.NoSuchProcess):  # it has ended
+            if MODULES.intersection(process.cmdline()):
+                found[process.pid] = process.ppid()
     return sorted(pid for pid, parent in found.items() if parent not in found)  # the others are workers
 
 settings = {"spark.master": "local[2]", **json.loads(sys.argv[1])}
