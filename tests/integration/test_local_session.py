@@ -78,16 +78,9 @@ def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
     assert not seen["waited"]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"spark.airflowEos.earlyWorker": "false"},
-        {"spark.python.daemon.module": "pyspark.daemon", "spark.airflowEos.earlyWorker": "false"},
-    ],
-)
-def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off(settings):
+def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off():
     """By its switch; the session is the same otherwise."""
-    seen = run_session(**settings)
+    seen = run_session(**{"spark.airflowEos.earlyWorker": "false"})
     assert not seen["early"]
     assert seen["steps"][0] == []
     assert len(seen["steps"][1]) == 1
