@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.spark.distributions import import_session_class
 from airflow_eos.spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -52,9 +51,10 @@ class LocalSession:
         :param early_worker: start a Python worker while the session is made; for sessions whose tasks run on
             this host.
         """
+        from pyspark.sql import SparkSession
+
         worker = _start_worker(settings) if early_worker and _is_wanted(settings) else None
-        session_class = import_session_class()
-        return cls(session_class.builder.config(map=dict(settings)).getOrCreate(), worker)
+        return cls(SparkSession.builder.config(map=dict(settings)).getOrCreate(), worker)
 
     def stop(self) -> None:
         """Stop the session and its context."""
@@ -84,9 +84,8 @@ def _stop_in_background(server: Any) -> None:
 
 
 def _is_wanted(settings: Mapping[str, str]) -> bool:
-    is_classic = settings.get(_API_MODE, "classic").lower() == "classic"
     return (
-        is_classic
+        settings.get(_API_MODE, "classic").lower() == "classic"
         and not any(name in os.environ for name in _CONNECT_VARIABLES)
         and settings.get(SWITCH, "true").lower() != "false"
     )
