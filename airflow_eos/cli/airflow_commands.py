@@ -107,6 +107,7 @@ def _target(options: argparse.Namespace) -> Deployment:
     from airflow_eos import settings
     from airflow_eos.exceptions import ConfigurationError
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_eos.model.command_line import CommandLine
     from airflow_eos.model.spec import Deployment
 
     try:
@@ -120,4 +121,12 @@ def _target(options: argparse.Namespace) -> Deployment:
         kafka=kafka,
         ledger=replace(ledger, topic=options.ledger_topic or ledger.topic),
         prefix=options.prefix or settings.default_prefix(),
+        command_line=CommandLine.of(
+            "airflow eos",
+            {
+                "--conn-id": options.conn_id,
+                "--ledger-topic": options.ledger_topic,
+                "--prefix": options.prefix,
+            },
+        ),
     )

@@ -201,9 +201,8 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
         raise WrongUsage("--yes needs --epoch: the producer epoch that is shown without --yes")
     name = options.transactional_id or keys.cursor_transactional_id(target.prefix, options.group)
     ended = abort_transaction(
-        target.kafka,
+        target,
         name,
-        prefix=target.prefix,
         epoch=options.epoch,
         foreign=options.foreign,
         execute=options.yes,

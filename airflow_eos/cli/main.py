@@ -14,11 +14,13 @@ from typing import Any
 from airflow_eos.cli.definition import COMMANDS, EXIT_CODES
 from airflow_eos.cli.execution import carry_out
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 from airflow_eos.printable import printable
 
 log = logging.getLogger(__name__)
 
+_PROGRAM = "python -m airflow_eos"
 _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
@@ -26,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser; the documentation uses it, too."""
     codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     root = argparse.ArgumentParser(
-        prog="python -m airflow_eos",
+        prog=_PROGRAM,
         description="Look after ledgers, cursors and runs of airflow-eos, without Airflow.",
         epilog=f"Exit codes: {codes}.",
     )
@@ -73,10 +75,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _target(options: argparse.Namespace) -> Deployment:
     ledger = LedgerSettings()
+    given = {
+        "--bootstrap-servers": options.bootstrap_servers,
+        "--config": options.config,
+        "--ledger-key-file": options.ledger_key_file,
+        "--ledger-topic": options.ledger_topic,
+        "--prefix": options.prefix,
+    }
     return Deployment(
         kafka=_kafka(options),
         ledger=LedgerSettings(topic=options.ledger_topic or ledger.topic, key=_ledger_key(options)),
         prefix=options.prefix or DEFAULT_PREFIX,
+        command_line=CommandLine.of(_PROGRAM, given),
     )
 
 

@@ -44,7 +44,7 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     known = ledger_status(target, groups=groups, runs=asked_runs)
     answer = known.to_dict()
     groups_or_all = everything or bool(options.group)
-    transactions = open_transactions(target.kafka, target.prefix) if groups_or_all else []
+    transactions = open_transactions(target) if groups_or_all else []
     answer["open_transactions"] = [transaction.to_dict() for transaction in transactions]
     if not everything:
         answer["open_transactions"] = _of_groups(answer["open_transactions"], target.prefix, options.group)
@@ -232,7 +232,7 @@ def _known_progress(target: Deployment, group: str, cursor: CursorRecord) -> dic
                 keys.cursor_transactional_id(target.prefix, group, offsets.topic_partition)
                 for offsets in left.ranges
             ]
-    oldest = oldest_open_transaction(target.kafka, ids)
+    oldest = oldest_open_transaction(target, ids)
     return {**progress, "open_transaction": None if oldest is None else oldest.to_dict()}
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model import relations
+from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.kinds import FLAG, NONE, Kind, duration, whole_number, word
 from airflow_eos.model.names import PREFIX_LIMIT, checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
@@ -88,12 +89,14 @@ class Deployment:
 
     :param kafka: client configuration in librdkafka's names; never shown.
     :param prefix: first part of every transactional id, without a dot.
+    :param command_line: reaches it; in the commands that pages and answers show.
     :raises ConfigurationError: ``prefix`` is invalid.
     """
 
     kafka: Mapping[str, Any] = field(repr=False)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
     prefix: str = DEFAULT_PREFIX
+    command_line: CommandLine = field(default_factory=CommandLine)
 
     def __post_init__(self) -> None:
         checked_prefix(self.prefix)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -284,8 +283,11 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
     # The cursor keeps topics that runs no longer read.
     topics = cursor.topic_ids.keys() & set(options.sources) or cursor.topic_ids.keys()
     if moved := moved_positions(control, cursor, topics):
-        command = f"airflow eos reset-offsets --group {shlex.quote(group)} --to"
-        advice = f"choose one: `{command} cursor` or `{command} committed`"
+        ways = (
+            options.deployment.command_line.command("reset-offsets", "--group", group, "--to", position)
+            for position in ("cursor", "committed")
+        )
+        advice = f"choose one: {' or '.join(f'`{way}`' for way in ways)}"
         yield Check(subject, "fail", "; ".join(moved), advice)
     else:
         yield Check(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
+from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.kafka import ProducerIdentity, TransactionState
-from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment
+from airflow_eos.model.spec import Deployment
 from airflow_eos.wire.txn_requests import TransactionStatus
 
 OPEN_STATES = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
@@ -51,16 +51,14 @@ class TransactionTimes:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """An open transaction."""
+    """An open transaction.
+
+    :param command: shows it and, with ``--yes``, aborts it before its timeout.
+    """
 
     transactional_id: str
-    producer_epoch: int
     times: TransactionTimes
-
-    @property
-    def command(self) -> str:
-        """The command that aborts it before its timeout."""
-        return abort_command(self.transactional_id, self.producer_epoch)
+    command: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -109,10 +107,9 @@ class EndedTransaction:
 
 
 def abort_transaction(
-    kafka: Mapping[str, Any],
+    deployment: Deployment,
     transactional_id: str,
     *,
-    prefix: str = DEFAULT_PREFIX,
     epoch: int | None = None,
     foreign: bool = False,
     execute: bool = True,
@@ -122,13 +119,12 @@ def abort_transaction(
     It does not send InitProducerId. A live owner gets an error at its next request, and its run starts over
     or is retried.
 
-    :param prefix: prefix of this environment's ids.
     :param epoch: the producer epoch that a dry run has shown, so that a newer transaction is not aborted.
     :param foreign: abort it even if the id does not have the prefix.
     :param execute: False for a dry run, which also accepts foreign ids.
     :raises ConfigurationError: the coordinator does not know the id; it is foreign; the epoch differs.
     """
-    with ControlPlane(Deployment(kafka)) as control:
+    with ControlPlane(deployment) as control:
         before = control.cluster.describe_transaction(transactional_id)
         if before is None:
             raise ConfigurationError(
@@ -136,13 +132,15 @@ def abort_transaction(
                 f"a cursor's is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it "
                 "at 'Only writer of transaction'"
             )
-        owned = keys.is_id_of(transactional_id, prefix)
+        owned = keys.is_id_of(transactional_id, deployment.prefix)
         is_open = before.state is TransactionState.ONGOING
         # A transaction that is already ending completes without a request, as the coordinator has decided.
         answer = "dry run" if is_open else "ending" if before.state in OPEN_STATES else "nothing open"
         owner = ProducerIdentity(transactional_id, before.producer_id, before.producer_epoch)
         if is_open and execute:
-            _check_abort(transactional_id, prefix, before.producer_epoch, epoch, allowed=owned or foreign)
+            _check_abort(
+                transactional_id, deployment.prefix, before.producer_epoch, epoch, allowed=owned or foreign
+            )
             answer = control.transactions.abort(owner).value
             _settle(control, transactional_id)
         after = control.cluster.describe_transaction(transactional_id)
@@ -159,37 +157,44 @@ def abort_transaction(
 
 
 def oldest_open_transaction(
-    kafka: Mapping[str, Any], transactional_ids: Sequence[str]
+    deployment: Deployment, transactional_ids: Sequence[str]
 ) -> OpenTransaction | None:
     """Return the oldest open transaction of these ids; None if none is open."""
-    with ControlPlane(Deployment(kafka)) as control:
-        oldest_first = _open_ones(control, transactional_ids)
+    with ControlPlane(deployment) as control:
+        oldest_first = _open_ones(control, deployment.command_line, transactional_ids)
     return next(iter(oldest_first), None)
 
 
-def open_transactions(kafka: Mapping[str, Any], prefix: str) -> list[OpenTransaction]:
-    """Return the open transactions of a prefix, the oldest first.
+def open_transactions(deployment: Deployment) -> list[OpenTransaction]:
+    """Return the open transactions of the prefix, the oldest first.
 
     Omits transactions that this principal may not Describe.
     """
-    with ControlPlane(Deployment(kafka)) as control:
+    with ControlPlane(deployment) as control:
         ids = control.cluster.open_transactional_ids()
-        return _open_ones(control, sorted(name for name in ids if keys.is_id_of(name, prefix)))
+        own = sorted(name for name in ids if keys.is_id_of(name, deployment.prefix))
+        return _open_ones(control, deployment.command_line, own)
 
 
-def _open_ones(control: ControlPlane, transactional_ids: Sequence[str]) -> list[OpenTransaction]:
+def _open_ones(
+    control: ControlPlane, command_line: CommandLine, transactional_ids: Sequence[str]
+) -> list[OpenTransaction]:
     described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
     transactions = [
-        OpenTransaction(name, status.producer_epoch, TransactionTimes.of(status, utc_now()))
+        OpenTransaction(
+            name,
+            TransactionTimes.of(status, utc_now()),
+            abort_command(name, status.producer_epoch, command_line),
+        )
         for name, status in described.items()
         if status is not None and status.state in OPEN_STATES
     ]
     return sorted(transactions, key=lambda transaction: -(transaction.times.age_seconds or 0.0))
 
 
-def abort_command(transactional_id: str, epoch: int) -> str:
+def abort_command(transactional_id: str, epoch: int, command_line: CommandLine) -> str:
     """Return the command that shows an open transaction and, with ``--yes``, aborts it before its timeout."""
-    return f"airflow eos abort --transactional-id {shlex.quote(transactional_id)} --epoch {epoch}"
+    return command_line.command("abort", "--transactional-id", transactional_id, "--epoch", str(epoch))
 
 
 def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.operations.checks import Check
 from airflow_eos.operations.open_transactions import TransactionTimes, abort_command
@@ -137,7 +138,8 @@ def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) 
         "share": None if age is None else min(1.0, age * 1000 / max(status.timeout_ms, 1)),
         "partitions": sorted(str(where) for where in status.partitions),
         "partition_count": len(status.partitions),
-        "command": abort_command(name, status.producer_epoch),
+        # The page's own connection may only read.
+        "command": abort_command(name, status.producer_epoch, CommandLine()),
     }
 
 

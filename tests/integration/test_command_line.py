@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import io
 import json
 import logging
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -227,11 +229,8 @@ def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline)
     assert found["failed"] == ["time-outs", "ledger settings", "topic not-there", group]
     checks = {check["name"]: check for check in found["checks"]}
     assert "cleanup.policy=delete" in checks["ledger settings"]["found"]
-    assert "reset-offsets" in checks[group]["advice"]
-    advised = [shlex.split(command) for command in checks[group]["advice"].split("`")[1::2]]
-    assert [(command[4], command[6]) for command in advised] == [
-        (pipeline.spec.group_id, target) for target in ("cursor", "committed")
-    ]
+    to_cursor, to_committed = re.findall("`(.*?)`", checks[group]["advice"])
+    assert pasted(to_cursor, pipeline)["offsets"] != pasted(to_committed, pipeline)["offsets"]
     assert "committed 1, cursor 2" in checks[group]["found"]
 
 
@@ -580,9 +579,23 @@ def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipe
         (row,) = found["open_transactions"]
         assert (code, row["transactional_id"]) == (3, name)
         assert 0 <= row["age_seconds"] < row["timeout_seconds"]
-        assert row["command"].startswith(f"airflow eos abort --transactional-id {name} --epoch ")
         assert [one["transactional_id"] for one in found["exceeded"]] == [name]
+        shown = pasted(row["command"], pipeline)
+        assert (shown["transactional_id"], shown["foreign"], shown["answer"]) == (name, False, "dry run")
         assert cli("status", "--group", "another")[1]["open_transactions"] == []
+
+
+def pasted(command: str, pipeline: Pipeline) -> Any:
+    """Run a command that an answer shows, as a shell would, and return its document."""
+    program, arguments = shlex.split(command)[:3], shlex.split(command)[3:]
+    assert program == ["python", "-m", "airflow_eos"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([*arguments, "--output", "json"]) == 0
+    assert arguments[-6:] == [
+        *("--bootstrap-servers", pipeline.kafka.bootstrap_servers),
+        *("--ledger-topic", pipeline.ledger, "--prefix", "test"),
+    ]
+    return json.loads(printed.getvalue())
 
 
 @contextlib.contextmanager

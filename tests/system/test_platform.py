@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.ledger import keys
-from airflow_eos.model.spec import DEFAULT_PREFIX
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment
 from airflow_eos.operations.open_transactions import abort_transaction
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow_api import AirflowApi
@@ -82,7 +82,7 @@ def late(kafka: EmbeddedKafka) -> Pipeline:
 
 def has_open_transaction(kafka: EmbeddedKafka, group: str) -> bool:
     name = keys.cursor_transactional_id(DEFAULT_PREFIX, group)
-    found = abort_transaction(kafka.client_config(), name, execute=False)
+    found = abort_transaction(Deployment(kafka.client_config()), name, execute=False)
     return found.state == "Ongoing"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.ledger import keys
-from airflow_eos.model.spec import DEFAULT_PREFIX
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment
 from airflow_eos.operations.open_transactions import abort_transaction
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from airflow_eos_testing.airflow import AirflowStandalone
@@ -190,7 +190,7 @@ def test_task_told_to_stop_ends_its_transaction(
 
     def state() -> str:
         name = keys.cursor_transactional_id(DEFAULT_PREFIX, "open")
-        return abort_transaction(kafka.client_config(), name, execute=False).state
+        return abort_transaction(Deployment(kafka.client_config()), name, execute=False).state
 
     assert state() == "Ongoing"
     airflow.kill_task("stays_open", run_id, "copy", signal.SIGTERM)

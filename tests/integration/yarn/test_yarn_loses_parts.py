@@ -11,6 +11,7 @@ import pytest
 
 from airflow_eos.compat import AirflowException
 from airflow_eos.exceptions import BrokersUnavailable, EosError
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.open_transactions import open_transactions
 from airflow_eos.operators import last_answer
 from airflow_eos.operators.child_processes import children_of
@@ -147,13 +148,13 @@ def test_a_killed_task_whose_driver_is_on_the_worker_aborts_and_ends_its_applica
     wait_until(lambda: is_half_written(half_way.meeting) or results, 120)
     assert not results
     application = submitted(yarn, known)
-    assert open_transactions(broker.config, "airflow-eos")
+    assert open_transactions(Deployment(broker.config))
     operator.on_kill()
     assert yarn.wait_until_ended(application, 120) in ("KILLED", "FAILED", "SUCCEEDED", "UNDEFINED")
     thread.join(120)
     close(operator)
     assert isinstance(results[0], EosError | AirflowException), results
-    assert open_transactions(broker.config, "airflow-eos") == [], "aborted, not left to its time-out"
+    assert open_transactions(Deployment(broker.config)) == [], "aborted, not left to its time-out"
     let_go(half_way.meeting)
     wait_until(lambda: not yarn.processes(application), 120)
     assert written(broker, one) == 0

@@ -21,8 +21,11 @@ from airflow_eos.cli.definition import COMMANDS, COMMON, DONE, EXIT_CODES
 from airflow_eos.cli.outcome import Outcome, WrongUsage
 from airflow_eos.exceptions import LedgerMissing
 from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.open_transactions import abort_command
 from airflow_eos_testing import class_data
 from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
+
+CONNECTION = {"bootstrap.servers": "broker:9092"}
 
 
 def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -202,6 +205,16 @@ def test_exit_codes_reach_the_shell_from_airflow(
     assert "LedgerMissing: there is none" in printed.err
     assert "'not-there'" in printed.err
     assert [name for name, _, _ in called] == ["doctor", "status"]
+
+
+def test_commands_that_are_shown_reach_the_same_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the connection, the ledger and the prefix that were given, and quoted for a shell."""
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_EU", json.dumps({"conn_type": "kafka", "extra": CONNECTION}))
+    given = get_parser().parse_args(["eos", "status", "--conn-id", "kafka_eu", "--ledger-topic", "own"])
+    target = airflow_commands._target(given)
+    assert abort_command("eos.a&b c", 3, target.command_line) == (
+        "airflow eos abort --transactional-id 'eos.a&b c' --epoch 3 --conn-id kafka_eu --ledger-topic own"
+    )
 
 
 def test_a_setting_that_cannot_be_read_is_one_line(
