@@ -24,7 +24,7 @@ from airflow_eos.spark.placement import OwnerLayout, route
 from airflow_eos.spark.sealed_blocks import COUNTED, BlockCounts, count_blocks, read_manifest
 from airflow_eos.spark.sealing import ArrowSealing
 from airflow_eos.spark.send_task import ANSWER_DDL, STREAM_ORDER
-from airflow_eos.spark.session import checkpointed, free_blocks, free_checkpoint, is_connect, settings
+from airflow_eos.spark.session import checkpointed, free_blocks, free_checkpoint, is_connect, is_on, settings
 from airflow_eos.spark.used_columns import only_used_columns
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def interpreted(spark: SparkSession, frame: DataFrame) -> Mapping[str, str]:
     rows of a small run. Expressions have the same values either way: Spark interprets a plan whose code does
     not compile. A plan that reads more than the run's source may be large.
     """
-    if str(spark.conf.get(GENERATED_CODE, "false")).lower() == "true":
+    if is_on(spark, GENERATED_CODE):
         return {}
     try:
         plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001

@@ -58,6 +58,11 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def is_on(spark: SparkSession, name: str) -> bool:
+    """Whether a setting of the session, or of Spark's configuration, is ``true``."""
+    return str(spark.conf.get(name, "false")).lower() == "true"
+
+
 def local_python(spark: SparkSession) -> str | None:
     """Return the Python that a session in this process starts for its tasks; None for other sessions."""
     if is_connect(spark) or not str(spark.conf.get("spark.master", "")).startswith("local"):

@@ -38,7 +38,7 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.cached_blocks import CachedBlocks
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing
-from airflow_eos.spark.session import elements_of, is_connect, settings, spark_version, tagged
+from airflow_eos.spark.session import elements_of, is_connect, is_on, settings, spark_version, tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -140,7 +140,7 @@ class ServerEvidence:
 
         :raises ConfigurationError: see :meth:`SingleEvaluation.admit`.
         """
-        if _is_repeatable(self._spark):
+        if is_on(self._spark, REPEATABLE):
             return
         plan = sealed._explain_string()  # noqa: SLF001
         if _CACHED in plan:
@@ -277,7 +277,7 @@ def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None
 
     :raises ConfigurationError: names the ways on.
     """
-    if _CACHED_IN_MEMORY_ONLY.search(_plan_with_caches(spark, sealed)) is None or _is_repeatable(spark):
+    if _CACHED_IN_MEMORY_ONLY.search(_plan_with_caches(spark, sealed)) is None or is_on(spark, REPEATABLE):
         return
     raise ConfigurationError(
         "the transform reads a DataFrame that is cached in memory only, and Spark computes blocks again that "
@@ -295,7 +295,7 @@ def refuse_caches_filled_by_several(spark: Any, sealed: Any) -> None:
 
     :raises ConfigurationError: names the ways on.
     """
-    if _unfilled_caches(spark, sealed) <= 1 or _is_repeatable(spark):
+    if _unfilled_caches(spark, sealed) <= 1 or is_on(spark, REPEATABLE):
         return
     raise ConfigurationError(
         "the transform caches DataFrames and reads them at several places: executors may compute the same "
@@ -323,10 +323,6 @@ def _plan_with_caches(spark: Any, sealed: Any) -> str:
     if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
         return ""
     return str(sealed._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001
-
-
-def _is_repeatable(spark: SparkSession) -> bool:
-    return str(spark.conf.get(REPEATABLE, "false")).lower() == "true"
 
 
 def not_rolled_back(error: BaseException) -> InconsistentSeal | None:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.spark.session import elements_of, is_connect
+from airflow_eos.spark.session import elements_of, is_connect, is_on
 from airflow_eos.spark.source import READ_TASK_NAME, USED_COLUMNS, source_schema
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _known_columns(spark: SparkSession, frame: DataFrame) -> Collection[str] | N
     # Without a JVM thread for each Python thread, a property could stay behind for another one's jobs.
     if is_connect(spark) or os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         return None
-    if str(spark.conf.get(SWITCH, "false")).lower() == "true":
+    if is_on(spark, SWITCH):
         return None
     try:
         return used_columns(frame)
