@@ -52,6 +52,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
             target = find_target(connection, table)
             version = connection.info.server_version
             yield Check(name, "ok", f"there, PostgreSQL {version // 10_000}; this role may insert into it")
+            yield from _policies(name, connection, target.oid)
             ((may_create, may_note),) = connection.execute(_RIGHTS, {"schema": SCHEMA})
             yield _schema(name, may=may_create and may_note is not False)
             if may_note:
@@ -109,6 +110,18 @@ def place_now(table: PostgresTable, identity: str) -> tuple[str, str] | None:
         )
     schema, name = row
     return None if schema is None else (schema, name)
+
+
+def _policies(name: str, connection: psycopg.Connection[Any], oid: int) -> Iterator[Check]:
+    ((applied,),) = connection.execute("SELECT row_security_active(%s::oid)", (oid,))
+    if applied:
+        yield Check(
+            f"{name} row security",
+            "warn",
+            "policies decide which rows this role sees and writes",
+            "`verify` counts, and a reprocessing replaces, only rows that it sees: let the policies show it all "
+            "that it inserts, or give the role BYPASSRLS",
+        )
 
 
 def _schema(name: str, *, may: bool) -> Check:

@@ -81,6 +81,21 @@ def test_what_keeps_runs_from_writing_is_named(database, postgres_server):
     assert (check.status, "/nowhere" in check.found) == ("fail", True)
 
 
+def test_policies_that_hide_rows_of_the_role_are_a_warning(database, postgres_server):
+    """Only where they apply to the role: not to one that bypasses them."""
+    role = f"r{uuid.uuid4().hex[:8]}"
+    postgres_server.query(f"CREATE ROLE {role} LOGIN")
+    database.sql(f"GRANT USAGE ON SCHEMA {database.schema} TO {role}")
+    database.sql(f"GRANT INSERT ON {database.table} TO {role}")
+    limited = database.sink(properties={**database.properties, "user": role})
+    assert "row security" not in checks_of(limited)
+    database.sql(f"ALTER TABLE {database.table} ENABLE ROW LEVEL SECURITY")
+    check = checks_of(limited)["row security"]
+    assert (check.status, "`verify` counts" in check.advice) == ("warn", True)
+    assert "row security" not in checks_of(database.sink())
+    database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 @pytest.mark.parametrize(
     "name", ["iceberg:c/a.b", "public.t", "postgres:c", "postgres:c/a.b.c", "postgres:/a.b"]
 )
