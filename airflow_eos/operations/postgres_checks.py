@@ -119,8 +119,8 @@ def _policies(name: str, connection: psycopg.Connection[Any], oid: int) -> Itera
             f"{name} row security",
             "warn",
             "policies decide which rows this role sees and writes",
-            "`verify` counts, and a reprocessing replaces, only rows that it sees: let the policies show it all "
-            "that it inserts, or give the role BYPASSRLS",
+            "`verify` counts, and a reprocessing replaces, only rows that it sees: let the policies show it "
+            "all that it inserts, or give the role BYPASSRLS",
         )
 
 

@@ -189,12 +189,9 @@ class FrameSealing(Sealing):
         super().__init__(*arguments)
         interval = self._context.interval
         self._late_before = None if interval is None else interval.start
-        self._counter = self._counts(self._plan.ranges, self._slices)
+        self._counter = read_counter(self._spark, self._plan.ranges, self._slices, self._late_before)
         self._letter_counter: ReadCounter | None = None
         self._settings: Mapping[str, str] = {}
-
-    def _counts(self, ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange]) -> ReadCounter:
-        return read_counter(self._spark, ranges, slices, self._late_before)
 
     def rows(self) -> SealedFrame:
         """Return the sealed rows; calls the author's function."""
@@ -222,7 +219,9 @@ class FrameSealing(Sealing):
         assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
         records = sorted(self.set_aside.records)
         partitions = {record.topic_partition: record for record in records}
-        self._letter_counter = counter = self._counts(list(partitions.values()), records)
+        self._letter_counter = counter = read_counter(
+            self._spark, list(partitions.values()), records, self._late_before
+        )
         source = source_frame(
             self._spark, self._config, [records], counter.tally, self._late_before, self._mark
         )
