@@ -48,8 +48,8 @@ class Cluster(Protocol):
     def topic_operations(self, topics: Collection[str]) -> Mapping[str, frozenset[str] | None]:
         """Return the allowed operations per topic; None if brokers do not say, or there is no such topic."""
 
-    def topic_settings(self, topic: str) -> Mapping[str, str] | None:
-        """Return the settings of a topic; None where there is none, or they may not be read."""
+    def topic_settings(self, topics: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+        """Return settings per topic; omits topics that do not exist, or whose settings may not be read."""
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the first offset still in each log."""

@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_eos.broker.features import broker_features
-from airflow_eos.broker.librdkafka import Admin
-from airflow_eos.broker.permissions import topic_settings
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import AuthorizationFailed, EosError
 from airflow_eos.model.kafka import (
@@ -25,6 +23,7 @@ from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.describe_configs import topic_settings
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
 from airflow_eos.wire.groups import (
@@ -60,12 +59,6 @@ class KafkaCluster(LinkUser):
 
     def __init__(self, config: ClientConfig | Mapping[str, Any], *, link: Link | None = None) -> None:
         super().__init__(config, link)
-        self._admin: Admin | None = None
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._admin = None
-        super().close()
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -84,7 +77,9 @@ class KafkaCluster(LinkUser):
             if missing := failed.keys() & set(topics):
                 metadata |= connections.topics(missing, wait=wait)
         return {
-            name: TopicDescription(name, topic.topic_id, len(topic.leaders), topic.operations)
+            name: TopicDescription(
+                name, topic.topic_id, len(topic.leaders), topic.operations, dict(topic.leaders)
+            )
             for name, topic in metadata.items()
         }
 
@@ -101,11 +96,10 @@ class KafkaCluster(LinkUser):
         }
         return {**denied, **{name: topic.operations for name, topic in metadata.items()}}
 
-    def topic_settings(self, topic: str) -> Mapping[str, str] | None:
-        """Return the settings of a topic; None if it does not exist, or they may not be read."""
-        if self._admin is None:
-            self._admin = Admin(self._config)
-        return topic_settings(self._admin, topic, timeout=REQUEST_TIMEOUT)
+    def topic_settings(self, topics: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+        """Return settings per topic; omits topics that do not exist, or whose settings may not be read."""
+        with self._link.connections() as connections:
+            return topic_settings(connections, topics, timeout=REQUEST_TIMEOUT)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log start offset of each partition."""

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import kafka.errors as kafka_errors
-from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from airflow_eos.exceptions import RequestRefused
 from airflow_eos.model.kafka import BrokerFeatures
 from airflow_eos.wire.backoff import NotYet, describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.describe_configs import BROKER, configs_request
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _VERIFYING_VERSION = 4
 _VERIFYING_FEATURES = {"metadata.version": 12, "transaction.version": 1}
 """Lowest feature levels that only Kafka 3.6 and later support (3.6-IV0; TV_1, of 4.0)."""
 _BROKER_TIMEOUT = 10.0
-_BROKER_RESOURCE = 4  # ConfigResource.Type of Kafka's protocol
+_SETTINGS = (MAX_TIMEOUT, ID_EXPIRATION, VERIFICATION)
 _FORBIDDEN = kafka_errors.ClusterAuthorizationFailedError.errno
 
 
@@ -43,7 +43,10 @@ def broker_features(connections: BrokerConnections, *, timeout: float) -> Broker
     async def ask() -> BrokerFeatures:
         nodes = connections.known_brokers()
         versions = [connections.send(_versions_request(), node, timeout=_BROKER_TIMEOUT) for node in nodes]
-        settings = [connections.send(_settings_of(node), node, timeout=_BROKER_TIMEOUT) for node in nodes]
+        settings = [
+            connections.send(configs_request(BROKER, [str(node)], _SETTINGS), node, timeout=_BROKER_TIMEOUT)
+            for node in nodes
+        ]
         verify = all(map(_can_verify, await _answers(versions, "request versions of a broker")))
         readable = _readable(await _answers(settings, "settings of a broker"))
         maximum, expiration = (_smallest(readable, name) for name in (MAX_TIMEOUT, ID_EXPIRATION))
@@ -90,17 +93,6 @@ def _can_verify(answer: ApiVersionsResponse) -> bool:
     levels = [(feature.name, feature.max_version) for feature in answer.supported_features or ()]
     levels += [(feature.name, feature.max_version_level) for feature in answer.finalized_features or ()]
     return any(level >= _VERIFYING_FEATURES.get(name, level + 1) for name, level in levels)
-
-
-def _settings_of(node: int) -> DescribeConfigsRequest:
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=_BROKER_RESOURCE,
-        resource_name=str(node),
-        configuration_keys=[MAX_TIMEOUT, ID_EXPIRATION, VERIFICATION],
-    )
-    return DescribeConfigsRequest(
-        resources=[resource], include_synonyms=False, include_documentation=False, max_version=4
-    )
 
 
 def _readable(answers: Sequence[Any]) -> list[Mapping[str, str]]:

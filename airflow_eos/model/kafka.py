@@ -18,17 +18,31 @@ class TopicDescription:
     :param partitions: number of partitions.
     :param operations: which of READ, WRITE and DESCRIBE this principal may perform (KIP-430); None if the
         broker does not say.
+    :param leaders: leader's node id per partition.
     """
 
     topic: str
     topic_id: str
     partitions: int
     operations: frozenset[str] | None = field(default=None, compare=False)
+    leaders: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     @property
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
         """All partitions, in order."""
         return tuple(TopicPartition(self.topic, number) for number in range(self.partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTopic:
+    """A topic that a run writes, as brokers described it.
+
+    :param leaders: leader's node id per partition.
+    :param settings: by name, as text; empty if they may not be read.
+    """
+
+    leaders: Mapping[int, int]
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

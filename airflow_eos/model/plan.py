@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from airflow_eos.model.kafka import SinkTopic
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 
 ModeName = Literal["cursor", "interval", "partition", "explicit", "reprocess"]
@@ -30,6 +31,7 @@ class RunPlan:
     :param lag: offsets between a cursor's ends and the last stable offsets; None for other modes.
     :param undecided: offsets between the last stable offsets and the high watermarks at planning.
     :param headers: headers of every output record that name the run.
+    :param sinks: the topics for output and dead letters when the plan was made; rows may name others.
     """
 
     mode: ModeName
@@ -43,6 +45,7 @@ class RunPlan:
     undecided: int = 0
     accepted_loss: tuple[Mapping[str, Any], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
+    sinks: Mapping[str, SinkTopic] = field(default_factory=dict)
 
     @property
     def starts(self) -> dict[TopicPartition, int]:

@@ -40,7 +40,7 @@ def create_ledger(deployment: Deployment, *, adopt_new: bool = False) -> LedgerI
     """
     topic = deployment.ledger.topic
     with ControlPlane(deployment) as control:
-        policy = (control.cluster.topic_settings(topic) or {}).get("cleanup.policy", "compact")
+        policy = control.cluster.topic_settings([topic]).get(topic, {}).get("cleanup.policy", "compact")
         if "delete" in policy:
             raise ConfigurationError(
                 f"topic {topic!r} has cleanup.policy={policy}: a ledger that deletes records forgets runs; "

@@ -39,13 +39,14 @@ def findings(
         firsts = cluster.offsets_for_time(partitions, 0)
         record = min((first.timestamp for first in firsts.values() if first is not None), default=None)
         begins += [] if record is None else [record]
-        settings = cluster.topic_settings(topic)
+        settings = cluster.topic_settings([topic]).get(topic)
         yield _source(topic, settings, record, oldest, now)
         if settings is not None:
             yield _timestamps(topic, settings)
     for topic in sinks:
         if _partitions(cluster, topic):
-            yield _sink(topic, cluster.topic_settings(topic), min(begins, default=None), now)
+            settings = cluster.topic_settings([topic]).get(topic)
+            yield _sink(topic, settings, min(begins, default=None), now)
 
 
 def _partitions(cluster: Cluster, topic: str) -> tuple[TopicPartition, ...]:

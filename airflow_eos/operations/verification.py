@@ -52,7 +52,7 @@ def verify_output(
         counts = {name: topic.partitions for name, topic in described.items()}
         with link.connections() as connections:
             # Requested only if records are missing, once per topic.
-            settings_of = cache(cluster.topic_settings)
+            settings_of = cache(lambda topic: cluster.topic_settings([topic]).get(topic))
             return [
                 *(
                     _verify(settings_of, connections, record, receipt, in_time)

@@ -12,7 +12,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
-from airflow_eos.model.kafka import LogBounds, TopicDescription
+from airflow_eos.model.kafka import LogBounds, SinkTopic, TopicDescription
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import (
@@ -68,11 +68,13 @@ class Planner:
         self._cursors = CursorReader(spec, cluster, authority, ledger)
         self._boundaries = boundaries
         self._now = now
+        topics = (spec.sink_topic, spec.dead_letter_topic) if spec.sink is None else ()
+        self._sinks = [name for name in topics if name is not None]
 
     def plan(self, described: Mapping[str, TopicDescription], recorded: RunRecord | None = None) -> Planned:
         """Pin the ranges; the caller has checked that a group whose cursor moves has no members (law 6).
 
-        :param described: at least the source topics, as they are now.
+        :param described: the source topics as they are now, and those of output if they are known.
         :param recorded: a committed run whose ranges are read again.
         :raises PlanError: names the condition that does not hold.
         """
@@ -90,6 +92,11 @@ class Planner:
         if interval is not None and interval.accept_deleted:
             planned = replace(planned, plan=self._what_is_left(planned.plan))
         plan = self._check_logs(skips.without(planned.plan, self._spec.skip_offsets), bounds)
+        if self._sinks and not plan.is_empty:
+            settings = self._cluster.topic_settings(self._sinks)
+            leaders = {name: topic.leaders for name, topic in described.items()}
+            sinks = {name: SinkTopic(leaders.get(name, {}), settings.get(name, {})) for name in self._sinks}
+            plan = replace(plan, sinks=sinks)
         notes = retention.notes(self._cluster, plan, self._spec.sink_topic, interval, self._now())
         return replace(planned, plan=replace(plan, notes=(*plan.notes, *notes)))
 

@@ -60,19 +60,20 @@ def notes(
 
 def _of_sources(cluster: Cluster, topics: Collection[str], interval: Interval, now: dt.datetime) -> list[str]:
     age = now - interval.start
+    settings = cluster.topic_settings(topics)
     return [
         f"{topic} keeps records for {span_text(keeps)} (retention.ms), the interval began "
         f"{span_text(age)} ago: what retention deletes before it is read is lost; raise it where "
         "history is loaded"
         for topic in sorted(topics)
-        if (keeps := kept(cluster.topic_settings(topic), now)) is not None and keeps < age
+        if (keeps := kept(settings.get(topic), now)) is not None and keeps < age
     ]
 
 
 def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> list[str]:
     """Compare the records of the ranges with the oldest timestamp that the sink keeps."""
     ranges = [r for r in plan.ranges if r.span]
-    settings = cluster.topic_settings(sink) if ranges else None
+    settings = plan.sinks[sink].settings if sink in plan.sinks else {}
     keeps = kept(settings, now)
     if keeps is None or is_stamped_by_broker(settings):
         return []

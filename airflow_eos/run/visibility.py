@@ -110,11 +110,10 @@ class Visibility:
         seconds: float,
     ) -> None:
         began, pause, is_logged = self._clock(), _POLL_SECONDS, False
-        may_finish = self._transactions is not None
+        may_finish, over = self._transactions is not None, False
         while True:
             waited = self._clock() - began
             try:
-                over = self._is_over(record.producer)  # asked first: after a yes no marker is on its way
                 missing, open_there = look()
                 if laws.over_everywhere(missing):
                     return
@@ -122,6 +121,8 @@ class Visibility:
                     may_finish = False
                     finish(sorted(open_there))
                     continue
+                # Before the next look: after a yes no marker is on its way.
+                over = over or (may_finish and bool(open_there) and self._is_over(record.producer))
             except BrokersUnavailable as error:
                 missing = [str(error)]
             if waited >= seconds:

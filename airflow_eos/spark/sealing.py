@@ -147,16 +147,20 @@ class Sealing:
     def _seal_task(
         self, *, open_ended: bool, is_nested: bool = False
     ) -> tuple[SealTask | TableSealTask, OwnerLayout]:
-        from airflow_eos.spark.targets import describe_targets
+        from airflow_eos.spark.targets import TargetTopic, describe_targets
         from airflow_eos.wire.connection import BrokerConnections
 
         sink = self._spec.sink_topic
         known = [name for name in (sink, self._spec.dead_letter_topic) if name is not None]
-        described = {}
-        if is_nested or (known and self._writer is None):
-            sources = self._spec.source_topics if is_nested else ()
+        described = {
+            name: TargetTopic.of(name, topic.leaders, topic.settings)
+            for name, topic in self._plan.sinks.items()
+            if topic.leaders
+        }
+        needed = {*(known if self._writer is None else ()), *(self._spec.source_topics if is_nested else ())}
+        if needed - described.keys():
             with BrokerConnections(self._config) as connections:
-                described = describe_targets(connections, {*known, *sources})
+                described |= describe_targets(connections, needed - described.keys())
         self._largest = max((topic.max_message_bytes for topic in described.values()), default=0)
         if self._writer is not None:
             from airflow_eos.spark.table_seal_task import TableSealTask

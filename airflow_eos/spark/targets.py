@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from kafka.protocol.admin import DescribeConfigsRequest
 
 from airflow_eos.exceptions import RecordRefused
 from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
-from airflow_eos.wire.backoff import is_transient
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.describe_configs import topic_settings
 
 _MAX_BYTES = "max.message.bytes"
 _CLEANUP = "cleanup.policy"
@@ -24,7 +22,6 @@ _DIFFERENCE = "message.timestamp.difference.max.ms"  # of brokers below 4.0, whe
 _SETTINGS = [_MAX_BYTES, _CLEANUP, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
 _NO_LIMIT = (1 << 63) - 1
 _NO_TIMESTAMP = -1  # brokers take it, whatever the limits
-_TOPIC_RESOURCE = 2  # ConfigResource.Type of Kafka's protocol
 
 CLOCKS_DIFFER_MS = 12 * 3_600_000
 """A timestamp is refused here only if it is so far beyond the topic's limits: the broker's clock decides."""
@@ -47,6 +44,22 @@ class TargetTopic:
     needs_keys: bool = False
     before_ms: int = _NO_LIMIT
     after_ms: int = _NO_LIMIT
+
+    @classmethod
+    def of(cls, topic: str, leaders: Mapping[int, int], settings: Mapping[str, str]) -> TargetTopic:
+        """Return a topic with the limits that its settings, as brokers return them, amount to."""
+        limits = {name: int(settings.get(name, _NO_LIMIT)) for name in (_BEFORE, _AFTER, _DIFFERENCE)}
+        checked = settings.get(_TIMESTAMPS) == "CreateTime"
+        if limits[_DIFFERENCE] != _NO_LIMIT:  # brokers ask it where the newer ones have their default
+            limits = {name: min(value, limits[_DIFFERENCE]) for name, value in limits.items()}
+        return cls(
+            topic,
+            dict(leaders),
+            int(settings.get(_MAX_BYTES, MAX_MESSAGE_BYTES)),
+            needs_keys="compact" in settings.get(_CLEANUP, "").split(","),
+            before_ms=limits[_BEFORE] if checked else _NO_LIMIT,
+            after_ms=limits[_AFTER] if checked else _NO_LIMIT,
+        )
 
     @property
     def partitions(self) -> int:
@@ -107,53 +120,10 @@ def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> d
 
     :raises UnknownTopic: names the topic.
     :raises AuthorizationFailed: Describe is missing.
+    :raises BrokersUnavailable: no broker answers.
     """
     metadata = connections.topics(topics)
-    node = next(
-        (leader for topic in metadata.values() for leader in topic.leaders.values() if leader >= 0), None
-    )
-    settings = {} if node is None else _settings(connections, list(metadata), node)
-    return {name: _target(name, topic.leaders, settings.get(name, {})) for name, topic in metadata.items()}
-
-
-def _target(topic: str, leaders: Mapping[int, int], settings: Mapping[str, str]) -> TargetTopic:
-    limits = {name: int(settings.get(name, _NO_LIMIT)) for name in (_BEFORE, _AFTER, _DIFFERENCE)}
-    checked = settings.get(_TIMESTAMPS) == "CreateTime"
-    if limits[_DIFFERENCE] != _NO_LIMIT:  # brokers ask it where the newer ones have their default
-        limits = {name: min(value, limits[_DIFFERENCE]) for name, value in limits.items()}
-    return TargetTopic(
-        topic,
-        dict(leaders),
-        int(settings.get(_MAX_BYTES, MAX_MESSAGE_BYTES)),
-        needs_keys="compact" in settings.get(_CLEANUP, "").split(","),
-        before_ms=limits[_BEFORE] if checked else _NO_LIMIT,
-        after_ms=limits[_AFTER] if checked else _NO_LIMIT,
-    )
-
-
-def _settings(connections: BrokerConnections, topics: Sequence[str], node: int) -> dict[str, dict[str, str]]:
-    """Return settings per topic; omits topics whose configuration may not be read."""
-    request = DescribeConfigsRequest(
-        resources=[
-            DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=_SETTINGS
-            )
-            for topic in topics
-        ],
-        include_synonyms=False,
-        include_documentation=False,
-        max_version=4,
-    )
-    try:
-        answer: Any = connections.call(request, node)
-    except Exception as error:
-        if not is_transient(error):
-            raise
-        return {}
+    settings = topic_settings(connections, list(metadata), _SETTINGS)
     return {
-        result.resource_name: {
-            config.name: config.value for config in result.configs if config.value is not None
-        }
-        for result in answer.results
-        if not result.error_code
+        name: TargetTopic.of(name, topic.leaders, settings.get(name, {})) for name, topic in metadata.items()
     }

@@ -81,8 +81,8 @@ class ModelCluster:
     def topic_operations(self, topics: Collection[str]) -> Any:
         return dict.fromkeys(topics)
 
-    def topic_settings(self, topic: str) -> None:
-        return None
+    def topic_settings(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        return {}
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Any:
         assert len(set(partitions)) == len(partitions), "a broker refuses ListOffsets that name one twice"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.exceptions import RecordRefused
-from airflow_eos.spark.targets import CLOCKS_DIFFER_MS, TargetTopic, _target
+from airflow_eos.spark.targets import CLOCKS_DIFFER_MS, TargetTopic
 
 HOUR = 3_600_000
 NO_LIMIT = str(2**63 - 1)
@@ -33,7 +33,7 @@ def times(*values):
 )
 def test_a_compacted_topic_needs_keys(settings, needs_keys):
     """The policy is a list; where it may not be read the broker decides."""
-    target = _target("t", {0: 1}, settings)
+    target = TargetTopic.of("t", {0: 1}, settings)
     assert target.needs_keys is needs_keys
     some = pa.chunked_array([pa.array([b"k", None], pa.binary())])
     for key in (None, some):
@@ -57,9 +57,9 @@ def test_a_compacted_topic_needs_keys(settings, needs_keys):
 )
 def test_limits_of_timestamps_are_those_of_the_topic(settings, before, after):
     """Brokers below 4.0 have one setting for both; LogAppendTime has none."""
-    target = _target("t", {0: 1}, {"message.timestamp.type": "CreateTime", **settings})
+    target = TargetTopic.of("t", {0: 1}, {"message.timestamp.type": "CreateTime", **settings})
     assert (target.before_ms, target.after_ms) == (before, after)
-    target = _target("t", {0: 1}, {"message.timestamp.type": "LogAppendTime", **settings})
+    target = TargetTopic.of("t", {0: 1}, {"message.timestamp.type": "LogAppendTime", **settings})
     assert (target.before_ms, target.after_ms) == (2**63 - 1, 2**63 - 1)
 
 
