@@ -17,6 +17,7 @@ from airflow_eos.operations.table_verification import Connected, table_finding
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.run.retention import is_compacted
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.describe_configs import topic_settings
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wording import counted
@@ -52,7 +53,7 @@ def verify_output(
         counts = {name: topic.partitions for name, topic in described.items()}
         with link.connections() as connections:
             # Requested only if records are missing, once per topic.
-            settings_of = cache(lambda topic: cluster.topic_settings([topic]).get(topic))
+            settings_of = cache(lambda topic: topic_settings(connections, [topic]).get(topic))
             return [
                 *(
                     _verify(settings_of, connections, record, receipt, in_time)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.operations import verification
 from airflow_eos.operations.verification import verified_counts, verify_output
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.local_runs import LocalDataPlane, Pipeline
@@ -58,6 +58,6 @@ def test_what_compaction_has_taken_is_no_mismatch_unless_nothing_compacts(
     assert "1 record is missing" in found.detail
     left = Counter(one.value for one in read_topic(embedded_kafka.bootstrap_servers, pipeline.sink))
     assert [left[b"v%d" % n] for n in range(10)] == [n != 5 for n in range(10)]
-    monkeypatch.setattr(KafkaCluster, "topic_settings", lambda *_: {})
+    monkeypatch.setattr(verification, "topic_settings", lambda *_: {})
     (found,) = verify_output(embedded_kafka.client_config(), record)
     assert found.detail.endswith("whether the topic is compacted may not be read")
