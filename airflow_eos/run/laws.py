@@ -212,8 +212,8 @@ def within_log(wanted: OffsetRange, log_start: int, log_end: int, mode: ModeName
         way = {
             "cursor": f"move the cursor to {log_start} with `airflow eos reset-offsets`",
             "explicit": f"give a range that starts at {log_start}",
-            "reprocess": "leave the committed output as it is (an interval with accept_deleted=True reads "
-            "what is left)",
+            "reprocess": "leave the committed output as it is (an interval with accept_deleted=True appends "
+            "what is left; it replaces no rows)",
         }.get(mode, "set accept_deleted=True: what is left is read, and the run's record says so")
         raise OffsetsOutOfRange(
             f"{wanted.topic_partition}: the log starts at {log_start}, the range at {wanted.start}: records "

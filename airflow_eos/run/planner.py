@@ -30,6 +30,7 @@ from airflow_eos.ports import Cluster
 from airflow_eos.run import laws, log_coverage, retention, skips
 from airflow_eos.run.boundaries import Boundaries, moved_by
 from airflow_eos.run.cursor_position import CursorPosition, CursorReader
+from airflow_eos.run.replacing import replaces_rows
 from airflow_eos.run.round_size import bounded_to_data
 from airflow_eos.run.undecided import undecided
 
@@ -89,7 +90,8 @@ class Planner:
         else:
             planned, bounds = self._chosen(topics, mode)
         interval = interval_of(mode)
-        if interval is not None and interval.accept_deleted:
+        is_replacement = recorded is not None and replaces_rows(self._spec)
+        if interval is not None and interval.accept_deleted and not is_replacement:
             planned = replace(planned, plan=self._what_is_left(planned.plan))
         plan = self._check_logs(skips.without(planned.plan, self._spec.skip_offsets), bounds)
         if self._sinks and not plan.is_empty:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from airflow_eos.exceptions import TableRewritten
+from airflow_eos.exceptions import OffsetsOutOfRange, TableRewritten
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
+from airflow_eos.model.output import NOT_COUNTED
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import RunSpec
 from airflow_eos.model.table import EarlierRows, TableReceipt
 
 
@@ -30,6 +33,41 @@ def earlier_rows(records: Sequence[RunRecord], sink: str, uuid: str) -> tuple[Ea
     replaced = {snapshot for _, table in tables for snapshot in table.get(REPLACED, ())}
     earlier = (EarlierRows(TableReceipt.from_dict(table), file_label(key)) for key, table in tables)
     return tuple(rows for rows in earlier if rows.receipt.files and rows.snapshot not in replaced)
+
+
+def replaces_rows(spec: RunSpec) -> bool:
+    """Return whether the rows of a reprocessing take the place of the earlier ones."""
+    return spec.sink is not None and spec.sink.reprocess == "replace"
+
+
+def refuse_fewer(
+    recorded: RunRecord, read: Mapping[TopicPartition, int], kept_whole: Collection[str], sink: str
+) -> None:
+    """Refuse a replacement that read fewer records than the run: their rows would be gone.
+
+    :param recorded: the run, merged from all of its rounds.
+    :param read: by partition; a partition that is missing was not read.
+    :param kept_whole: topics that lose records at the log's start alone, which was compared with the ranges:
+        there it does not matter that a count is unknown.
+    :raises OffsetsOutOfRange: names the partition and both counts.
+    """
+    now = {str(tp): count for tp, count in read.items()}
+    whole = {str(r.topic_partition) for r in recorded.ranges if r.topic in kept_whole}
+    for place, before in sorted(recorded.records_read_by_partition.items()):
+        again = now.get(place, 0)
+        is_unknown = NOT_COUNTED in (before, again)
+        if place in whole if is_unknown else again >= before:
+            continue
+        raise OffsetsOutOfRange(
+            f"{place}: the run read {_count(before)} records, its reprocessing {_count(again)}: the topic "
+            "lost the others (cleanup.policy=compact), or skip_offsets leaves them out, and with "
+            f"reprocess='replace' {sink} would lose their rows. Leave the committed output as it is, or "
+            "delete the run's rows yourself and use reprocess='append'"
+        )
+
+
+def _count(records: int) -> str:
+    return "an unknown number of" if records == NOT_COUNTED else str(records)
 
 
 def file_label(run_key: str) -> str:

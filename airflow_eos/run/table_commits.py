@@ -21,7 +21,8 @@ from airflow_eos.model.plan import RunPlan
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.publishing import Claim, Publisher
-from airflow_eos.run.replacing import earlier_rows, file_label
+from airflow_eos.run.replacing import earlier_rows, file_label, refuse_fewer, replaces_rows
+from airflow_eos.run.retention import is_compacted
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -202,13 +203,25 @@ class TableCommits:
         """
         self._version = version = self._table.load()
         self._replaces = ()
-        if self._spec.sink is not None and self._spec.sink.reprocess == "replace":
+        if replaces_rows(self._spec):
             self._replaces = earlier_rows(earlier, self._table.name, version.layout.uuid)
             self._table.refuse_rewritten(version, self._replaces)
 
     def changes(self, files: Sequence[DataFileMade]) -> bool:
         """Return whether a run with these data files changes the table."""
         return bool(files or self._replaces)
+
+    def refuse_fewer(self, recorded: RunRecord | None, manifest: SealedManifest) -> None:
+        """Refuse a replacement of rows whose records are gone.
+
+        :param recorded: the run to be done again.
+        :raises OffsetsOutOfRange: fewer records were read than by the run.
+        """
+        if recorded is None or not self._replaces:
+            return
+        settings = self._collaborators.cluster.topic_settings(self._spec.source_topics)
+        kept_whole = {topic for topic in settings if not is_compacted(settings[topic])}
+        refuse_fewer(recorded, manifest.records_read, kept_whole, self._table.name)
 
     def writer(self, key: str) -> TableWriter:
         """Return the writer of the run's data files, whose names contain a digest of its key."""

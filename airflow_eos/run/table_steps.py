@@ -54,7 +54,11 @@ class TableSteps:
         return self._tables.writer(key)
 
     def pin(self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession) -> RunRecord | None:
-        """Write the INTENT to the ledger. The next epoch reads it, and publishes."""
+        """Write the INTENT to the ledger. The next epoch reads it, and publishes.
+
+        :raises OffsetsOutOfRange: see :meth:`TableCommits.refuse_fewer`; nothing is written then.
+        """
+        self._tables.refuse_fewer(work.recorded, entry.manifest)
         try:
             work.intent = self._tables.intent(entry, session, self._trace.steps)
             self._tables.pin(work.intent, work.transactional_id, session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from itertools import count
 
@@ -14,6 +15,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
     ConfigurationError,
     DifferentWork,
+    OffsetsOutOfRange,
     RunFailed,
     RunFenced,
     TableReplaced,
@@ -22,7 +24,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger import keys
 from airflow_eos.model.iceberg_table import IcebergTable
-from airflow_eos.model.ranges import Cursor
+from airflow_eos.model.ranges import Cursor, Interval, OffsetRange
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.doctor import DoctorOptions, examine
@@ -34,7 +36,9 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Died, LocalDataPlane, Paused, die_at
+from tests.support.patience import wait_until
 from tests.support.tables import LocalTablePlane, TablePipeline
 
 
@@ -316,6 +320,64 @@ def test_all_rounds_of_a_run_are_replaced(pipeline):
     record = pipeline.run("r1", ranges=ranges, **replacing(pipeline))
     assert len(record.details["table"]["replaced"]) == 3
     assert pipeline.values() == [f"V{i}" for i in range(5)]
+
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "200",
+    "min.cleanable.dirty.ratio": "0.01",
+    "max.compaction.lag.ms": "500",
+}
+
+
+def compacted(pipeline):
+    """Whether the cleaner has left at most one record of the run's six."""
+    pipeline.publish(["a"])  # closes a segment
+    records = read_topic(pipeline.kafka.client_config(), pipeline.source, "read_committed")
+    return sum(record.offset < 6 for record in records) < 2
+
+
+def test_records_that_compaction_has_removed_keep_their_rows(embedded_kafka, tmp_path):
+    """The log starts where the ranges do, and lacks records that the run has read."""
+    pipeline = TablePipeline(embedded_kafka, tmp_path, source_config=COMPACTED)
+    pipeline.publish(["a"] * 6)
+    pipeline.run("r1")
+    wait_until(lambda: compacted(pipeline), seconds=90)
+    lost = rf"{pipeline.source}-0: the run read 6 records, its reprocessing \d"
+    with pytest.raises(OffsetsOutOfRange, match=lost):
+        pipeline.run("r1", **replacing(pipeline))
+    assert pipeline.values() == ["a"] * 6
+
+
+def test_a_replacement_does_not_accept_deleted_records(pipeline):
+    """The Dag has `accept_deleted` for its other intervals; appending accepts, and removes nothing."""
+    began = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
+    ranges = Interval(began, began + dt.timedelta(hours=1), accept_deleted=True)
+    for value, minute in (("a", 1), ("b", 2), ("c", 90)):
+        moment = began + dt.timedelta(minutes=minute)
+        pipeline.publish([value], timestamp=int(moment.timestamp() * 1000))
+    pipeline.run("r1", ranges=ranges)
+    admin = pipeline.kafka.admin()
+    deleted = admin.delete_records([TopicPartition(pipeline.source, 0, 1)])
+    deleted[TopicPartition(pipeline.source, 0)].result()
+    with pytest.raises(OffsetsOutOfRange, match="accept_deleted=True appends"):
+        pipeline.run("r1", ranges=ranges, **{**replacing(pipeline), "data": Refusing})
+    assert pipeline.values() == ["a", "b"]
+    pipeline.run("r1", ranges=ranges, **AGAIN)
+    assert pipeline.values() == ["B", "a", "b"]
+
+
+def test_skipped_offsets_that_the_run_has_read_keep_their_rows(pipeline):
+    """Those that it skipped itself are not in its ranges, and hinder nothing."""
+    pipeline.publish([f"v{i}" for i in range(5)])
+    skipped = {"skip_offsets": (OffsetRange(pipeline.source, 0, 1, 2),)}
+    pipeline.run("r1", **skipped)
+    pipeline.run("r1", **skipped, **replacing(pipeline))
+    assert pipeline.values() == ["V0", "V2", "V3", "V4"]
+    skipped = {"skip_offsets": (OffsetRange(pipeline.source, 0, 1, 3),)}
+    with pytest.raises(OffsetsOutOfRange, match="read 4 records, its reprocessing 3"):
+        pipeline.run("r1", **{**replacing(pipeline), **skipped, "clear_number": 2})
+    assert pipeline.values() == ["V0", "V2", "V3", "V4"]
 
 
 def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline):

@@ -54,7 +54,7 @@ class LocalTablePlane(LocalDataPlane):
         counts: dict[TopicPartition, int] = {}
         with BrokerConnections(ClientConfig.of(self._spec.kafka)) as connections:
             for r in plan.ranges:
-                counts[r.topic_partition] = 0
+                counts.setdefault(r.topic_partition, 0)
                 for batch in fetch_range(connections, r.topic, r.partition, r.start, r.end):
                     for offset, value in zip(batch.offset, batch.value.to_pylist(), strict=True):
                         try:
@@ -95,9 +95,10 @@ class TablePipeline(Pipeline):
         properties: Mapping[str, str] | None = None,
         look: Mapping[str, str] | None = None,
         partitions: int = 2,
+        source_config: Mapping[str, str] | None = None,
         **changes: Any,
     ) -> None:
-        super().__init__(kafka, partitions=partitions)
+        super().__init__(kafka, partitions=partitions, source_config=source_config)
         if properties is None:
             assert folder is not None
             properties = new_catalog(folder)

@@ -1,0 +1,38 @@
+"""A reprocessing replaces rows only if it has read all records of the run again."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from airflow_eos.exceptions import OffsetsOutOfRange
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.run.replacing import refuse_fewer
+from tests.support.run_records import run_record
+
+READ = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "again", "kept_whole", "refused"),
+    [
+        (6, 6, {}, None),
+        (6, 5, {"t"}, "read 6 records, its reprocessing 5"),
+        (6, None, {"t"}, "read 6 records, its reprocessing 0"),
+        (-1, 6, {"t"}, None),
+        (6, -1, {"t"}, None),
+        (-1, 6, {}, "an unknown number of records, its reprocessing 6"),
+        (6, -1, {"u"}, "read 6 records, its reprocessing an unknown number of"),
+        (0, None, {}, None),
+    ],
+)
+def test_fewer_records_than_the_run_read_replace_nothing(
+    before: int, again: int | None, kept_whole: Any, refused: str | None
+) -> None:
+    """Where a count is unknown, only a log that loses records at its start alone has them all."""
+    recorded = run_record(ranges=(OffsetRange("t", 0, 0, 6),), records_read_by_partition={"t-0": before})
+    read = {} if again is None else {READ: again}
+    with nullcontext() if refused is None else pytest.raises(OffsetsOutOfRange, match=f"^t-0: .*{refused}"):
+        refuse_fewer(recorded, read, kept_whole, "iceberg:c/db.t")
