@@ -78,10 +78,13 @@ def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
     column = without_dictionary(table.column(field.name))
     try:
         column = _cast(column, _optional(field.type))
+        # Spark casts bytes to text unseen, and readers refuse a file with text that is not UTF-8.
+        column.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        way = "; decode its bytes in process, or make the column binary" if "UTF8" in str(error) else ""
         raise RecordRefused(
             f"process returned a value in column {field.name!r} that {name} cannot hold as {field.type}: "
-            f"{error}"
+            f"{error}{way}"
         ) from None
     missing = _missing(column, field)
     if missing:

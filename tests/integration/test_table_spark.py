@@ -122,6 +122,29 @@ def nullable(batch):
     return pa.table({"value": pc.if_else(pc.equal(value, "v3"), None, value)})
 
 
+@arrow_process
+def unchecked(batch):
+    return pa.table({"value": batch["value"].view(pa.string())})
+
+
+@pytest.mark.parametrize(
+    "process",
+    [lambda df: df.selectExpr("cast(value as string) value"), unchecked],
+    ids=["frame", "arrow"],
+)
+def test_text_that_is_not_utf8_is_named_with_its_record(broker, spark, table, process):
+    """Spark's cast lets it pass; statistics are off, so that nothing else looks at the text."""
+    catalog, sink = table
+    with catalog.load_table("db.t").transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "none"})
+    source = broker.topic("src", 1)
+    values = [b"good", b"\xff\xfe", b"good"]
+    broker.produce(source, [{"key": None, "value": value, "partition": 0} for value in values])
+    with pytest.raises(RecordRefused, match=rf"'value' that .*UTF8.*{source}-0, offset 1"):
+        read_process_write(spark, spec_of(broker, sink, source), process)
+    assert values_of(catalog.load_table("db.t")) == []
+
+
 @pytest.mark.parametrize(
     "process",
     [lambda df: df.selectExpr("nullif(cast(value as string), 'v3') value"), nullable],

@@ -120,6 +120,36 @@ def test_views_are_read_at_any_depth(kind):
     assert table_columns(given, wanted, "db.t").column("x").to_pylist() == values
 
 
+def not_utf8():
+    """Text as Spark's cast of bytes leaves it, which does not look at them."""
+    values = pa.array([b"ok", None, b"\xff\xfe"], pa.binary())
+    return pa.StringArray.from_buffers(3, *values.buffers()[1:], values.buffers()[0])
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+@pytest.mark.parametrize("wrapped", ["plain", "list", "struct", "map"])
+def test_text_that_is_not_utf8_is_refused_at_any_depth(kind, wrapped):
+    """Readers refuse a data file that holds it, and all rows beside it."""
+    text = not_utf8()
+    if pa.types.is_dictionary(kind):
+        text = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), text)
+    else:
+        text = text.cast(kind)
+    column, wanted = {
+        "plain": (text, pa.large_string()),
+        "list": (pa.ListArray.from_arrays([0, 2, 3], text), pa.large_list(pa.large_string())),
+        "struct": (pa.StructArray.from_arrays([text], ["a"]), pa.struct([("a", pa.large_string())])),
+        "map": (
+            pa.MapArray.from_arrays([0, 3], pa.array([1, 2, 3]), text),
+            pa.map_(pa.int64(), pa.large_string()),
+        ),
+    }[wrapped]
+    with pytest.raises(RecordRefused, match=r"'x' that db\.t cannot hold .*UTF8.*decode"):
+        table_columns(pa.table({"x": column}), pa.schema([("x", wanted)]), "db.t")
+
+
 @pytest.mark.parametrize(
     ("values", "is_far"),
     [

@@ -225,3 +225,17 @@ def test_files_that_do_not_hold_each_row_once_are_not_committed(tmp_path, monkey
     )
     with pytest.raises(SendError, match="data files hold 4 rows of 2; none is committed"):
         published(DeltaLake(tmp_path, COLUMNS), ROWS)
+
+
+@pytest.mark.parametrize("name", ["name", "tags", "place"])
+def test_text_that_is_not_utf8_is_in_no_file(tmp_path, name):
+    """Without statistics nothing else looks at it, and DuckDB and deltalake refuse the whole file."""
+    lake = DeltaLake(tmp_path, COLUMNS, configuration={"delta.dataSkippingNumIndexedCols": "0"})
+    text = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    column = {
+        "name": text,
+        "tags": pa.ListArray.from_arrays([0, 1], text),
+        "place": pa.StructArray.from_arrays([pa.array([1]), text], ["x", "y"]),
+    }[name]
+    with pytest.raises(RecordRefused, match=f"{name!r} that .*UTF8"):
+        published(lake, pa.table({name: column}))

@@ -219,6 +219,14 @@ def test_bytes_fill_uuids_and_fixed_columns_where_their_length_is_right(tmp_path
             )
 
 
+def test_text_that_is_not_utf8_comes_to_no_partition(tmp_path):
+    """Cutting it off at a number of characters ends the process."""
+    text = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    lake = PartitionedLake(tmp_path, with_x(StringType()), PartitionSpec(by(2, TruncateTransform(2))))
+    with pytest.raises(RecordRefused, match=r"'x' that .*UTF8"):
+        published(lake, pa.table({"id": [1], "x": text}))
+
+
 @pytest.mark.parametrize(
     "values",
     [
