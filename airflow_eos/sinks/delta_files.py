@@ -117,13 +117,15 @@ class DeltaFiles:
         path = f"{self.label}-{uuid.uuid4()}.snappy.parquet"
         pq.write_table(rows, path, filesystem=store, compression="snappy")
         size = store.get_file_info(path).size
+        stats = statistics(rows.select(rows.column_names[: self.indexed]))
         action = {
             "path": path,
             "size": size,
             "partition_values": values,
             "modification_time": int(time.time() * 1000),
             "data_change": True,
-            "stats": json.dumps(statistics(rows.select(rows.column_names[: self.indexed]))),
+            # Not escaped: deltalake reads surrogate pairs of most planes as other characters.
+            "stats": json.dumps(stats, ensure_ascii=False),
         }
         return DataFileMade(json.dumps(action).encode(), rows.num_rows, size)
 

@@ -239,3 +239,27 @@ def test_text_that_is_not_utf8_is_in_no_file(tmp_path, name):
     }[name]
     with pytest.raises(RecordRefused, match=f"{name!r} that .*UTF8"):
         published(lake, pa.table({name: column}))
+
+
+TEXTS = [
+    "\U00020bb7野家",
+    "\U0002000b",
+    "\U00010000",
+    "\U0001f600",
+    "\U00030000x",
+    "é",
+    'a\\b"c\n',
+    "\x00",
+    "\x7f",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=ascii)
+def test_each_text_is_found_by_its_value(tmp_path, text):
+    """Readers skip files by the bounds in the log, as they decode them."""
+    lake = DeltaLake(tmp_path, COLUMNS)
+    published(lake, [{"tiny": 1, "name": text}])
+    assert lake.table.to_pyarrow_table(filters=[("name", "=", text)]).num_rows == 1
+    if "\x00" not in text:
+        quoted = text.replace("'", "''")
+        assert pa.table(lake.table.scan(predicate=f"name = '{quoted}'").read_all()).num_rows == 1
