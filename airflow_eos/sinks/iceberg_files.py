@@ -6,6 +6,7 @@ import json
 import pickle
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import count
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.exceptions import SendError
+from airflow_eos.exceptions import EosError, RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_row_count, check_types, refuse_far_times, table_columns
 from airflow_eos.sinks.executor_extra import executor_extra
@@ -55,6 +56,7 @@ class IcebergFiles:
 
         Names of data files are never used twice: what died leaves files that no commit names.
 
+        :raises RecordRefused: a value has no partition or bound in a manifest.
         :raises SendError: the storage refused a file, or the partitions do not hold each row once.
         """
         metadata = self._metadata()
@@ -63,9 +65,11 @@ class IcebergFiles:
 
         try:
             # The layout of its buffers is relied on; columns of other types are cast.
-            parts = _partitions(metadata, table.cast(self._schema()))
+            parts = self._parts(metadata, table.cast(self._schema()))
             write = partial(self._write, metadata, load_file_io(dict(self.properties), self.location))
             files = list(ExecutorFactory.get_or_create().map(write, count(), parts))
+        except EosError:
+            raise
         except Exception as error:  # noqa: BLE001 - of any storage
             reason = redacted(f"{type(error).__name__}: {error}", self.properties)
             raise SendError(f"{self.name}: a data file cannot be written: {reason}") from None
@@ -88,6 +92,8 @@ class IcebergFiles:
         writer = ParquetFormatWriter(output, schema, metadata.properties)
         with writer:
             writer.write(pa.Table.from_batches(batches))
+        with self._refusing_values():
+            statistics = writer.result().to_serialized_dict()
         file = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=output.location,
@@ -98,9 +104,29 @@ class IcebergFiles:
             spec_id=metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
-            **writer.result().to_serialized_dict(),
+            **statistics,
         )
         return DataFileMade(pickle.dumps(file), file.record_count, file.file_size_in_bytes)
+
+    def _parts(self, metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
+        with self._refusing_values():
+            yield from _partitions(metadata, table)
+
+    @contextmanager
+    def _refusing_values(self) -> Iterator[None]:
+        """Refuse the values on which pyiceberg fails; within, no storage is asked."""
+        from pyiceberg.exceptions import NotInstalledError
+
+        try:
+            yield
+        except (ImportError, NotInstalledError, MemoryError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - of a value, in any part of pyiceberg
+            raise RecordRefused(
+                f"process returned a value that has no partition or bound in {self.name}: "
+                f"{type(error).__name__}: {error}; return another one, or change the partition spec or the "
+                "column's statistics (write.metadata.metrics.column.NAME=counts)"
+            ) from None
 
     @property
     def flush_bytes(self) -> int:
@@ -152,10 +178,10 @@ def unwritable_partitions(metadata: Any) -> str | None:
         if is_float and isinstance(partition.transform, IdentityTransform):
             return f"{source.name!r} is a {source.field_type}, where -0.0 equals 0.0 and NaN equals nothing"
     schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
-    row = pa.table([pa.nulls(1, column.type) for column in schema], schema=schema)
+    rows = pa.table([pa.concat_arrays([pa.nulls(1, c.type), _zero(c.type)]) for c in schema], schema=schema)
     try:
-        for key, _ in _partitions(metadata, row):
-            key.to_path()
+        for _ in _partitions(metadata, rows):
+            pass
     except Exception as error:  # noqa: BLE001 - whatever pyiceberg has against the spec
         return f"{type(error).__name__}: {error}"
     return None
@@ -169,7 +195,34 @@ def _partitions(metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]
         yield None, table
         return
     for part in _determine_partitions(metadata.spec(), metadata.schema(), table):
+        _check_key(part.partition_key)
         yield part.partition_key, part.arrow_table_partition
+
+
+def _check_key(key: Any) -> None:
+    """Raise if a manifest or a path cannot hold the values of a partition, which the commit would find."""
+    from pyiceberg.manifest import construct_partition_summaries
+    from pyiceberg.transforms import TruncateTransform
+
+    key.to_path()
+    construct_partition_summaries(key.partition_spec, key.schema, [key.partition])
+    for partition, value in zip(key.partition_spec.fields, key.partition, strict=True):
+        width = partition.transform.width if isinstance(partition.transform, TruncateTransform) else 1
+        if isinstance(value, int) and value % width:  # below the smallest number of its type
+            raise OverflowError(f"{value} is no multiple of {width}")
+
+
+def _zero(kind: pa.DataType) -> pa.Array:
+    """Return a value of a type, which is not null but in lists and maps: zeros, or nothing in it."""
+    if isinstance(kind, pa.BaseExtensionType):  # such as pa.uuid()
+        return pa.ExtensionArray.from_storage(kind, _zero(kind.storage_type))
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_zero(inner.type) for inner in kind], fields=list(kind))
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        return pa.nulls(1, kind)
+    width = kind.bit_width // 8 if pa.types.is_fixed_size_binary(kind) else 0
+    buffers = [None, pa.py_buffer(bytes(max(width, 16))), pa.py_buffer(b"")]
+    return pa.Array.from_buffers(kind, 1, buffers[: kind.num_buffers])
 
 
 @lru_cache(maxsize=4)

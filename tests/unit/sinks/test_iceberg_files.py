@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 import uuid
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -26,14 +27,17 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import (
     DateType,
+    DecimalType,
     DoubleType,
     FixedType,
     FloatType,
     IcebergType,
+    IntegerType,
     LongType,
     NestedField,
     StringType,
     TimestampType,
+    TimeType,
     UUIDType,
 )
 
@@ -168,6 +172,7 @@ def test_rows_are_divided_by_each_transform(tmp_path, kind, transform):
     [
         (DoubleType(), [by(2, IdentityTransform())], "'x' is a double"),
         (FloatType(), [by(2, IdentityTransform())], "'x' is a float"),
+        (TimeType(), [by(2, BucketTransform(3))], "AttributeError"),
         (UUIDType(), [by(2, IdentityTransform())], "uuid"),
         (
             StringType(),
@@ -183,6 +188,47 @@ def test_a_partition_spec_that_rows_cannot_be_divided_by_is_refused_before_anyth
     lake = PartitionedLake(tmp_path, with_x(kind), PartitionSpec(*fields))
     with pytest.raises(UnknownTable, match=f"partition spec cannot be written.*{reason}"):
         open_table(lake.sink(), PROPERTY).load()
+
+
+@pytest.mark.parametrize(
+    ("kind", "transform", "value", "reason"),
+    [
+        (StringType(), None, "x" * 15 + "\ud7ffz", "surrogates not allowed"),
+        (DecimalType(10, 3), TruncateTransform(50), Decimal("-9999999.999"), "precision"),
+        (IntegerType(), TruncateTransform(5), -(2**31), "2147483646 is no multiple of 5"),
+        (LongType(), TruncateTransform(10), -(2**63), "is no multiple of 10"),
+    ],
+    ids=["bound of a text", "decimal", "int", "long"],
+)
+def test_a_value_without_partition_or_bound_is_refused_by_the_task(tmp_path, kind, transform, value, reason):
+    """A retry would fail as this try, and a commit with it; the smallest values beside it are written."""
+    spec = None if transform is None else PartitionSpec(by(2, transform))
+    lake = PartitionedLake(tmp_path, with_x(kind), spec)
+    arrow = pyiceberg_arrow.schema_to_pyarrow(with_x(kind), include_field_ids=False).field("x").type
+    rows = pa.table({"id": [1], "x": pa.array([value], arrow)})
+    sink = open_table(lake.sink(), PROPERTY)
+    writer = sink.writer(sink.load(), "a" * 20)
+    with pytest.raises(RecordRefused, match=f"partition or bound.*{reason}"):
+        writer.write(writer.columns(rows))
+    near = value[:-2] if isinstance(value, str) else value + 50
+    assert published(lake, pa.table({"id": [1], "x": pa.array([near], arrow)})) == [{"id": 1, "x": near}]
+    assert lake.table.scan(row_filter=EqualTo("x", near)).to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError, ImportError])
+def test_what_no_value_causes_is_tried_again(tmp_path, monkeypatch, error):
+    """The store, the worker, or what is installed there."""
+
+    def fails(*_: Any) -> Any:
+        raise error("gone")
+
+    lake = PartitionedLake(tmp_path, with_x(StringType()), PartitionSpec(by(2, IdentityTransform())))
+    sink = open_table(lake.sink(), PROPERTY)
+    writer = sink.writer(sink.load(), "a" * 20)
+    monkeypatch.setattr(pyiceberg_arrow, "_determine_partitions", fails)
+    with pytest.raises(SendError, match="gone") as failure:
+        writer.write(writer.columns(pa.table({"id": [1], "x": ["a"]})))
+    assert type(failure.value) is SendError
 
 
 def test_files_that_do_not_hold_each_row_once_are_not_committed(tmp_path, monkeypatch):
