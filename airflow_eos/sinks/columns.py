@@ -207,7 +207,8 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0
     if types.is_timestamp(given) and types.is_timestamp(wanted):
         return (given.tz is None) == (wanted.tz is None) and _FINER[given.unit] <= _FINER[wanted.unit]
     if types.is_time(given) and types.is_time(wanted):
-        return _FINER[given.unit] <= _FINER[wanted.unit]
+        # Spark has nanoseconds for every precision of its TIME; the cast refuses a value that it would round.
+        return _FINER[given.unit] <= _FINER[wanted.unit] or wanted.unit == "us"
     if types.is_map(given) and types.is_map(wanted):
         return widens(given.key_type, wanted.key_type) and widens(given.item_type, wanted.item_type)
     if _is_list(given) and _is_list(wanted):

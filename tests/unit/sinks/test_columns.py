@@ -120,6 +120,23 @@ def test_views_are_read_at_any_depth(kind):
     assert table_columns(given, wanted, "db.t").column("x").to_pylist() == values
 
 
+def test_times_of_spark_are_taken_where_they_are_whole_microseconds():
+    """Spark's TIME arrives in nanoseconds, whatever its precision."""
+    wanted = pa.schema([("t", pa.time64("us")), ("l", pa.large_list(pa.time64("us")))])
+    whole, rounded = (
+        pa.array([n, None], pa.int64()).cast(pa.time64("ns")) for n in (86_399_999_999_000, 1_001)
+    )
+    given = pa.table({"t": whole, "l": pa.ListArray.from_arrays([0, 1, 2], whole)})
+    last = dt.time(23, 59, 59, 999_999)
+    assert table_columns(given, wanted, "db.t").to_pylist() == [
+        {"t": last, "l": [last]},
+        {"t": None, "l": [None]},
+    ]
+    for name, column in (("t", rounded), ("l", pa.ListArray.from_arrays([0, 1, 2], rounded))):
+        with pytest.raises(RecordRefused, match=f"{name!r} that .* cannot hold .*would lose data: 1001"):
+            table_columns(pa.table({name: column}), wanted, "db.t")
+
+
 def not_utf8():
     """Text as Spark's cast of bytes leaves it, which does not look at them."""
     values = pa.array([b"ok", None, b"\xff\xfe"], pa.binary())
