@@ -1,8 +1,8 @@
 """Counts records per source partition, and late ones, while they are read.
 
-``-1`` means unknown. The counts gate no commit, but for one that replaces the rows of an earlier run. On a classic session each read task
-reports by an accumulator. Spark Connect has no accumulators: there Spark observes every row, which takes
-about half a microsecond of CPU for each.
+``-1`` means unknown. The counts gate no commit, but for one that replaces the rows of an earlier run. On a
+classic session each read task reports by an accumulator. Spark Connect has no accumulators: there Spark
+observes every row, which takes about half a microsecond of CPU for each.
 """
 
 from __future__ import annotations
