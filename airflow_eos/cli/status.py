@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +12,10 @@ from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import run_named, run_row
 from airflow_eos.exceptions import (
-    AuthorizationFailed,
+    BrokersUnavailable,
     CursorMoved,
     EosError,
     LedgerReplaced,
-    LedgerUnreadable,
     TopicRecreated,
     UnknownTopic,
 )
@@ -23,6 +23,8 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.spec import Deployment
+
+log = logging.getLogger(__name__)
 
 Gauge = tuple[str, float, Mapping[str, str]]
 """A metric: name, value, tags."""
@@ -195,15 +197,19 @@ def _refusal(target: Deployment, cursor: CursorRecord) -> str:
     return f"{CursorMoved.__name__}: {'; '.join(moved)}" if moved else ""
 
 
-def _reason(error: EosError) -> str:
-    return f"{type(error).__name__}: {error.message}"
+def _reason(error: Exception) -> str:
+    message = error.message if isinstance(error, EosError) else str(error)
+    return f"{type(error).__name__}: {message}"
 
 
 def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
     """Return what :func:`_known_progress` does, or why it is unknown of this group."""
     try:
         return _known_progress(target, group, cursor)
-    except (AuthorizationFailed, LedgerUnreadable, UnknownTopic) as error:
+    except BrokersUnavailable:
+        raise
+    except Exception as error:
+        log.debug("group %s", group, exc_info=True)
         return {"lag": None, "unknown": _reason(error)}
 
 

@@ -9,8 +9,11 @@ from typing import Any
 from airflow_eos.coverage.lanes import LaneKey
 from airflow_eos.coverage.offset_set import Spans
 from airflow_eos.coverage.reads import is_on_purpose, left_out_of, reads_of
+from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.versioned import integer, text
 
 _KEPT = ("read", "overlaps", "again", "left_out")
 
@@ -64,13 +67,28 @@ class Earlier:
 
         :raises ValueError, LookupError, TypeError: it is not such a form.
         """
-        made = cls(int(data.get("runs", 0)), int(data.get("reprocessings", 0)))
+        made = cls(integer(data.get("runs", 0), 0), integer(data.get("reprocessings", 0), 0))
         for name in _KEPT:
             for topic, topic_id, partition, spans in data.get(name, ()):
-                lane_spans = getattr(made, name).setdefault(LaneKey(topic, topic_id, partition), Spans())
+                lane = LaneKey(text(topic), text(topic_id), integer(partition, 0))
+                lane_spans = getattr(made, name).setdefault(lane, Spans())
                 for start, end in spans:
-                    lane_spans.add(start, end)
+                    lane_spans.add(integer(start, 0), integer(end, 0))
         return made
+
+    @classmethod
+    def of_horizon(cls, horizon: Horizon) -> Earlier:
+        """Return the reads of a pipeline's pruned runs.
+
+        :raises LedgerUnreadable: the horizon's reads are not of that form.
+        """
+        try:
+            return cls.from_dict(horizon.read)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            key = keys.horizon_key(horizon.pipeline)
+            raise LedgerUnreadable(
+                f"the ledger's record {key!r} is not a horizon: {type(error).__name__}: {error}"
+            ) from error
 
     def is_plain(self, record: RunRecord) -> bool:
         """Whether it read nothing on purpose and nothing again, so that the sentence need not name it."""

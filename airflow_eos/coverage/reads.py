@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from airflow_eos.coverage.lanes import LaneKey, Reset
 from airflow_eos.coverage.offset_set import Spans
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.run_record import TOPIC_IDS, WORK, RunRecord
 from airflow_eos.model.ranges import OffsetRange
 
-_WORK, _LOSS = "work", "accepted_loss"
+_LOSS = "accepted_loss"
 
 
 def is_on_purpose(record: RunRecord) -> bool:
     """Return whether a user asked for these offsets: a reprocessing, or explicit ranges."""
     if keys.REPROCESS_MARK in record.run_key:
         return True
-    work = record.details.get(_WORK)
+    work = record.details.get(WORK)
     return record.mode == "explicit" and not (isinstance(work, Mapping) and work.get("advance"))
 
 

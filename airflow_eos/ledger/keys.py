@@ -378,8 +378,8 @@ def is_id_of(transactional_id: str, prefix: str) -> bool:
 
 
 def id_kind(transactional_id: str) -> str:
-    """Return the kind of an id of this package, a key of :data:`ID_FORMS`."""
-    return transactional_id.split(".")[1]
+    """Return the kind of an id of this package, a key of :data:`ID_FORMS`; empty for one without a dot."""
+    return transactional_id.partition(".")[2].partition(".")[0]
 
 
 def is_cursor_id(transactional_id: str) -> bool:

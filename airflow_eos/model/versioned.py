@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
 from airflow_eos.model.ledger import LedgerValue
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SHOWN = 60
+_REFUSALS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _INT64 = range(-(2**63), 2**63)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -75,7 +76,7 @@ def read_versioned(
         raise LedgerUnreadable(
             f"the ledger's {name} contains a record that cannot be read: {error}"
         ) from error
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (*_REFUSALS, ConfigurationError) as error:
         shown = str(value)[:_SHOWN]
         raise LedgerUnreadable(
             f"the ledger's {name} cannot be read ({type(error).__name__}: {error}), it begins {shown!r}; "

@@ -117,8 +117,10 @@ class Pruner:
         first = self._cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
         return None if first is None else first.offset
 
-    def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> int:
-        """Remove the records of runs; return the number of runs.
+    def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> list[OldRun]:
+        """Remove the records of runs; return those removed by this call.
+
+        The runs of a pipeline stay, with a warning, if what the ledger says of its pruned runs is unreadable.
 
         :param runs: runs of this partition, from :meth:`old_runs`.
         :raises ConfigurationError: by the broker's clock, ``before`` is not ``min_age`` ago; nothing is
@@ -126,16 +128,20 @@ class Pruner:
         :raises RunFenced: another process is pruning the partition.
         :raises NotYetVisible: a batch is committed, but its marker is missing.
         """
-        done = 0
+        done: list[OldRun] = []
         by_pipeline: defaultdict[str, list[OldRun]] = defaultdict(list)
         for run in runs:
             by_pipeline[run.pipeline].append(run)
         for pipeline, pipeline_runs in sorted(by_pipeline.items()):
-            for batch in _batches(pipeline_runs):
-                done += self._prune(partition, before, pipeline, batch)
+            batches = _batches(pipeline_runs)
+            try:
+                for batch in batches:
+                    done += self._prune(partition, before, pipeline, batch)
+            except LedgerUnreadable as error:
+                log.warning("The runs of the pipeline %r stay: %s", pipeline, error)
         return done
 
-    def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> int:
+    def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> list[OldRun]:
         name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
         with self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)]) as transaction:
             buckets = {keys.pruned_key(pipeline, run.key) for run in batch}
@@ -143,7 +149,7 @@ class Pruner:
             known = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
             new = [run for run in batch if not is_pruned(run.key, pipeline, known)]
             if not new:
-                return 0
+                return []
             producer = transaction.identity.producer_id, transaction.identity.producer_epoch
             tombstones = _record_keys(new)
             going = {key: known[key] for key in tombstones if key in known}
@@ -159,7 +165,7 @@ class Pruner:
                 check=lambda _: self._is_past(partition, before),
             )
             transaction.wait_until_seen()
-        return len(new)
+        return new
 
     def _is_past(self, partition: int, before: str) -> None:
         """Refuse if this machine's clock is ahead; the staged messages have the broker's time."""
@@ -302,7 +308,7 @@ def _beyond(
 ) -> Horizon:
     """Return a pipeline's horizon after this number of runs, with these records by key, is pruned."""
     known = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
-    read = Earlier.from_dict(known.read)
+    read = Earlier.of_horizon(known)
     spans: defaultdict[tuple[tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
     for topics, partition, start, end in known.intervals:
         spans[topics, partition].append((start, end))

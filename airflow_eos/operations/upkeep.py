@@ -286,7 +286,7 @@ def prune_ledger(
         for partition in partitions:
             runs = pruner.old_runs(partition, moment, pipeline)
             if execute:
-                pruner.prune(partition, moment, runs)
+                runs = pruner.prune(partition, moment, runs)
             for run in runs:
                 pruned_runs[run.pipeline] += 1
                 pruned_records[run.pipeline] += len(run.run_keys)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.ledger import cursor, keys
-from airflow_eos.ledger.records.run_record import DEAD_LETTERS, RunRecord
+from airflow_eos.ledger.records.run_record import DEAD_LETTERS, WORK, RunRecord
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
@@ -19,7 +19,7 @@ from airflow_eos.run import laws
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.topic_roles import described
-from airflow_eos.run.work import WORK, WorkDefinition
+from airflow_eos.run.work import WorkDefinition
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.ledger.records.run_record import WORK, RunRecord
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import RunSpec
-
-WORK = "work"
-"""The detail of a run record that holds :meth:`WorkDefinition.to_dict`."""
 
 SINK, ORIGIN = "sink", "origin"
 # Fields, and what a refusal calls them.

@@ -276,7 +276,7 @@ class RunHistory(KnownRuns, Closeable):
                 self._add(_record_of(change.key, value), len(value.text))
             elif change.key.startswith(keys.HORIZONS):
                 horizon = Horizon.from_json(value, change.key)
-                self._to_change(horizon.pipeline).prune(_read_by_pruned(change.key, horizon))
+                self._to_change(horizon.pipeline).prune(Earlier.of_horizon(horizon))
             elif change.key.startswith(keys.INTENTS):
                 self._next_intents[change.key] = Intent.from_json(value, change.key)
             else:
@@ -319,15 +319,6 @@ class RunHistory(KnownRuns, Closeable):
             )
             self._copied.add(name)
         return self._next[name]
-
-
-def _read_by_pruned(key: str, horizon: Horizon) -> Earlier:
-    try:
-        return Earlier.from_dict(horizon.read)
-    except (LookupError, TypeError, ValueError) as error:
-        raise LedgerUnreadable(
-            f"the ledger's record {key!r} is not a horizon: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _record_of(key: str, value: LedgerValue) -> RunRecord:

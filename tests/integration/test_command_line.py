@@ -31,6 +31,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
+from airflow_eos.operations import cursor_agreement, upkeep
 from airflow_eos.operations.queries import ledger_records
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
@@ -532,6 +533,28 @@ def test_cursor_whose_next_run_would_be_refused_is_not_healthy(cli: Cli, pipelin
     assert f"group {group}" not in cli("doctor", "--group", group)[1]["failed"]
 
 
+def test_status_goes_on_behind_a_group_that_cannot_be_asked(
+    cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error of the one, the others are shown, and its limits count as exceeded."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    group = pipeline.spec.group_id
+    pipeline.run("r1", group_id="another", pipeline="another")
+    moved = cursor_agreement.moved_positions
+
+    def failing(control: ControlPlane, cursor: Any, topics: Any) -> list[str]:
+        if cursor.group == "another":
+            raise ValueError("no such offset")
+        return moved(control, cursor, topics)
+
+    monkeypatch.setattr(cursor_agreement, "moved_positions", failing)
+    code, shown = cli("status", "--max-lag", "0")
+    assert (code, shown["cursors"][group]["lag"]) == (3, 0)
+    assert shown["cursors"]["another"]["unknown"] == "ValueError: no such offset"
+    assert [row["group"] for row in shown["exceeded"]] == ["another"]
+
+
 def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors(
     cli: Cli, pipeline: Pipeline
 ) -> None:
@@ -689,6 +712,51 @@ def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Pat
     assert cli("status", "--group", group, *keyed)[0] == 0
     code, found = cli("status", "--group", group, "--ledger-key-file", str(tmp_path / "none"))
     assert (code, found["error"]["type"]) == (1, "ConfigurationError")
+
+
+def test_records_of_a_stranger_end_no_command_for_the_others(
+    cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is whole JSON of a committed transaction: they are left out, or shown as unknown."""
+    monkeypatch.setattr(upkeep, "MIN_AGE", -dt.timedelta(days=1))
+    for run_id in ("r1", "r2"):
+        pipeline.publish([run_id])
+        pipeline.run(run_id)
+    values = {record.key: record.value for record in ledger_records(pipeline.spec.deployment)}
+    group = pipeline.spec.group_id
+    cursor = values[keys.cursor_key(group)]
+    run = values[keys.run_record_key(keys.cursor_run_key(pipeline.spec.pipeline, "r1"))]
+    long_group = "g" * 40_000
+    owner = Producer({**pipeline.spec.kafka, "transactional.id": "stranger"})
+    owner.init_transactions(30)
+    owner.begin_transaction()
+    with ControlPlane(pipeline.spec) as control:
+        status = control.cluster.describe_transaction("stranger")
+        assert status is not None
+        named = {"producer_id": status.producer_id, "producer_epoch": status.producer_epoch}
+
+        def write(routing: str, key: str, value: dict[str, Any]) -> None:
+            partition = control.ledger.partition_for(routing)
+            owner.produce(pipeline.ledger, key=key, value=json.dumps(value), partition=partition)
+
+        write("x", keys.cursor_key("x"), {**cursor, "group": "x", "ends": [[pipeline.source, 0, -1]]})
+        write(long_group, keys.cursor_key(long_group), {**cursor, "group": long_group})
+        producer = {"transactional_id": "stranger", **named}
+        for run_id in ("s1", "s2", "s3"):
+            key = keys.cursor_run_key("q", run_id)
+            stranger = {**run, "pipeline": "q", "run_key": key, "run_id": run_id, "producer": producer}
+            if run_id == "s3":
+                stranger["details"] = {**run["details"], "work": 5}
+            write("q", keys.run_record_key(key), stranger)
+        horizon = {"v": 1, "producer": named, "pipeline": "q", "before": "", "runs": 1, "intervals": []}
+        write("q", keys.horizon_key("q"), {**horizon, "read": {"read": 5}})
+        owner.commit_transaction(30)
+    code, shown = cli("status", "--max-lag", "0")
+    assert (code, list(shown["cursors"]), shown["cursors"][group]["lag"]) == (0, [group], 0)
+    assert set(shown["pipelines"]) == {pipeline.spec.pipeline, "q"}
+    before = (dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)).isoformat()
+    code, pruned = cli("prune", "--before", before, "--yes")
+    assert (code, pruned["pipelines"]) == (0, {pipeline.spec.pipeline: {"runs": 1, "records": 1}})
 
 
 def test_tables_are_for_people(

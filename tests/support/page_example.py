@@ -120,7 +120,7 @@ class Night:
             end = start + dt.timedelta(days=1)
             interval = [text_of(start), text_of(end)]
             ranges = [OffsetRange(topic, part, day * 900, day * 900 + 900) for part in range(PARTITIONS)]
-            work = {"mode": "interval", "interval": interval}
+            work = {"topics": [topic], "mode": "interval", "interval": interval}
             began = end + dt.timedelta(minutes=20)
             self.committed(pipeline, began, ranges, mode="interval", details={"work": work})
             self.tried(pipeline, began)

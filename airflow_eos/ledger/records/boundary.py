@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import Versioned, compact_json, flag, integer, text
+from airflow_eos.model.versioned import Versioned, compact_json, flag, integer, text, topic_name
 from airflow_eos.wording import moment_text
 
 BOUNDARY_VERSION = 1
@@ -50,7 +50,7 @@ class Deleted:
         """Read the JSON form."""
         timestamp, undated = data["first_timestamp"], data.get("undated", False)
         return cls(
-            integer(data["log_start"]), None if timestamp is None else integer(timestamp), flag(undated)
+            integer(data["log_start"], 0), None if timestamp is None else integer(timestamp), flag(undated)
         )
 
 
@@ -97,12 +97,16 @@ class Boundary(Versioned):
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Boundary:
         return cls(
-            text(data["topic"]),
+            topic_name(data["topic"]),
             text(data["topic_id"]),
             text(data["moment"]),
-            {int(p): integer(o) for p, o in data["offsets"].items()},
+            _by_partition(data["offsets"], 0),
             text(data.get("pinned_at", "")),
-            {int(p): integer(o) for p, o in data.get("ends", {}).items()},
-            {int(p): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
-            {int(p): integer(o) for p, o in data.get("highest", {}).items()},
+            _by_partition(data.get("ends", {}), 0),
+            {integer(int(p), 0): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
+            _by_partition(data.get("highest", {}), -1),
         )
+
+
+def _by_partition(numbers: Mapping[str, Any], minimum: int) -> dict[int, int]:
+    return {integer(int(p), 0): integer(number, minimum) for p, number in numbers.items()}

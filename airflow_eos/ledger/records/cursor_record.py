@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.versioned import Versioned, compact_json, integer, text
+from airflow_eos.model.versioned import Versioned, compact_json, integer, text, topic_name
 
 CURSOR_VERSION = 1
 Layout = Literal["whole", "mapped"]
@@ -63,15 +64,25 @@ class CursorRecord(Versioned):
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> CursorRecord:
         return cls(
-            group=text(data["group"]),
-            pipeline=text(data["pipeline"]),
+            group=checked_name("group", data["group"]),
+            pipeline=checked_name("pipeline", data["pipeline"]),
             prefix=text(data["prefix"]),
-            layout=data["layout"],
-            ends={TopicPartition(text(t), integer(p)): integer(end) for t, p, end in data["ends"]},
-            topic_ids={text(name): text(topic_id) for name, topic_id in data["topic_ids"].items()},
-            partition_counts={text(name): integer(n) for name, n in data["partition_counts"].items()},
+            layout=_layout(data["layout"]),
+            ends={
+                TopicPartition(topic_name(t), integer(p, 0)): integer(end, 0) for t, p, end in data["ends"]
+            },
+            topic_ids={topic_name(name): text(topic_id) for name, topic_id in data["topic_ids"].items()},
+            partition_counts={
+                topic_name(name): integer(n, 1) for name, n in data["partition_counts"].items()
+            },
             run_key=text(data["run_key"]),
             ledger_topic_id=text(data["ledger_topic_id"]),
-            ledger_partitions=integer(data["ledger_partitions"]),
+            ledger_partitions=integer(data["ledger_partitions"], 1),
             origin=text(data.get("origin", "")),
         )
+
+
+def _layout(value: Any) -> Layout:
+    if text(value) not in get_args(Layout):
+        raise ValueError(f"{value!r} is not one of {', '.join(get_args(Layout))}")
+    return value

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_eos.model.names import checked_name
 from airflow_eos.model.versioned import Versioned, integer, json_object, json_of_transaction, text
 
 HORIZON_VERSION = 1
@@ -51,16 +52,16 @@ class Horizon(Versioned):
         intervals = tuple(
             (
                 tuple(text(topic) for topic in topics),
-                None if partition is None else integer(partition),
+                None if partition is None else integer(partition, 0),
                 text(start),
                 text(end),
             )
             for topics, partition, start, end in data["intervals"]
         )
         return cls(
-            text(data["pipeline"]),
+            checked_name("pipeline", data["pipeline"]),
             text(data["before"]),
-            integer(data["runs"]),
+            integer(data["runs"], 0),
             json_object(data["read"]),
             intervals,
         )

@@ -40,4 +40,4 @@ class IdentityRecord(Versioned):
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> IdentityRecord:
-        return cls(text(data["topic_id"]), integer(data["partitions"]), text(data.get("prefix", "")))
+        return cls(text(data["topic_id"]), integer(data["partitions"], 1), text(data.get("prefix", "")))

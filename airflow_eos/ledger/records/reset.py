@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.versioned import Versioned, compact_json, integer, text
+from airflow_eos.model.versioned import Versioned, compact_json, integer, text, topic_name
 
 RESET_VERSION = 1
 
@@ -49,15 +50,19 @@ class ResetRecord(Versioned):
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> ResetRecord:
-        return cls(text(data["group"]), text(data["pipeline"]), tuple(map(_move, data["changes"])))
+        return cls(
+            checked_name("group", data["group"]),
+            checked_name("pipeline", data["pipeline"]),
+            tuple(map(_move, data["changes"])),
+        )
 
 
 def _move(change: list[Any]) -> OffsetMove:
     place, committed, recorded, offset = change
     topic, _, partition = text(place).rpartition("-")
     return OffsetMove(
-        TopicPartition(topic, int(partition)),
-        None if committed is None else integer(committed),
-        None if recorded is None else integer(recorded),
-        integer(offset),
+        TopicPartition(topic_name(topic), integer(int(partition), 0)),
+        None if committed is None else integer(committed, 0),
+        None if recorded is None else integer(recorded, 0),
+        integer(offset, 0),
     )

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
 from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.names import checked_name
 from airflow_eos.model.output import PartitionReceipt, total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.table import TableReceipt
-from airflow_eos.model.versioned import Versioned, compact_json, integer, json_object, text, topic_name
+from airflow_eos.model.versioned import Versioned, compact_json, flag, integer, json_object, text, topic_name
 
 RECORD_VERSION = 1
 TOPIC_IDS = "topic_ids"
@@ -27,6 +28,8 @@ AIRFLOW = "airflow"
 """The detail that names the Airflow task that did the work: ``{dag_id, task_id, map_index, run_id}``."""
 ROUNDS = "rounds"
 """The detail that counts the rounds of a cursor's run, this one included."""
+WORK = "work"
+"""The detail that defines the work, see :class:`airflow_eos.run.work.WorkDefinition`."""
 _MODES = frozenset(get_args(ModeName))
 
 
@@ -142,12 +145,12 @@ class RunRecord(Versioned):
     def _of(cls, data: Mapping[str, Any]) -> RunRecord:
         return cls(
             run_key=text(data["run_key"]),
-            pipeline=text(data["pipeline"]),
+            pipeline=checked_name("pipeline", data["pipeline"]),
             mode=_mode(data["mode"]),
             run_id=text(data["run_id"]),
             clear_number=integer(data["clear_number"], 0),
             try_number=integer(data["try_number"], 0),
-            group_id=text(data["group_id"]),
+            group_id=checked_name("group_id", data["group_id"]),
             ranges=tuple(_range(*each) for each in data["ranges"]),
             records_read_by_partition={text(tp): integer(n, -1) for tp, n in data["records_read"].items()},
             records_late=integer(data.get("records_late", 0), -1),
@@ -216,6 +219,8 @@ def _details(value: Any) -> dict[str, Any]:
     json_object(details.get("versions", {}))
     if TABLE in details:
         _check_table(json_object(details[TABLE]))
+    if details.get(WORK) is not None:
+        _check_work(json_object(details[WORK]))
     task = details.get(AIRFLOW)
     if isinstance(task, dict) and any("\0" in name for name in task.values() if isinstance(name, str)):
         raise ValueError("a name of the task holds a NUL, which no database takes")
@@ -228,6 +233,21 @@ def _check_table(table: Mapping[str, Any]) -> None:
     TableReceipt.from_dict(table)
     for snapshot in _list(table.get(REPLACED, [])):
         integer(snapshot)
+
+
+def _check_work(work: Mapping[str, Any]) -> None:
+    for words in (_list(work["topics"]), _list(work.get("interval", ["", ""]))):
+        for word in words:
+            text(word)
+    if len(work.get("interval", ["", ""])) != 2:  # noqa: PLR2004
+        raise ValueError("an interval has two ends")
+    text(work["mode"])
+    for name in ("sink", "key", "origin"):
+        text(work.get(name, ""))
+    integer(work.get("partition", 0), 0)
+    flag(work.get("advance", False))
+    for offsets in _list(work.get("ranges", [])):
+        _range(*offsets)
 
 
 def _list(value: Any) -> list[Any]:

@@ -60,4 +60,4 @@ def _offsets_json(offsets: Mapping[int, int]) -> dict[str, int]:
 
 
 def _offsets(data: Mapping[str, Any]) -> dict[int, int]:
-    return {int(partition): integer(offset) for partition, offset in data.items()}
+    return {integer(int(partition), 0): integer(offset, 0) for partition, offset in data.items()}

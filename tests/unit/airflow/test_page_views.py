@@ -252,10 +252,13 @@ def test_versions_of_packages_are_told_one_by_one() -> None:
     }
 
 
+WORK = {"topics": ["src"], "mode": "interval"}
+
+
 def of_interval(day: int, run: str, interval: Any = None) -> RunRecord:
     days = [f"2026-11-{day:02}T00:00:00Z", f"2026-11-{day + 1:02}T00:00:00Z"]
     made = record("mine", run, start=day, end=day + 1, mode="interval")
-    return replace(made, details={**made.details, "work": {"interval": interval or days}})
+    return replace(made, details={**made.details, "work": {**WORK, "interval": interval or days}})
 
 
 def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:

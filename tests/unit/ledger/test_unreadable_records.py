@@ -132,6 +132,23 @@ def table(**fields: Any) -> str:
     return changed(details={"table": {**TABLE_WRITTEN, **fields}})
 
 
+WORK = {
+    "topics": ["src"],
+    "mode": "interval",
+    "partition": 0,
+    "sink": "out",
+    "interval": ["2026-01-01T00:00:00.000Z", "2026-01-02T00:00:00.000Z"],
+    "key": "2026-01-01",
+    "ranges": [["src", 0, 1, 2]],
+    "advance": True,
+    "origin": "here",
+}
+
+
+def work_of(work: Any) -> str:
+    return changed(details={"work": work})
+
+
 HOSTILE = {
     "details that are a list of pairs": changed(details=[[None, None]]),
     "a topic that no broker takes": changed(ranges=[["x" * 250, 0, 1, 2]]),
@@ -172,6 +189,21 @@ HOSTILE = {
     "a last offset before the first": receipt(last_offset=4),
     "a negative number of bytes": receipt(size=-1),
     "a try that is true": changed(try_number=True),
+    "a pipeline longer than an id can hold": changed(pipeline="p" * 8_001),
+    "a group without a name": changed(group_id=""),
+    "a group longer than a request can hold": changed(group_id="g" * 40_000),
+    "work that is a number": work_of(5),
+    "work without topics": work_of({"mode": "cursor"}),
+    "work whose topics are a number": work_of({**WORK, "topics": 5}),
+    "work whose topic is an object": work_of({**WORK, "topics": [{}]}),
+    "work whose partition is a list": work_of({**WORK, "partition": []}),
+    "work whose interval has one end": work_of({**WORK, "interval": ["2026-01-01T00:00:00.000Z"]}),
+    "work whose interval is of numbers": work_of({**WORK, "interval": [1, 2]}),
+    "work whose sink is a list": work_of({**WORK, "sink": []}),
+    "work whose ranges are of texts": work_of({**WORK, "ranges": [["src", "0", "1", "2"]]}),
+    "work whose origin is a number": work_of({**WORK, "origin": 5}),
+    "work whose mode is an object": work_of({**WORK, "mode": {}}),
+    "work that may advance as a text": work_of({**WORK, "advance": "yes"}),
 }
 
 
@@ -196,9 +228,50 @@ def test_the_details_of_a_run_are_read() -> None:
         "rounds": 2,
         "table": {**TABLE_WRITTEN, "replaced": [7]},
         "airflow": {"dag_id": "d", "task_id": "t", "map_index": -1, "run_id": "r"},
+        "work": WORK,
     }
     summary = RunRecord.from_json(changed(details=details)).summary()
     assert (summary["notes"], summary["lag"], summary["table"]) == (["a note"], 0, details["table"])
+
+
+OFFSETS_OF_NO_LOG = {
+    "a cursor before the log": ("cursor", {"ends": [["src", 0, -1]]}),
+    "a cursor in a partition below the first": ("cursor", {"ends": [["src", -1, 1]]}),
+    "a cursor of a topic that no broker takes": ("cursor", {"ends": [["a b", 0, 1]]}),
+    "an id of a topic that no broker takes": ("cursor", {"topic_ids": {"x" * 32_768: "id"}}),
+    "a cursor of a topic without partitions": ("cursor", {"partition_counts": {"src": 0}}),
+    "a cursor of a ledger without partitions": ("cursor", {"ledger_partitions": 0}),
+    "a cursor of a group longer than a request can hold": ("cursor", {"group": "g" * 40_000}),
+    "a cursor of a pipeline that is a number": ("cursor", {"pipeline": 5}),
+    "a cursor of another layout": ("cursor", {"layout": "other"}),
+    "a cursor whose layout is an object": ("cursor", {"layout": {}}),
+    "a boundary before the log": ("boundary", {"offsets": {"0": -1}}),
+    "a boundary in a partition below the first": ("boundary", {"offsets": {"-1": 0}}),
+    "a boundary of a log that ends before it begins": ("boundary", {"ends": {"0": -1}}),
+    "a boundary of a time before all times": ("boundary", {"highest": {"0": -2}}),
+    "a boundary behind a log that begins nowhere": (
+        "boundary",
+        {"unproven": {"0": {"log_start": -1, "first_timestamp": 7}}},
+    ),
+    "a boundary of a topic that no broker takes": ("boundary", {"topic": "a b"}),
+    "a reset to before the log": ("reset", {"changes": [["src-0", 1, None, -1]]}),
+    "a reset from before the log": ("reset", {"changes": [["src-0", -1, None, 1]]}),
+    "a reset of a group with a NUL": ("reset", {"group": "a\0"}),
+    "a reset of no topic": ("reset", {"changes": [["-0", 1, None, 1]]}),
+    "an identity without partitions": ("identity", {"partitions": 0}),
+    "signatures from before the log": ("signed", {"from": {"0": -1}}),
+    "a horizon of no pipeline": ("horizon", {"pipeline": ""}),
+    "a horizon of less than no runs": ("horizon", {"runs": -1}),
+    "a horizon in a partition below the first": ("horizon", {"intervals": [[["src"], -1, "a", "b"]]}),
+}
+
+
+@pytest.mark.parametrize(("kind", "fields"), OFFSETS_OF_NO_LOG.values(), ids=OFFSETS_OF_NO_LOG)
+def test_offsets_and_names_of_no_log_are_refused(kind: str, fields: dict[str, Any]) -> None:
+    """Code that asks brokers, or counts, cannot take them: one error that names the record."""
+    record = RECORDS[kind]
+    with pytest.raises(LedgerUnreadable, match=f"{record.KIND} cannot be read"):
+        type(record).from_json(json.dumps({**json.loads(json_of(record)), **fields}))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import pytest
 
 from airflow_eos.exceptions import ConfigurationError, DifferentWork
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.run_record import WORK
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.run import laws
-from airflow_eos.run.work import AUTHORS, WORK, WorkDefinition, as_named, differences
+from airflow_eos.run.work import AUTHORS, WorkDefinition, as_named, differences
 from tests.unit.airflow.fakes import a_record
 from tests.unit.run.test_lookup import Ledger, a_spec, ask, made_by
 
