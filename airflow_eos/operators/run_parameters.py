@@ -17,6 +17,7 @@ from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
+from airflow_eos.operators.other_task import refuse_other_task
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.partition_interval import PartitionDuration
 from airflow_eos.operators.rendered import parse_partition, parse_topics
@@ -110,6 +111,8 @@ class RunParameters(CheckedParameters):
         "accept_deleted",
         "skip_offsets",
     )
+    function_arguments: frozenset[str] = frozenset()
+    """Arguments of the task's call that go to its function, although they are named like a run's."""
 
     @property
     def operator_extra_links(self) -> Collection[BaseOperatorLink]:
@@ -185,6 +188,7 @@ class RunParameters(CheckedParameters):
         self.ledger = ledger
         self.run_record: RunRecord | None = None
         self._run_key: str | None = None
+        self._told_apart = True
         kwargs.update(max_active_tis_per_dag=max_active_tis_per_dag, retry_policy=retry_policy)
         given = {**vars(self), **kwargs}
         self._templates = templates_of(type(self), given)
@@ -202,7 +206,7 @@ class RunParameters(CheckedParameters):
         from airflow_eos.hooks.table_connections import with_connection
 
         refuse_loop(context)
-        refuse_same_run(self, context, self._templates)
+        self._told_apart = refuse_same_run(self, context, self._templates)
         check_rendered(self, self._templates)
         clears, try_number = clear_number(context), context["ti"].try_number
         kafka = KafkaEosHook(self.kafka_config_id).get_config()
@@ -256,8 +260,10 @@ class RunParameters(CheckedParameters):
     def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:
         """Tell Airflow the result of a committed run; return :meth:`RunRecord.summary` for XCom.
 
+        :raises DifferentWork: another task did the work, and this one did nothing.
         :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``.
         """
+        refuse_other_task(self, context, record, told_apart=self._told_apart)
         self.run_record = record
         describe_outlets(context, record)
         summary = record.summary()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,45 +62,61 @@ def refuse_loop(context: Context) -> None:
         )
 
 
-def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -> None:
+def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -> bool:
     """Refuse a mapped task of which several instances would be one run: a run's name has no map index.
 
     What the task, or its task group, is expanded over must give each instance a pipeline or a source
     partition that no other one has; topics or ranges, if it reads intervals of a pipeline that is given.
 
     :param task: the operator of this instance.
-    :param templates: its author's values that are only known in the task; a pipeline among them tells the
-        instances apart.
+    :param templates: its author's values that are only known in the task.
+    :returns: whether the instances are known to be runs of their own. An instance cannot know what the
+        others' templates render to: then the ledger's record tells, see
+        :func:`~airflow_eos.operators.other_task.refuse_other_task`.
     :raises ConfigurationError: names the ways on.
     """
     index = context["ti"].map_index
-    if index is None or index < 0 or (task.pipeline and "pipeline" in templates):
-        return
+    if index is None or index < 0:
+        return True
     names = ["pipeline", "source_partition"]
     if task.pipeline and (
         task.ranges == DATA_INTERVAL or isinstance(task.ranges, Interval | PartitionInterval)
     ):
         names += ["topics", "ranges"]
+    instances, arguments = _expanded(task, context, templates, names)
+    identities = [tuple(_text(instance.get(name)) for name in arguments) for instance in instances]
+    if len(set(identities)) == len(identities) and all(map(any, identities)):
+        return not any("{{" in text or "{%" in text for identity in identities for text in identity)
+    pipeline = templates.get("pipeline")
+    if task.pipeline and pipeline is not None and not hasattr(pipeline, "_key"):
+        return False  # each instance renders its own
+    kept = sorted(task.function_arguments.intersection(*instances)) if instances else []
+    raise ConfigurationError(
+        f"task {task.task_id!r} is mapped (map index {index}), and its instances would be one run: "
+        "the first does its part, the others find it committed. Expand over source_partition alone, each "
+        "partition once, or give each instance a pipeline of its own (and, unless it reads intervals, a "
+        "group_id), expanded with the rest or templated"
+        + (f"; {', '.join(kept)} goes to the function, which has a parameter of that name" if kept else "")
+    )
+
+
+def _expanded(
+    task: Any, context: Context, templates: Mapping[str, Any], names: Sequence[str]
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the expanded arguments of each instance, and the names of those that become the run's."""
     group = task.get_closest_mapped_task_group()
-    if group is None:
-        mapped = context["dag"].get_task(task.task_id)
-        # A decorated task is expanded over the arguments of its call.
-        expansion = getattr(mapped, "op_kwargs_expand_input", getattr(mapped, "expand_input", None))
-        arguments = names
-    else:
-        expansion = group._expand_input  # noqa: SLF001 - it has no other name
+    if group is not None:
         arguments = [getattr(templates.get(name), "_key", "") for name in names]
-    identities = [
-        tuple(str(instance.get(argument, "")) for argument in arguments)
-        for instance in _instances(expansion, context)
-    ]
-    if len(set(identities)) < len(identities) or not all(map(any, identities)):
-        raise ConfigurationError(
-            f"task {task.task_id!r} is mapped (map index {index}), and its instances would be one run: "
-            "the first does its part, the others find it committed. Expand over source_partition alone, each "
-            "partition once, or give each instance a pipeline of its own (and, unless it reads intervals, a "
-            "group_id), expanded with the rest or templated"
-        )
+        return _instances(group._expand_input, context), arguments  # noqa: SLF001 - it has no other name
+    mapped = context["dag"].get_task(task.task_id)
+    # A decorated task is expanded over the arguments of its call.
+    expansion = getattr(mapped, "op_kwargs_expand_input", getattr(mapped, "expand_input", None))
+    arguments = [name for name in names if name not in task.function_arguments]
+    return _instances(expansion, context), arguments
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _instances(expansion: Any, context: Context) -> list[Mapping[str, Any]]:

@@ -28,6 +28,8 @@ _NAMES: Mapping[str, str] = {
     "advance": "advance",
     ORIGIN: "origin",
 }
+OWN_PIPELINE = "Give each task, and each instance of a mapped one, its own pipeline"
+"""The advice to those who find the record of another task."""
 AUTHORS: frozenset[str] = frozenset(_NAMES) - {ORIGIN}
 """The fields that the author of a task chooses, and may change on purpose."""
 
@@ -180,16 +182,15 @@ def _how_to_go_on(differing: Sequence[Difference]) -> str:
             "Give each environment its own prefix and its own ledger; where this is the environment that "
             f"made the record, under another address, set [eos] origin to {was}"
         )
-    advice = "Give each task, and each instance of a mapped one, its own pipeline"
     if not fields:
         return (
-            f"{advice}, or each environment its own ledger; where prefix, group_id or range mode of this "
-            "very task were changed since, start a new run"
+            f"{OWN_PIPELINE}, or each environment its own ledger; where prefix, group_id or range mode of "
+            "this very task were changed since, start a new run"
         )
     again = "clear it with on_committed='reprocess' to write the recorded ranges to the new sink, or "
     return (
-        f"{advice}. Where this very task was changed since: {again if fields == {SINK} else ''}start a new "
-        "run; on_committed='accept' lets the record stand"
+        f"{OWN_PIPELINE}. Where this very task was changed since: {again if fields == {SINK} else ''}start a "
+        "new run; on_committed='accept' lets the record stand"
     )
 
 

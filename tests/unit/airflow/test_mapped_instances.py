@@ -133,3 +133,27 @@ def test_a_mapped_task_group_gives_each_instance_a_partition_or_is_refused(
             with pytest.raises(ConfigurationError, match=rf"map index {index}.*would be one run"):
                 operator.execute(context)
     assert [run.spec.source_partition for run in runs] == ([0, 1] if accepted else [])
+
+
+@pytest.mark.parametrize(("pipelines", "accepted"), [(["a", "b"], True), (["a", "a"], False)])
+def test_a_mapped_task_group_gives_each_instance_a_pipeline_or_is_refused(
+    dag: DAG, runs: list[FakeRun], pipelines: list[str], accepted: bool
+) -> None:
+    """Also if the record, which tells who did the work, is not written yet."""
+
+    @task_group
+    def one(name: Any) -> None:
+        ReadProcessWriteOperator(task_id="copy", pipeline=name, **GIVEN)
+
+    with dag:
+        one.expand(name=pipelines)
+    for index in range(2):
+        operator = dag.get_task("one.copy").prepare_for_execution()
+        context = make_context(operator, map_index=index)
+        operator.render_template_fields(context)
+        if accepted:
+            operator.execute(context)
+        else:
+            with pytest.raises(ConfigurationError, match=rf"map index {index}.*would be one run"):
+                operator.execute(context)
+    assert [run.spec.pipeline for run in runs] == (pipelines if accepted else [])
