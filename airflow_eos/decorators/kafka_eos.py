@@ -51,6 +51,8 @@ class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
             **{**kwargs, **chosen},
         )
         self.python_callable = stand_in
+        # The partition is both the function's and the run's.
+        self.function_arguments = frozenset(_MAPPABLE).intersection(own).difference({_PARTITION})
 
     def process_arguments(self, context: Context) -> Mapping[str, Any]:
         """Return the arguments of the task's call, and those of the context.

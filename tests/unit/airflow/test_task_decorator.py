@@ -181,6 +181,43 @@ def test_expanded_over_another_argument_is_refused(dag: DAG, runs: list[FakeRun]
     assert runs == []
 
 
+@pytest.mark.parametrize("name", ["pipeline", "topics"])
+def test_a_parameter_of_the_functions_own_tells_no_runs_apart(
+    dag: DAG, runs: list[FakeRun], name: str
+) -> None:
+    """It is named like a parameter of the run, which does not get the value: all would be one run."""
+    functions: dict[str, Any] = {"pipeline": lambda df, pipeline: df, "topics": lambda df, topics: df}
+    given: dict[str, Any] = {"pipeline": {}, "topics": {"pipeline": "fixed", "ranges": "data_interval"}}[name]
+    calls: list[Any] = [{name: "eu"}, {name: "us"}]
+    with dag:
+        kafka_eos_task(task_id="split", **GIVEN, **given)(functions[name]).expand_kwargs(calls)
+    for index, arguments in enumerate(calls):
+        operator = task_of(dag, "split").unmap({"op_kwargs": arguments})
+        with pytest.raises(
+            ConfigurationError,
+            match=f"would be one run.*; {name} goes to the function, which has a parameter",
+        ):
+            operator.execute(make_context(operator, map_index=index))
+    assert runs == []
+
+
+def test_a_parameter_of_the_functions_own_does_not_choose_the_run(dag: DAG, runs: list[FakeRun]) -> None:
+    """Instances that the partition tells apart may have it."""
+
+    @kafka_eos_task(**GIVEN, pipeline="fixed")
+    def split(df: Any, pipeline: str) -> Any:
+        return df, pipeline
+
+    given = [{"source_partition": 0, "pipeline": "eu"}, {"source_partition": 1, "pipeline": "eu"}]
+    with dag:
+        split.expand_kwargs(given)
+    for index, arguments in enumerate(given):
+        operator = task_of(dag, "split").unmap({"op_kwargs": arguments})
+        operator.execute(make_context(operator, map_index=index))
+    assert [(run.spec.pipeline, run.spec.source_partition) for run in runs] == [("fixed", 0), ("fixed", 1)]
+    assert runs[0].process("frame") == ("frame", "eu")
+
+
 def test_function_without_a_frame_is_refused_at_parse(dag: DAG) -> None:
     """The message shows what is needed."""
 
