@@ -1,7 +1,9 @@
 """Warns if another Dag uses the pipeline's name.
 
-Two Dags may set the same ``pipeline=``. Their runs stay separate by run keys and transactional ids, but
-``status``, the ledger and the page list both under one name.
+Two Dags may set the same ``pipeline=``, or have default names that are one text: task ``eu.copy`` of Dag
+``sales``, task ``copy`` of Dag ``sales.eu``. ``status``, the ledger and the page list both under one name.
+The run key of a cursor has the Dag run's id; that of an interval has not: whoever comes second finds the
+other's record, and does nothing.
 """
 
 from __future__ import annotations
@@ -28,16 +30,18 @@ RECENT_OFFSETS = 10_000
 def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
     """Log a warning if the newest record of the spec's pipeline is of another Dag.
 
-    Sends no request if the name is the default, which contains the Dag id, or if the run is outside Airflow.
+    Sends no request if the run is outside Airflow, or if the name is the default and has one dot: then it is
+    no other Dag's default, and one that sets it on purpose is warned itself.
     """
     dag_id, task_id = (str(spec.task.get(part, "")) for part in ("dag_id", "task_id"))
-    if not dag_id or spec.pipeline == f"{dag_id}.{task_id}":
+    if not dag_id or (spec.pipeline == f"{dag_id}.{task_id}" and spec.pipeline.count(".") == 1):
         return
     record = _newest(ledger, spec.pipeline)
     if record is not None and record.dag_id not in ("", dag_id):
         log.warning(
             "pipeline %r is also the name of runs of Dag %r (the newest: %s, %s): its page and `airflow eos "
-            "status` list both. Set pipeline= to another name, unless this Dag takes its place",
+            "status` list both, and of an interval that both read, one reads nothing. Set pipeline= to "
+            "another name, unless this Dag takes its place",
             spec.pipeline,
             record.dag_id,
             record.run_key,

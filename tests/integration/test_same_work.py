@@ -339,10 +339,15 @@ def task_of(dag_id):
 
 @pytest.mark.parametrize(
     ("name", "dag_id", "warned"),
-    [("shared", "theirs", True), ("shared", "ours", False), ("theirs.load", "theirs", False)],
+    [
+        ("shared", "theirs", True),
+        ("shared", "ours", False),
+        ("theirs.load", "theirs", False),  # the default, of no other Dag
+        ("ours.eu.load", "ours.eu", True),  # the default, also of task eu.load of Dag ours
+    ],
 )
 def test_a_run_warns_of_a_name_that_another_dag_uses(pipeline, caplog, name, dag_id, warned):
-    """Both are one pipeline on the page and in `status`. The default name holds the task's own Dag id."""
+    """Both are one pipeline on the page and in `status`, and over intervals one run."""
     pipeline.run("r1", pipeline=name, task=task_of("ours"))
     with caplog.at_level("WARNING", pipeline_name.__name__):
         pipeline.run("r2", pipeline=name, task=task_of(dag_id))
