@@ -58,6 +58,7 @@ __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowRescheduleException",
+    "AirflowSensorTimeout",
     "AirflowSkipException",
     "CronDataIntervalTimetable",
     "CronPartitionTimetable",
@@ -74,6 +75,7 @@ __all__ = [
     "StartOfQuarterMapper",
     "StartOfWeekMapper",
     "StartOfYearMapper",
+    "TaskDeferralTimeout",
     "TaskDeferred",
     "asset_state_store",
     "conf",
@@ -88,9 +90,13 @@ __all__ = [
 ]
 
 try:
-    from airflow.sdk.exceptions import AirflowRescheduleException
+    from airflow.sdk.exceptions import (
+        AirflowRescheduleException,
+        AirflowSensorTimeout,
+        TaskDeferralTimeout,
+    )
 except ImportError:  # 3.1
-    from airflow.exceptions import AirflowRescheduleException
+    from airflow.exceptions import AirflowRescheduleException, AirflowSensorTimeout, TaskDeferralTimeout
 
 TASK_SIGNALS = (
     AirflowFailException,

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_eos import exceptions
-from airflow_eos.compat import AirflowException, AirflowFailException, AirflowSkipException, conf
+from airflow_eos.compat import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferralTimeout,
+    conf,
+)
 from airflow_eos.exceptions import EosError
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
 from airflow_eos.operators.retriable import is_final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from airflow.sdk import Context
 
@@ -96,14 +103,23 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         """Return the trigger's answer.
 
         :raises AirflowFailException: asking again cannot help.
-        :raises AirflowException: the question cannot be answered; the task retries.
+        :raises EosError: the question cannot be answered; the task retries, also with ``soft_fail``.
         """
         if "answer" in event:
             return event["answer"]
         error = getattr(exceptions, event["error"], EosError)(event["message"])
-        if is_final(error):
-            _raise(error)
-        raise AirflowException(f"{event['error']}: {error}")
+        return _raise(error)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after the triggerer has answered, or failed, with the rules of a sensor that pokes.
+
+        Airflow's own ``resume_execution`` skips a task with ``soft_fail`` after every error.
+        """
+        with self._skipping():
+            try:
+                return super(BaseSensorOperator, self).resume_execution(next_method, next_kwargs, context)
+            except TaskDeferralTimeout as error:
+                raise AirflowSensorTimeout(*error.args) from error
 
     def waiting_since(self, context: Context) -> dt.datetime:
         """Return when this try began to wait; a rescheduled one began earlier than its process."""
@@ -113,19 +129,35 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
 
     def _first_poke(self, context: Context) -> PokeReturnValue | None:
         """Ask before deferring, with the rules of ``soft_fail``, ``never_fail`` and ``silent_fail``."""
+        with self._skipping():
+            try:
+                return self.poke(context)
+            except AirflowFailException:
+                raise
+            except Exception:
+                if self.never_fail or not self.silent_fail:
+                    raise
+                self.log.exception("Asking failed; it is asked again")
+                return None
+
+    @contextlib.contextmanager
+    def _skipping(self) -> Iterator[None]:
+        """Apply ``soft_fail`` and ``never_fail`` to what is raised, as a sensor that pokes does.
+
+        :raises AirflowSkipException: the error skips the task.
+        """
         try:
-            return self.poke(context)
-        except AirflowFailException as error:
+            yield
+        except (AirflowFailException, AirflowSensorTimeout) as error:
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error
+            raise
+        except AirflowSkipException:
             raise
         except Exception as error:
             if self.never_fail:
                 raise AirflowSkipException(str(error)) from error
-            if not self.silent_fail:
-                raise
-            self.log.exception("Asking failed; it is asked again")
-            return None
+            raise
 
 
 def _raise(error: EosError) -> NoReturn:
