@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
+from airflow.sdk.definitions.asset import AssetRef
 
 from airflow_eos.ledger.records.run_record import TABLE
 
@@ -13,19 +15,34 @@ if TYPE_CHECKING:
 
     from airflow_eos.ledger.records.run_record import RunRecord
 
+log = logging.getLogger(__name__)
+
 _KAFKA = "kafka://"
 
 
 def describe_outlets(context: Context, record: RunRecord) -> None:
-    """Put the run into ``extra`` of the event of every outlet asset of the task.
+    """Put the run into ``extra`` of the event of every outlet asset of the task, also of references to one.
+
+    An alias names no asset before the task adds an event to it, and is left out.
 
     The event of ``kafka://host:port/topic`` counts that topic only. Events of other assets count all records
     written and the rows of a table, with its name and the run's snapshot. All comes from the ledger's record,
     so it is the same when a run is found again.
     """
     for outlet in context["task"].outlets:
-        if isinstance(outlet, Asset):
-            context["outlet_events"][outlet].extra["airflow_eos"] = _describe(outlet.uri, record)
+        if isinstance(outlet, Asset | AssetRef):
+            event = _event_of(context, outlet)
+            if event is not None:
+                event.extra["airflow_eos"] = _describe(event.key.uri, record)
+
+
+def _event_of(context: Context, outlet: Asset | AssetRef) -> Any:
+    """Return the event; None if Airflow cannot say now which asset is meant: the run is committed."""
+    try:
+        return context["outlet_events"][outlet]
+    except Exception as error:  # noqa: BLE001 - of Airflow's API server
+        log.warning("The event of %s does not describe the run: %s", outlet, error)
+        return None
 
 
 def _describe(uri: str, record: RunRecord) -> dict[str, Any]:

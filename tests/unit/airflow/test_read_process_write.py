@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, AssetAlias
+from airflow.sdk.definitions.asset import AssetUniqueKey
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_eos import exceptions
 from airflow_eos.compat import (
@@ -491,6 +493,28 @@ def test_outlet_events_tell_what_was_written(dag: DAG, runs: list[FakeRun]) -> N
     assert (extra["records_written"], extra["written"]) == (7, {"out-0": 7})
     assert extra["ranges"] == [["src", 0, 5, 15]]
     assert context["outlet_events"][other].extra["airflow_eos"]["records_written"] == 10
+
+
+def test_outlet_events_of_references_tell_the_same(
+    runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asset.ref() names an asset of another Dag; a name that Airflow cannot resolve now fails no commit."""
+    asset = Asset("out", uri="kafka://broker:9092/out")
+
+    def resolve(_: Any, reference: Any) -> Any:
+        if reference == Asset.ref(name="away"):
+            raise RuntimeError("API server is busy")
+        return AssetUniqueKey.from_asset(asset), asset
+
+    monkeypatch.setattr(OutletEventAccessors, "_resolve_asset_ref", resolve)
+    for reference in (Asset.ref(name="out"), Asset.ref(uri=asset.uri)):
+        outlets = [Asset.ref(name="away"), AssetAlias("any"), reference]
+        operator = make(DAG(type(reference).__name__, schedule=None), outlets=outlets)
+        context = make_context(operator)
+        operator.execute(context)
+        events = context["outlet_events"]
+        assert list(events) == [asset]
+        assert events[asset].extra["airflow_eos"]["written"] == {"out-0": 7}
 
 
 def test_events_and_xcom_name_the_table_that_got_the_rows(dag: DAG, runs: list[FakeRun]) -> None:
