@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.wire.client_config import ClientConfig
 
 
 def run_lineage(
@@ -32,7 +33,7 @@ def run_lineage(
     )
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    namespace = f"kafka://{str(kafka['bootstrap.servers']).split(',')[0].strip()}"
+    namespace = f"kafka://{ClientConfig.of(kafka).first_server}"
     inputs = [Dataset(namespace=namespace, name=topic) for topic in sources]
     if record is None:
         outputs = [Dataset(namespace=namespace, name=sink)] if sink else []

@@ -107,6 +107,14 @@ class ClientConfig:
         return _servers(self.get("bootstrap.servers"))
 
     @property
+    def first_server(self) -> str:
+        """Host and port of the first bootstrap server, without a protocol; Kafka's port if it has none."""
+        from kafka.cluster import collect_hosts
+
+        host, port, _ = collect_hosts(self.bootstrap_servers[:1], randomize=False)[0]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
     def decode_limits(self) -> DecodeLimits:
         """Limits for decoding a record batch: ``eos.max.batch.bytes``, ``eos.max.record.headers``.
 

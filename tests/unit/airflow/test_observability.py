@@ -13,6 +13,7 @@ from airflow.sdk import DAG
 from airflow_eos.compat import stats
 from airflow_eos.exceptions import RunFenced
 from airflow_eos.ledger.keys import cursor_run_key
+from airflow_eos.lineage import run_lineage
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.run.states import State
 from tests.unit.airflow.fakes import FakeRun, a_record, make_context
@@ -277,3 +278,19 @@ def test_lineage_names_topics_and_ranges(operator: Any, runs: list[FakeRun], lin
     assert facet["offset_ranges"] == [{"topic": "src", "partition": 0, "start": 5, "end": 15}]
     assert facet["_producer"]
     assert facet["_schemaURL"].endswith("RunFacet")
+
+
+@pytest.mark.parametrize(
+    ("servers", "namespace"),
+    [
+        ("broker:9093,other:9092", "kafka://broker:9093"),
+        ("PLAINTEXT://broker:9093", "kafka://broker:9093"),
+        (" broker , other", "kafka://broker:9092"),
+        ("SASL_SSL://[::1]", "kafka://[::1]:9092"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:openlineage.*")
+def test_lineage_names_the_broker_by_host_and_port(servers: str, namespace: str) -> None:
+    """As the naming rules of OpenLineage say, however the setting is written."""
+    facets = run_lineage({"bootstrap.servers": servers}, ["src"], "out", None)
+    assert {dataset.namespace for dataset in (*facets.inputs, *facets.outputs)} == {namespace}
