@@ -178,9 +178,14 @@ def _in_topics(name: str) -> Callable[[Any, Any], None]:
     )
 
 
-def _confirm(field: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        word("true", "false", "yes", "no").check(field, value.lower() if isinstance(value, str) else value)
+def confirmed(field: str, value: Any) -> bool:
+    """Read a confirmation that a template may have rendered.
+
+    :raises ConfigurationError: it is neither yes nor no.
+    """
+    text = str(value).strip().lower() if isinstance(value, bool | str) else value
+    word("true", "false", "yes", "no").check(field, text)
+    return text in ("true", "yes")
 
 
 def _reason(field: str, value: Any) -> None:
@@ -255,7 +260,7 @@ TABLE: tuple[Row, ...] = (
     _one("on_empty", word("succeed", "skip")),
     _one("max_active_tis_per_dag", whole_number(1) | NONE),
     _one("retry_policy", _POLICY),
-    _one("confirm", _confirm),
+    _one("confirm", confirmed),
     _one("reason", _reason),
     # process
     _one("process", _process, but=SUBMIT),

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
-from airflow_eos.operators.parameter_table import replayed_ranges
+from airflow_eos.operators.parameter_table import confirmed, replayed_ranges
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-_YES = (True, "true", "True", "yes")
 
 
 class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
@@ -39,7 +37,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
     :param offset_ranges: ``OffsetRange``, ``[topic, partition, start, end]``, or a JSON list of such lists:
         the form ``ranges`` has in XCom and in the ledger. (templated)
     :param reason: kept in the run record; must not be empty. (templated)
-    :param confirm: must be true (or the text ``true``) when the task runs. (templated)
+    :param confirm: must be true (or the text ``true`` or ``yes``) when the task runs. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -71,7 +69,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
 
         :raises ConfigurationError: it is not confirmed, has no reason, or the ranges cannot be read.
         """
-        if self.confirm not in _YES:
+        if not confirmed("confirm", self.confirm):
             raise ConfigurationError(
                 "a replay writes output again that consumers may have seen: set confirm=True, "
                 f"got {self.confirm!r}"

@@ -37,6 +37,14 @@ def test_replay_without_confirmation_reads_nothing(dag: DAG, runs: list[FakeRun]
     assert runs == []
 
 
+@pytest.mark.parametrize("given", [True, "true", "TRUE", " True\n", "yes", "Yes"])
+def test_what_passes_as_a_confirmation_is_one(dag: DAG, runs: list[FakeRun], given: Any) -> None:
+    """The check at parse and the task read it alike, as a form or a template writes it."""
+    operator = make(dag, confirm=given)
+    operator.execute(make_context(operator))
+    assert len(runs) == 1
+
+
 def test_replay_needs_a_reason(dag: DAG, runs: list[FakeRun]) -> None:
     """The ledger keeps why."""
     operator = make(dag, reason="{{ params.reason }}")
