@@ -14,6 +14,7 @@ key of that date would read all records of the interval.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -130,6 +131,26 @@ def refuse_composite(key: str) -> None:
         raise ConfigurationError(
             f"partition key {key!r} has several parts, and an interval is known for its date alone. "
             f"{_COMPOSITE}"
+        )
+
+
+def refuse_other_date(key: str, start: dt.datetime, dag: DAG) -> None:
+    """Refuse a key that the schedule gives to another date than that of the interval's start.
+
+    :param start: of the data interval that a Dag run with a key was given.
+    :raises ConfigurationError: names both; not if the schedule does not tell.
+    """
+    timetable, expected = dag.timetable, key
+    if isinstance(timetable, compat.CronPartitionTimetable):
+        expected = start.astimezone(zone_named(timetable.timezone)).strftime(timetable.key_format)
+    elif isinstance(timetable, compat.PartitionedAssetTimetable):
+        with contextlib.suppress(ConfigurationError):  # its mappers give no date
+            expected = str(_of_mapper(key, start, _mapper(timetable)).key)
+    if key != expected:
+        raise ConfigurationError(
+            f"partition key {key!r} does not name the start {start.isoformat()} of the data interval of its "
+            f"Dag run: the schedule gives {expected!r}. Trigger the Dag with the key alone, or say "
+            "what the key reads: ranges=PartitionInterval(key, Interval(...))"
         )
 
 

@@ -26,7 +26,12 @@ from airflow_eos.model.ranges import (
     RangeMode,
     in_utc,
 )
-from airflow_eos.operators.partition_interval import PartitionDuration, partition_span, refuse_composite
+from airflow_eos.operators.partition_interval import (
+    PartitionDuration,
+    partition_span,
+    refuse_composite,
+    refuse_other_date,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -298,6 +303,7 @@ def _partition_ends(
     start, end = _data_interval(dag_run)
     if start is not None and end is not None and start < end:
         refuse_composite(key)
+        refuse_other_date(key, start, dag)
         return start, end
     date = partition_date(dag_run)
     if date is None:

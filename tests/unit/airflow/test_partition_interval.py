@@ -162,6 +162,32 @@ def test_a_key_of_several_parts_is_refused_with_a_data_interval_too() -> None:
         partition(None, "d|eu", None, data_interval_start=MIDNIGHT, data_interval_end=MIDNIGHT + DAY)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CronPartitionTimetable("0 0 * * *", timezone="UTC", key_format="%Y-%m-%d"),
+        PartitionedAssetTimetable(
+            assets=Asset("a"), default_partition_mapper=StartOfDayMapper(timezone="UTC")
+        ),
+    ],
+    ids=["cron", "mapper"],
+)
+def test_a_key_of_another_date_is_refused_with_a_data_interval_too(schedule: Any) -> None:
+    """Two keys that were triggered with one interval would both read all of it; a part of its day may be."""
+    day, part = pendulum.datetime(2026, 11, 20), dt.timedelta(hours=6)
+    given = {"data_interval_start": day + part, "data_interval_end": day + 2 * part}
+    interval = partition(schedule, "2026-11-20", day, **given)
+    assert (interval.start, interval.end) == (day + part, day + 2 * part)
+    with pytest.raises(ConfigurationError, match=r"'2026-11-21' does not name .*gives '2026-11-20'"):
+        partition(schedule, "2026-11-21", day + DAY, **given)
+
+
+@pytest.mark.parametrize("schedule", [None, PartitionedAssetTimetable(assets=Asset("a"))])
+def test_a_data_interval_counts_where_the_schedule_gives_keys_no_date(schedule: Any) -> None:
+    """As the interval of its Dag run says."""
+    assert partition(schedule, "k", None, data_interval_start=MIDNIGHT, data_interval_end=MIDNIGHT + DAY)
+
+
 def test_interval_ends_are_moments() -> None:
     """An hour at the end of summer time is not empty; one that ends before it starts is refused."""
     berlin = zoneinfo.ZoneInfo("Europe/Berlin")
