@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import logging
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -70,10 +69,6 @@ def _function(command: Command) -> Callable[[argparse.Namespace], None]:
 def _carry_out(command: Command, options: argparse.Namespace) -> None:
     from airflow_eos.cli.execution import carry_out
 
-    # Airflow before 3.3.1 logs to standard output, where the command prints its document.
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
-            handler.setStream(sys.stderr)
     code = carry_out(command, options, functools.partial(_prepared, command))
     if code:
         sys.exit(code)

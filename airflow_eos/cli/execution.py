@@ -11,7 +11,15 @@ from typing import Any
 
 from airflow_eos.cli import commands, spark_commands, status
 from airflow_eos.cli.definition import REFUSED, USAGE, Command
-from airflow_eos.cli.outcome import DOCUMENTS, Outcome, WrongUsage, document, write, write_error
+from airflow_eos.cli.outcome import (
+    DOCUMENTS,
+    Outcome,
+    WrongUsage,
+    document,
+    printing_to_stderr,
+    write,
+    write_error,
+)
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.spec import Deployment
 
@@ -30,10 +38,11 @@ def carry_out(
 
     :param find_target: returns the cluster and the ledger; None for a command that asks no brokers.
     """
+    width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
     try:
-        outcome = call(command.function, find_target(options), options)
-        width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
-        text = outcome.render(options.output, width)
+        with printing_to_stderr():
+            outcome = call(command.function, find_target(options), options)
+            text = outcome.render(options.output, width)
     except WrongUsage as error:
         write_error(f"{command.name}: {error}")
         return USAGE

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ Row = Mapping[str, Any]
 
 DOCUMENTS = ("json", "yaml")
 """Formats that print all data, or an error, as a single document."""
+_STDOUT, _STDERR = 1, 2
 _LEAST_ROOM = 20  # for a value, on the narrowest terminal
 
 
@@ -61,6 +62,28 @@ def document(data: Any, output: str) -> str:
 
     # By way of JSON: tuples and texts of ours are lists and texts there, and here the same.
     return str(yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False, allow_unicode=False)).rstrip()
+
+
+@contextlib.contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Send whatever is printed to standard error: :func:`write` alone writes to standard output.
+
+    The file descriptor is changed, too: loggers may hold the stream already, and other processes inherit it.
+    """
+    if sys.stdout is None or sys.stderr is None:
+        yield
+        return
+    stdout = sys.stdout
+    stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        stdout.flush()
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
 
 
 def write(text: str) -> None:

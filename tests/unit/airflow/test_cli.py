@@ -6,13 +6,16 @@ import argparse
 import datetime as dt
 import json
 import logging
+import os
 import re
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from airflow_eos.cli import airflow_commands, commands
 from airflow_eos.cli import main as plain
@@ -175,17 +178,32 @@ def test_airflow_takes_cluster_and_defaults_from_connection_and_configuration(
     assert json.loads(printed[: printed.index("}") + 1]) == {"called": "ledger"}
 
 
-def test_log_lines_do_not_stand_in_the_document(
-    called: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_document_stands_alone_on_standard_output(
+    called: list[Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Airflow before 3.3.1 logs to standard output."""
-    handler = logging.StreamHandler(sys.stdout)
+    """Loggers of Airflow keep the stream that they got first; other processes inherit it."""
+    early = os.fdopen(1, "w", closefd=False)
+    handler = logging.StreamHandler(early)
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    monkeypatch.setattr(airflow_commands, "_target", lambda _: logging.getLogger("any").error("a line"))
+
+    def noisy(_: argparse.Namespace) -> None:
+        logging.getLogger("any").error("a log line")
+        structlog.WriteLogger(early).info("a line of structlog")
+        print("a printed line")
+        subprocess.run([sys.executable, "-c", "print('a line of a process')"], check=True)
+
+    monkeypatch.setattr(airflow_commands, "_target", noisy)
     airflow("ledger", "--output", "json")
-    printed = capsys.readouterr()
+    printed = capfd.readouterr()
     assert json.loads(printed.out) == {"called": "ledger"}
-    assert printed.err == "a line\n"
+    assert sorted(printed.err.splitlines()) == [
+        "a line of a process",
+        "a line of structlog",
+        "a log line",
+        "a printed line",
+    ]
+    os.write(1, b"standard output is there again\n")
+    assert capfd.readouterr() == ("standard output is there again\n", "")
     assert called
 
 
