@@ -6,7 +6,7 @@ import logging
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
@@ -24,6 +24,9 @@ from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.spec import Deployment
 
+if TYPE_CHECKING:
+    from airflow_eos.engine.control_plane import ControlPlane
+
 log = logging.getLogger(__name__)
 
 Gauge = tuple[str, float, Mapping[str, str]]
@@ -32,6 +35,7 @@ Gauge = tuple[str, float, Mapping[str, str]]
 
 def status(target: Deployment, options: Namespace) -> Outcome:
     """Show ledger, cursors and runs; 3 if something named does not exist, or a limit is exceeded."""
+    from airflow_eos.engine.control_plane import ControlPlane
     from airflow_eos.operations.open_transactions import open_transactions
     from airflow_eos.operations.queries import ledger_names, ledger_status
 
@@ -51,9 +55,11 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     if not everything:
         answer["open_transactions"] = _of_groups(answer["open_transactions"], target.prefix, options.group)
     exceeded: list[Row] = []
+    with ControlPlane(target) as control:
+        for group, cursor in known.cursors.items():
+            if isinstance(cursor, CursorRecord):
+                answer["cursors"][group] |= _progress(control, target, group, cursor)
     for group, cursor in known.cursors.items():
-        if isinstance(cursor, CursorRecord):
-            answer["cursors"][group] |= _progress(target, group, cursor)
         if cursor is not None:
             exceeded += _exceeded(group, answer["cursors"][group], options)
     missing = _missing(target, answer)
@@ -184,14 +190,12 @@ def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
     return list(rows)
 
 
-def _refusal(target: Deployment, cursor: CursorRecord) -> str:
+def _refusal(control: ControlPlane, cursor: CursorRecord) -> str:
     """Return why the next run of a cursor would be refused; empty if nothing shows it."""
-    from airflow_eos.engine.control_plane import ControlPlane
     from airflow_eos.operations.cursor_agreement import moved_positions
 
     try:
-        with ControlPlane(target) as control:
-            moved = moved_positions(control, cursor, cursor.topic_ids)
+        moved = moved_positions(control, cursor, cursor.topic_ids)
     except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
         return _reason(error)
     return f"{CursorMoved.__name__}: {'; '.join(moved)}" if moved else ""
@@ -202,10 +206,10 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {message}"
 
 
-def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
+def _progress(control: ControlPlane, target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
     """Return what :func:`_known_progress` does, or why it is unknown of this group."""
     try:
-        return _known_progress(target, group, cursor)
+        return _known_progress(control, target, group, cursor)
     except BrokersUnavailable:
         raise
     except Exception as error:
@@ -213,19 +217,21 @@ def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str,
         return {"lag": None, "unknown": _reason(error)}
 
 
-def _known_progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
+def _known_progress(
+    control: ControlPlane, target: Deployment, group: str, cursor: CursorRecord
+) -> dict[str, Any]:
     """Return a group's unread offsets, or why its next run would be refused, and its open transaction."""
     from airflow_eos.engine.control_plane import utc_now
-    from airflow_eos.engine.lag import unread
+    from airflow_eos.engine.lag import unread_of
     from airflow_eos.operations.open_transactions import oldest_open_transaction
 
     ids = [keys.cursor_transactional_id(target.prefix, group)]
     progress: dict[str, Any]
-    if because := _refusal(target, cursor):
+    if because := _refusal(control, cursor):
         progress = {"lag": None, "unknown": because}
     else:
         topics = sorted(cursor.topic_ids)
-        left = unread(target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix)
+        left = unread_of(control, group, topics)
         progress = {
             "lag": left.offsets,
             "lag_to_end": left.offsets_to_end,
@@ -238,7 +244,7 @@ def _known_progress(target: Deployment, group: str, cursor: CursorRecord) -> dic
                 keys.cursor_transactional_id(target.prefix, group, offsets.topic_partition)
                 for offsets in left.ranges
             ]
-    oldest = oldest_open_transaction(target, ids)
+    oldest = oldest_open_transaction(control, target.command_line, ids)
     return {**progress, "open_transaction": None if oldest is None else oldest.to_dict()}
 
 

@@ -92,17 +92,32 @@ def unread(
     :raises UnknownTopic: names a topic that does not exist.
     """
     with ControlPlane(Deployment(kafka, ledger or LedgerSettings(), prefix)) as control:
-        descriptions = control.cluster.describe_topics(topics)
-        partitions = [tp for name in sorted(descriptions) for tp in descriptions[name].topic_partitions]
-        committed = control.cluster.committed(group, partitions, stable=False)
-        positions = {tp: committed_offset.offset for tp, committed_offset in committed.items()}
-        missing = [tp for tp in partitions if tp not in positions]
-        added: dict[TopicPartition, int] = {}
-        if missing and ledger is not None:
-            known, added = _cursor(control, group, missing)
-            positions.update(known)
-        bounds = control.cluster.log_bounds(partitions)
-        waiting = undecided(control.cluster, bounds.ends, bounds.stable)
+        return unread_of(control, group, topics, start=start, asks_ledger=ledger is not None)
+
+
+def unread_of(
+    control: ControlPlane,
+    group: str,
+    topics: Collection[str],
+    *,
+    start: Literal["earliest", "latest"] = "earliest",
+    asks_ledger: bool = True,
+) -> Unread:
+    """Return what :func:`unread` does, by connections that are open already.
+
+    :param asks_ledger: whether the ledger has the positions of partitions whose committed offsets expired.
+    """
+    descriptions = control.cluster.describe_topics(topics)
+    partitions = [tp for name in sorted(descriptions) for tp in descriptions[name].topic_partitions]
+    committed = control.cluster.committed(group, partitions, stable=False)
+    positions = {tp: committed_offset.offset for tp, committed_offset in committed.items()}
+    missing = [tp for tp in partitions if tp not in positions]
+    added: dict[TopicPartition, int] = {}
+    if missing and asks_ledger:
+        known, added = _cursor(control, group, missing)
+        positions.update(known)
+    bounds = control.cluster.log_bounds(partitions)
+    waiting = undecided(control.cluster, bounds.ends, bounds.stable)
     begins, ends = bounds.starts, bounds.stable
     ranges = []
     for tp in partitions:

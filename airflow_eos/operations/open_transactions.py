@@ -157,12 +157,10 @@ def abort_transaction(
 
 
 def oldest_open_transaction(
-    deployment: Deployment, transactional_ids: Sequence[str]
+    control: ControlPlane, command_line: CommandLine, transactional_ids: Sequence[str]
 ) -> OpenTransaction | None:
     """Return the oldest open transaction of these ids; None if none is open."""
-    with ControlPlane(deployment) as control:
-        oldest_first = _open_ones(control, deployment.command_line, transactional_ids)
-    return next(iter(oldest_first), None)
+    return next(iter(_open_ones(control, command_line, transactional_ids)), None)
 
 
 def open_transactions(deployment: Deployment) -> list[OpenTransaction]:

@@ -555,6 +555,31 @@ def test_status_goes_on_behind_a_group_that_cannot_be_asked(
     assert [row["group"] for row in shown["exceeded"]] == ["another"]
 
 
+def test_status_asks_for_all_groups_by_the_same_connections(
+    cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger may have a thousand groups: those of each would take most of the time."""
+    pipeline.publish(["a"])
+    groups = [f"{pipeline.spec.group_id}-{number}" for number in range(3)]
+    for group in groups:
+        pipeline.run("r1", group_id=group, pipeline=group)
+    opened_now: list[ControlPlane] = []
+    begin = ControlPlane.__init__
+
+    def counted(control: ControlPlane, of: Any) -> None:
+        opened_now.append(control)
+        begin(control, of)
+
+    monkeypatch.setattr(ControlPlane, "__init__", counted)
+    numbers = set()
+    for shown in (groups[:1], groups):
+        opened_now.clear()
+        code, answer = cli("status", *(word for group in shown for word in ("--group", group)))
+        assert (code, {cursor["lag"] for cursor in answer["cursors"].values()}) == (0, {0})
+        numbers.add(len(opened_now))
+    assert len(numbers) == 1
+
+
 def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors(
     cli: Cli, pipeline: Pipeline
 ) -> None:
