@@ -188,7 +188,7 @@ def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find
 
     def answer(history: KnownRuns) -> tuple[dict[str, Any], Tasks]:
         view = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
-        return view, views.tasks_of(history, viewer, name)
+        return view, views.tasks_beside(history, viewer, name)
 
     tasks: Tasks = {}
     try:

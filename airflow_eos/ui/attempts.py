@@ -33,8 +33,8 @@ RUNS_OF_A_DAG = 10
 LOOKED_BACK = dt.timedelta(days=31)
 """Runs that started before are not looked at."""
 
-Tasks = Mapping[tuple[str, str], str]
-"""Pipelines by Dag id and task id."""
+Tasks = Mapping[tuple[str, str, int], str]
+"""Pipelines by Dag id, task id and map index."""
 
 
 class AttemptsUnseen(Exception):
@@ -90,8 +90,11 @@ def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | Non
     rows.sort(key=_moment, reverse=True)
     for row in reversed(rows):  # the newest last: it replaces the others
         if row["group"]:
-            known[row["dag_id"], row["task_id"]] = _pipeline(row)
-    return [_attempt(row, known) for row in rows]
+            known[row["dag_id"], row["task_id"], row["map_index"]] = _pipeline(row)
+    of_task: dict[tuple[str, str], set[str]] = {}
+    for (dag_id, task_id, _), pipeline in known.items():
+        of_task.setdefault((dag_id, task_id), set()).add(pipeline)
+    return [_attempt(row, pipeline) for row in rows for pipeline in _pipelines(row, known, of_task)]
 
 
 def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: Tasks) -> Any:
@@ -117,7 +120,7 @@ def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: T
 
     conditions = [task.operator.in_(OPERATORS), XComModel.key.is_not(None)]
     if tasks:
-        conditions.append(tuple_(task.dag_id, task.task_id).in_(list(tasks)))
+        conditions.append(tuple_(task.dag_id, task.task_id).in_(list({task[:2] for task in tasks})))
     return session.execute(
         select(
             *(getattr(task, name) for name in columns),
@@ -137,11 +140,10 @@ def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: T
     )
 
 
-def _attempt(row: Mapping[str, Any], tasks: Tasks) -> Attempt:
+def _attempt(row: Mapping[str, Any], pipeline: str) -> Attempt:
     failure = FailureRecord.from_value(row["failure"])
-    task = (row["dag_id"], row["task_id"])
     return Attempt(
-        pipeline=_pipeline(row) if row["group"] else tasks.get(task, _pipeline(row)),
+        pipeline=pipeline,
         group=row["group"] or "",
         dag_id=row["dag_id"],
         task_id=row["task_id"],
@@ -153,6 +155,20 @@ def _attempt(row: Mapping[str, Any], tasks: Tasks) -> Attempt:
         at=_moment(row),
         failure=failure if failure is not None and failure.try_number == row["try_number"] else None,
     )
+
+
+def _pipelines(
+    row: Mapping[str, Any], known: Tasks, of_task: Mapping[tuple[str, str], Collection[str]]
+) -> Collection[str]:
+    """Return the pipelines of a task instance: of one that Airflow has not expanded, all of its task."""
+    if row["group"]:
+        return [_pipeline(row)]
+    task = (row["dag_id"], row["task_id"])
+    if (pipeline := known.get((*task, row["map_index"]))) is not None:
+        return [pipeline]
+    pipelines = sorted(of_task.get(task, ()))
+    is_of_all = len(pipelines) == 1 or (pipelines and row["map_index"] < 0)
+    return pipelines if is_of_all else [_pipeline(row)]
 
 
 def _pipeline(row: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from airflow_eos.coverage.coverage import Coverage
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempt_rows import KINDS, MEANING, Kind, by_pipeline, last_of, last_row
-from airflow_eos.ui.attempts import Attempt
+from airflow_eos.ui.attempts import Attempt, Tasks
 from airflow_eos.ui.bar_drawing import bars_of
 from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.known_runs import KnownRuns
@@ -49,12 +49,12 @@ class LedgerRows:
     """The ledger's part.
 
     :param rows: of the user's pipelines, sorted by name.
-    :param tasks: the last pipeline of each task, by Dag id and task id.
+    :param tasks: the last pipeline of each task instance.
     :param warnings: about the ledger.
     """
 
     rows: Sequence[Mapping[str, Any]]
-    tasks: Mapping[tuple[str, str], str]
+    tasks: Tasks
     warnings: Sequence[str]
 
 
@@ -64,7 +64,7 @@ def ledger_rows(history: KnownRuns, viewer: Viewer, now: dt.datetime, *, damaged
     covered = zip(shown, history.summaries(shown), strict=True)
     return LedgerRows(
         [_row_or_reason(viewer, pipeline, coverage, now, damaged) for pipeline, coverage in covered],
-        dict(_tasks(viewer, shown)),
+        tasks_of(viewer, shown),
         ledger_warnings(history),
     )
 
@@ -267,11 +267,10 @@ def _of_unseen(topics: Sequence[str]) -> str:
     )
 
 
-def _tasks(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Iterable[tuple[tuple[str, str], str]]:
-    for pipeline in pipelines:
-        newest = viewer.newest(pipeline)
-        assert newest is not None
-        yield task_key(newest), pipeline.name
+def tasks_of(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Tasks:
+    """Return the last pipeline of each task instance."""
+    newest = ((viewer.newest(pipeline), pipeline.name) for pipeline in pipelines)
+    return {task_key(record): name for record, name in newest if record is not None}
 
 
 def ledger_warnings(history: KnownRuns) -> list[str]:

@@ -53,10 +53,10 @@ def task_of_record(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def task_key(record: RunRecord) -> tuple[str, str]:
-    """Return Dag id and task id of the record's task."""
+def task_key(record: RunRecord) -> tuple[str, str, int]:
+    """Return Dag id, task id and map index of the record's task."""
     task = task_of_record(record)
-    return task["dag_id"], task["task_id"]
+    return task["dag_id"], task["task_id"], task["map_index"]
 
 
 def texts(value: Any) -> list[str]:

@@ -17,13 +17,14 @@ from airflow_eos.coverage.sentence import place
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.operations.checks import Check
 from airflow_eos.run.work import recorded_interval
+from airflow_eos.ui.attempts import Tasks
 from airflow_eos.ui.bar_drawing import bars_of
 from airflow_eos.ui.epochs import epoch_rows
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import Lag, lags_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
-from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row
+from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row, tasks_of
 from airflow_eos.ui.record_parts import flat, run_row, task_key, task_of_record, texts
 from airflow_eos.ui.table_rows import intent_rows, table_of, table_row
 from airflow_eos.ui.timeline import shares_of, states_of
@@ -100,10 +101,11 @@ def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"title": title, **bars} for title, bars in drawn if bars is not None]
 
 
-def tasks_of(history: KnownRuns, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
-    """Return the last pipeline of each task whose records a user may see, by Dag id and task id."""
+def tasks_beside(history: KnownRuns, viewer: Viewer, name: str) -> Tasks:
+    """Return all tasks of one pipeline, and the last pipeline of each task instance that a user may see."""
     runs = viewer.pipeline(history, name).runs.values()
-    return {task_key(record): name for record in runs if viewer.may_see(record)}
+    own = {task_key(record): name for record in runs if viewer.may_see(record)}
+    return {**own, **tasks_of(viewer, viewer.pipelines(history))}
 
 
 def run_of(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:

@@ -49,7 +49,7 @@ def test_nothing_is_said_of_dags_that_are_not_given() -> None:
     attempted("mine", fields={"pipeline": "shared"})
     attempted("theirs", fields={"pipeline": "shared"})
     assert [one.dag_id for one in read("mine")] == ["mine"]
-    assert read("mine", tasks={("theirs", "copy"): "shared"}) == read("mine")
+    assert read("mine", tasks={("theirs", "copy", -1): "shared"}) == read("mine")
     assert read() == []
 
 
@@ -72,13 +72,49 @@ def test_a_task_that_has_not_started_has_the_name_of_its_last_try() -> None:
     ]
 
 
+def tenants(*run_ids: str) -> None:
+    """Write a mapped task with a pipeline for each instance."""
+    for number, run_id in enumerate(run_ids):
+        for index, tenant in enumerate(("at", "de")):
+            fields = {"pipeline": tenant}
+            at = RECENT - HOUR * (len(run_ids) - number)
+            attempted("a", map_index=index, run_id=run_id, state="success", at=at, fields=fields)
+
+
+def test_an_instance_that_has_not_started_has_the_pipeline_of_its_index() -> None:
+    """Not that of the instance that started last."""
+    tenants("r0")
+    for index in (0, 1):
+        attempted("a", map_index=index, state="failed", started=False)
+    failed = [(one.map_index, one.pipeline) for one in read("a") if one.run_id == "r1"]
+    assert sorted(failed) == [(0, "at"), (1, "de")]
+
+
+def test_an_instance_before_its_expansion_belongs_to_all_pipelines_of_the_task() -> None:
+    """A task before it failed: the work of each is missing. The ledger may know others than Airflow."""
+    tenants("r0")
+    attempted("a", state="upstream_failed", started=False)
+    failed = [one.pipeline for one in read("a", tasks={("a", "copy", 2): "fr"}) if one.run_id == "r1"]
+    assert failed == ["at", "de", "fr"]
+
+
+def test_an_instance_of_an_unknown_index_is_shown_at_no_pipeline_of_another() -> None:
+    """Where the task has one pipeline for all, at that."""
+    tenants("r0")
+    attempted("a", map_index=2, state="failed", started=False)
+    attempted("b", map_index=0, run_id="r0", state="success", at=RECENT - HOUR, fields={"pipeline": "all"})
+    attempted("b", map_index=1, state="failed", started=False)
+    assert [one.pipeline for one in read("a") if one.map_index == 2] == ["a.copy"]
+    assert [one.pipeline for one in read("b") if one.map_index == 1] == ["all"]
+
+
 def test_other_tasks_are_none_of_ours() -> None:
     """But those whose record, or whose failure, says that they run a pipeline."""
     attempted("a", "bash", operator="BashOperator")
     attempted("a", "derived", operator="MyOperator")
     attempted("a", "failed", operator="MyOperator", failure=FailureRecord(1, "E", "s"))
     assert [one.task_id for one in read("a")] == ["failed"]
-    known = {("a", "derived"): "orders"}
+    known = {("a", "derived", -1): "orders"}
     assert {one.task_id for one in read("a", tasks=known)} == {"failed", "derived"}
 
 
