@@ -65,7 +65,7 @@ def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], asked: Asked
         raise Trouble(404, "No pipeline is known here", text)
     if len(pipelines) == 1:
         return f"/pipeline?{urlencode({'name': pipelines.pop()})}"
-    return f"/?{urlencode({'find': asked.dag_id})}"
+    return f"/?{urlencode({'dag': asked.dag_id})}"
 
 
 def _task_of(attempt: Attempt) -> dict[str, object]:

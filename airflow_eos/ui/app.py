@@ -156,7 +156,12 @@ def _page(
 
 @_page("/", "pipelines.html")
 def _pipelines(
-    request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
+    request: Request,
+    viewer: AskingAll,
+    find: Text = "",
+    dag: Text = "",
+    state: Text = "",
+    order: Order = "urgency",
 ) -> Answered:
     """All pipelines; without an answer of Kafka, Airflow's part."""
     damaged, now = _damaged(request), _now()
@@ -175,7 +180,7 @@ def _pipelines(
     attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
     transactions = open_now.rows(viewer, attempts or (), prefix, now)
     values = pipelines_view(
-        ledger, attempts, now, transactions, open_now.unseen, find=find, state=state, order=order
+        ledger, attempts, now, transactions, open_now.unseen, find=find, dag=dag, state=state, order=order
     )
     return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 

@@ -77,6 +77,7 @@ def pipelines_view(
     unseen_transactions: str = "",
     *,
     find: str = "",
+    dag: str = "",
     state: str = "",
     order: Order = "urgency",
 ) -> dict[str, Any]:
@@ -87,6 +88,7 @@ def pipelines_view(
     :param transactions: open ones that the user may see.
     :param unseen_transactions: why these are unknown; empty if they are known.
     :param find: part of the name of a pipeline, a Dag or an error, in any case.
+    :param dag: id of a Dag that has run or tried the pipelines; empty for all.
     :param state: one of :data:`~airflow_eos.ui.attempt_rows.KINDS`, :data:`WRONG`, or empty for all.
     """
     tried = by_pipeline(attempts or ())
@@ -99,7 +101,13 @@ def pipelines_view(
     rows = [{**row, "open_transaction": open_now.pop(row["pipeline"], None)} for row in rows]
     states = Counter(row["kind"] for row in rows)
     wrong = sum(row["whole"] is False for row in rows)
-    matching = [row for row in rows if _matches(row, find.casefold(), state)]
+    of_dag = {attempt.pipeline for attempt in attempts or () if attempt.dag_id == dag}
+    of_dag |= {row["pipeline"] for row in rows if dag in (row["dag_id"], *row["other_dag_ids"])}
+    matching = [
+        row
+        for row in rows
+        if _matches(row, find.casefold(), state) and (not dag or row["pipeline"] in of_dag)
+    ]
     matching.sort(key=lambda row: row["pipeline"])
     _sort(matching, order)
     warnings = list(ledger.warnings) if ledger is not None else []
@@ -120,6 +128,7 @@ def pipelines_view(
         "open_elsewhere": list(open_now.values()),
         "meaning": MEANING,
         "find": find,
+        "dag": dag,
         "state": state,
         "order": order,
         "attempts_seen": attempts is not None,
@@ -189,6 +198,7 @@ _EMPTY: Mapping[str, Any] = {
     "last_commit": "",
     "last_commit_ago": "",
     "records_of_7_days": None,
+    "all_of_7_days": True,
     "runs": 0,
     "unread": None,
     "lag_seconds": None,
@@ -229,6 +239,7 @@ def pipeline_row(
     modes = (record.mode for record in reversed(seen))
     wrong = sum(record.run_key in {key for name, key in damaged if name == pipeline.name} for record in seen)
     recent = [record for record in seen if is_since(record, now - _WEEK)]
+    is_partly_forgotten = pipeline.earlier.runs > 0 or pipeline.pruned.runs > 0
     others = sorted({record.dag_id for record in seen} - {newest.dag_id})
     lags = lags_of(seen[-2 * RUNS_DRAWN :])
     drawn = [lags[record.run_key].seconds for record in seen[-RUNS_DRAWN:]]
@@ -242,6 +253,9 @@ def pipeline_row(
         "last_commit": newest.staged_at,
         "last_commit_ago": ago(moment(newest.staged_at), now),
         "records_of_7_days": sum(record.records_written for record in recent),
+        "all_of_7_days": not (
+            is_partly_forgotten and is_since(next(iter(pipeline.runs.values())), now - _WEEK)
+        ),
         "runs": coverage.runs,
         "unread": None if coverage.unseen else coverage.unread,
         "lag_seconds": seconds_behind(seen, coverage, now),

@@ -22,6 +22,7 @@ from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.ui import app, pipeline_rows, views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import templates
+from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.desk import Desk
 from airflow_eos.ui.history import PipelineHistory
@@ -346,7 +347,50 @@ def test_what_never_committed_leads_to_its_attempts() -> None:
     """And a Dag with several pipelines to the list of them."""
     failed = attempt("q", dag_id="mine", run_id="m3")
     assert shown_for(Asked("mine", "m3", "copy"), failed) == "/pipeline?name=q"
-    assert shown_for(Asked("mine"), failed) == "/?find=mine"
+    assert shown_for(Asked("mine"), failed) == "/?dag=mine"
+
+
+def test_the_list_of_a_dag_has_its_pipelines_alone() -> None:
+    """Also those that another Dag took over, or that it only tried; none of a Dag with a longer name."""
+    history = history_of(
+        record("etl", "r1", pipeline="orders"),
+        record("nightly", "r2", pipeline="orders", start=10, end=20),
+        record("etl_archive", "r1", pipeline="other"),
+    )
+    tried = (attempt("new", dag_id="etl"), attempt("clicks", dag_id="nightly"))
+    ledger = ledger_rows(history, Viewer(["etl", "nightly", "etl_archive"]), NOW)
+    shown = pipelines_view(ledger, tried, NOW, dag="etl")
+    assert {row["pipeline"] for row in shown["pipelines"]} == {"orders", "new"}
+    assert (shown["dag"], shown["total"]) == ("etl", 4)
+    page = templates.get_template("pipelines.html").render(
+        base="", site="", version="", trouble=None, **shown
+    )
+    assert "Pipelines of Dag etl" in page
+    assert page.count("dag=etl") == len(shown["states"])
+    assert '<input type="hidden" name="dag" value="etl">' in page
+
+
+def test_what_was_written_in_a_week_is_a_lower_bound_where_runs_of_it_are_forgotten() -> None:
+    """Memory holds the newest records of a pipeline: a run each minute fills it in less than two days."""
+    of_today = {"staged_at": "2026-11-20T22:00:00.000Z"}
+    runs = [record("mine", f"r{n}", start=n, end=n + 1, **of_today) for n in range(3)]
+    (row,) = ledger_rows(history_of(*runs), Viewer(["mine"]), NOW).rows
+    assert (row["records_of_7_days"], row["all_of_7_days"]) == (30, True)
+    history = history_of(*runs)
+    history.pipelines["pipelines.copy"].forget_oldest()
+    (row,) = ledger_rows(history, Viewer(["mine"]), NOW).rows
+    assert (row["records_of_7_days"], row["all_of_7_days"]) == (20, False)
+    page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
+    values = {**page, **attempts_view([], NOW)}
+    shown = templates.get_template("pipeline.html").render(
+        base="", site="", version="", trouble=None, **values
+    )
+    assert "at least 20" in shown
+    old = replace(runs[0], staged_at="2026-01-01T00:00:00.000Z")
+    history = history_of(old, replace(old, run_key="p/old"), *runs[1:])
+    history.pipelines["pipelines.copy"].forget_oldest()
+    (row,) = ledger_rows(history, Viewer(["mine"]), NOW).rows
+    assert (row["records_of_7_days"], row["all_of_7_days"]) == (20, True)
 
 
 @pytest.mark.parametrize("asked", [Asked("theirs"), Asked("mine", "m9", "copy"), Asked("mine", task_id="x")])
