@@ -73,6 +73,9 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
     AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid"""
 
+_OF_STAGED_ROWS = ("airflow_eos_file", "airflow_eos_row", "airflow_eos_position")
+"""Columns beside those of the table; the first one also where rows are appended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -126,6 +129,7 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
         raise AuthorizationFailed(f"{sink}: this role may not write it: {'; '.join(grants)}")
     columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
     target = Target(oid, columns)
+    _check_names(sink, target)
     _check_key(connection, sink, target)
     return target
 
@@ -138,6 +142,15 @@ def _check_storage(subject: str, name: str, kind: str, persistence: str) -> None
             f"{subject} is unlogged, so that a crash of the server would empty it after the ledger has the "
             f"run: ALTER TABLE {name} SET LOGGED"
         )
+
+
+def _check_names(sink: PostgresTable, target: Target) -> None:
+    reserved = _OF_STAGED_ROWS if sink.key else _OF_STAGED_ROWS[:1]
+    for column in target.columns:
+        if column.name in reserved:
+            raise UnknownTable(
+                f"{sink} has a column {column.name!r}, a name that staged rows have for themselves: rename it"
+            )
 
 
 def _check_key(connection: psycopg.Connection[Any], sink: PostgresTable, target: Target) -> None:

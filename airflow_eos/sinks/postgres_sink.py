@@ -208,13 +208,13 @@ class PostgresSink(BaseSink):
 
     def _statement(self, table: str, names: tuple[str, ...], files: list[int]) -> sql.Composed:
         """Return a statement without parameters: beside them a name's percent sign would be a placeholder."""
-        columns = sql.SQL(", ").join(map(sql.Identifier, names))
         parts = {
             "target": sql.Identifier(*self._sink.schema_and_table),
             "staging": sql.Identifier(SCHEMA, table),
-            "columns": columns,
+            "columns": sql.SQL(", ").join(map(sql.Identifier, names)),
             "files": sql.Literal(files),
             "key": sql.SQL(", ").join(map(sql.Identifier, self._sink.key)),
+            "compared": sql.SQL(", ").join(sql.Identifier("staged", name) for name in self._sink.key),
         }
         if not self._sink.key:
             return sql.SQL(
@@ -224,11 +224,12 @@ class PostgresSink(BaseSink):
         changed = [sql.Identifier(name) for name in names if name not in self._sink.key]
         assigned = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(name) for name in changed)
         action = sql.SQL("DO UPDATE SET {}" if changed else "DO NOTHING").format(assigned)
+        # With an alias, as a table may be called "excluded".
         return sql.SQL(
-            "INSERT INTO {target} ({columns}) SELECT {columns} FROM ("
-            "SELECT DISTINCT ON ({key}) {columns} FROM {staging} "
-            "JOIN unnest({files}::bigint[]) WITH ORDINALITY AS files (airflow_eos_file, number) "
-            "USING (airflow_eos_file) ORDER BY {key}, files.number DESC, airflow_eos_row DESC"
+            "INSERT INTO {target} AS airflow_eos_target ({columns}) SELECT {columns} FROM ("
+            "SELECT DISTINCT ON ({compared}) staged.* FROM {staging} AS staged JOIN "
+            "unnest({files}::bigint[]) WITH ORDINALITY AS files (airflow_eos_file, airflow_eos_position) "
+            "USING (airflow_eos_file) ORDER BY {compared}, airflow_eos_position DESC, airflow_eos_row DESC"
             ") AS last_of_key ON CONFLICT ({key}) {action}"
         ).format(**parts, action=action)
 

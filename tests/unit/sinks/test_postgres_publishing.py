@@ -599,6 +599,52 @@ def test_a_key_of_several_columns_and_nothing_but_a_key(database):
     assert database.counts() == {"a": 1, "b": 1}
 
 
+OUR_NAMES = ["number", "files", "staged", "excluded", "last_of_key", "x" * 63, "airflow_eos_target"]
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "value"])
+@pytest.mark.parametrize("name", OUR_NAMES)
+def test_a_column_may_be_called_as_what_a_statement_has_beside_it(database, name, key):
+    """Each name of the table stands beside names of this package."""
+    kept, changed = (name, "v") if key else ("k", name)
+    database.sql(f'DROP TABLE {database.table}; CREATE TABLE {database.table} ("{kept}" int PRIMARY KEY)')
+    database.sql(f'ALTER TABLE {database.table} ADD "{changed}" int')
+    for token, values in enumerate([[7, 8, 9], [10, 11, 12]], start=10):
+        rows = {kept: pa.array([1, 2, 1], pa.int32()), changed: pa.array(values, pa.int32())}
+        Attempt(database, f"run/p/{token}", token, rows=rows, mode="upsert", key=[kept]).publish()
+    assert database.sql(f'SELECT "{kept}", "{changed}" FROM {database.table} ORDER BY 1') == [
+        ["1", "12"],
+        ["2", "11"],
+    ]
+
+
+@pytest.mark.parametrize("name", ["excluded", "files", "staged", "%s {0}"])
+def test_a_table_may_be_called_as_what_a_statement_has_beside_it(database, name):
+    """PostgreSQL has a table ``excluded`` of its own in an upsert."""
+    database.sql(
+        f'ALTER TABLE {database.table} ADD PRIMARY KEY (id); ALTER TABLE {database.table} RENAME TO "{name}"'
+    )
+    for token in (10, 20):
+        upsert(
+            database, token, {"id": [1, 1], "name": ["a", f"{token}"]}, name=f"{database.schema}.{name}"
+        ).publish()
+    assert database.sql(f'SELECT id, name FROM {database.schema}."{name}"') == [["1", "20"]]
+
+
+@pytest.mark.parametrize("name", ["airflow_eos_file", "airflow_eos_position", "airflow_eos_row"])
+def test_a_column_with_a_name_of_staged_rows_is_refused_at_the_look(database, name):
+    """Before anything is read; rows that are appended have but one such column."""
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ADD {name} bigint")
+    with pytest.raises(UnknownTable, match=f"column '{name}'.* rename it"):
+        PostgresSink(database.sink(mode="upsert", key=["id"]), "eos.p").load()
+    if name == "airflow_eos_file":
+        with pytest.raises(UnknownTable, match=f"column '{name}'.* rename it"):
+            PostgresSink(database.sink(), "eos.p").load()
+    else:
+        Attempt(database).publish()
+        assert database.counts() == {"run/p/1": 2}
+
+
 @pytest.mark.parametrize(
     "index",
     [
