@@ -67,22 +67,37 @@ FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid CROSS JOIN LATERAL (
         FROM base JOIN pg_type d ON d.oid = base.typbasetype
     ) SELECT * FROM base WHERE typbasetype = 0
 ) b WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
-_UNIQUE_KEYS = """SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
-    ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
+_UNIQUE_KEYS = """SELECT i.indimmediate, array_agg(ARRAY[
+    a.attname::text, CASE k.coll WHEN 0 THEN '' ELSE ' COLLATE ' || k.coll::regcollation END,
+    ' USING OPERATOR(' || o.amopopr::regoper || ')'] ORDER BY k.number)
+FROM pg_index i CROSS JOIN
+    unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[])
+        WITH ORDINALITY AS k (attnum, class, coll, number)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    JOIN pg_opclass c ON c.oid = k.class JOIN pg_amop o ON o.amopfamily = c.opcfamily
+        AND o.amoplefttype = c.opcintype AND o.amoprighttype = c.opcintype AND o.amopstrategy = 1
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid
     AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid"""
+"""Columns that an index has beside its key (INCLUDE) have no class; the first strategy is less-than."""
 
 _OF_STAGED_ROWS = ("airflow_eos_file", "airflow_eos_row", "airflow_eos_position")
 """Columns beside those of the table; the first one also where rows are appended."""
 
+KeyColumn = tuple[str, str, str]
+"""Name, COLLATE and USING: values may be equal to an index of a key that the type's default holds apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table as it is: rows that were staged for it fit no other."""
+    """The table as it is: rows that were staged for it fit no other.
+
+    :param orders: of each unique index on the key: column, and how it compares, as ``ORDER BY`` has it.
+    """
 
     oid: int
     columns: tuple[TargetColumn, ...]
+    orders: tuple[tuple[KeyColumn, ...], ...] = ()
 
     @property
     def schema_id(self) -> int:
@@ -128,10 +143,8 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
         grants += [] if may_write else [f"GRANT {', '.join(sink.privileges)} ON {sink.name} TO ..."]
         raise AuthorizationFailed(f"{sink}: this role may not write it: {'; '.join(grants)}")
     columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
-    target = Target(oid, columns)
-    _check_names(sink, target)
-    _check_key(connection, sink, target)
-    return target
+    _check_names(sink, columns)
+    return Target(oid, columns, _orders_of_key(connection, sink, oid, columns) if sink.key else ())
 
 
 def _check_storage(subject: str, name: str, kind: str, persistence: str) -> None:
@@ -144,31 +157,39 @@ def _check_storage(subject: str, name: str, kind: str, persistence: str) -> None
         )
 
 
-def _check_names(sink: PostgresTable, target: Target) -> None:
+def _check_names(sink: PostgresTable, columns: Sequence[TargetColumn]) -> None:
     reserved = _OF_STAGED_ROWS if sink.key else _OF_STAGED_ROWS[:1]
-    for column in target.columns:
+    for column in columns:
         if column.name in reserved:
             raise UnknownTable(
                 f"{sink} has a column {column.name!r}, a name that staged rows have for themselves: rename it"
             )
 
 
-def _check_key(connection: psycopg.Connection[Any], sink: PostgresTable, target: Target) -> None:
-    if not sink.key:
-        return
-    keys: Sequence[Sequence[str]] = [row[0] for row in connection.execute(_UNIQUE_KEYS, (target.oid,))]
-    if set(sink.key) not in map(set, keys):
-        there = "; ".join(", ".join(key) for key in keys) or "none"
+def _orders_of_key(
+    connection: psycopg.Connection[Any], sink: PostgresTable, oid: int, columns: Sequence[TargetColumn]
+) -> tuple[tuple[KeyColumn, ...], ...]:
+    key, text = set(sink.key), ", ".join(sink.key)
+    indexes = [(now, tuple(map(tuple, order))) for now, order in connection.execute(_UNIQUE_KEYS, (oid,))]
+    on_key = [(now, order) for now, order in indexes if {name for name, *_ in order} == key]
+    if not any(now for now, _ in on_key):
+        there = "; ".join(", ".join(name for name, *_ in order) for now, order in indexes if now) or "none"
         raise UnknownTable(
-            f"{sink} has no primary key or unique index on exactly {', '.join(sink.key)} (it has: {there}); "
-            "create it, not deferrable, partial or WITHOUT OVERLAPS, or correct PostgresTable(key=...)"
+            f"{sink} has no primary key or unique index on exactly {text} (it has: {there}); create it, not "
+            "deferrable, partial or WITHOUT OVERLAPS, or correct PostgresTable(key=...)"
         )
-    computed = [column.name for column in target.columns if column.computed and column.name in sink.key]
+    if not all(now for now, _ in on_key):
+        raise UnknownTable(
+            f"{sink} has a deferrable constraint, too, on {text}, with which PostgreSQL refuses ON CONFLICT: "
+            "drop it"
+        )
+    computed = [column.name for column in columns if column.computed and column.name in key]
     if computed:
         raise UnknownTable(
             f"{sink} generates column {computed[0]!r}, so that no row of a run has it: name other columns in "
             "PostgresTable(key=...)"
         )
+    return tuple(sorted({order for _, order in on_key}))
 
 
 def make_control_table(connection: psycopg.Connection[Any], name: str) -> None:

@@ -24,6 +24,7 @@ from airflow_eos.model.table import EarlierRows, TableCommit, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.postgres_catalog import (
     PUBLISHED,
+    KeyColumn,
     PostgresVersion,
     Target,
     find_target,
@@ -120,7 +121,7 @@ class PostgresSink(BaseSink):
             except psycopg.errors.UndefinedTable as error:
                 raise TableMoved(self._reason(error)) from None
             refuse_rewritten(connection, self._sink, change.replaces, delete=True)
-            rows = self._insert(connection, staged)
+            rows = self._insert(connection, version.target, staged)
             ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
             receipt = TableReceipt(snapshot, len(staged), rows)
             runs, last_run = change.published_with(receipt).to_json(), json.dumps(dict(change.summary))
@@ -191,7 +192,9 @@ class PostgresSink(BaseSink):
                     "somebody has dropped them. Nothing was published; the next try stages them again"
                 )
 
-    def _insert(self, connection: psycopg.Connection[Any], staged: Sequence[StagedRows]) -> int:
+    def _insert(
+        self, connection: psycopg.Connection[Any], target: Target, staged: Sequence[StagedRows]
+    ) -> int:
         """Insert staged rows, by the columns that they have; return how many the table took."""
         groups: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
         for rows in staged:
@@ -203,10 +206,13 @@ class PostgresSink(BaseSink):
                 "must have the same ones"
             )
         return sum(
-            connection.execute(self._statement(*group, numbers)).rowcount for group, numbers in groups.items()
+            connection.execute(self._statement(target.orders, *group, numbers)).rowcount
+            for group, numbers in groups.items()
         )
 
-    def _statement(self, table: str, names: tuple[str, ...], files: list[int]) -> sql.Composed:
+    def _statement(
+        self, orders: tuple[tuple[KeyColumn, ...], ...], table: str, names: tuple[str, ...], files: list[int]
+    ) -> sql.Composed:
         """Return a statement without parameters: beside them a name's percent sign would be a placeholder."""
         parts = {
             "target": sql.Identifier(*self._sink.schema_and_table),
@@ -214,24 +220,27 @@ class PostgresSink(BaseSink):
             "columns": sql.SQL(", ").join(map(sql.Identifier, names)),
             "files": sql.Literal(files),
             "key": sql.SQL(", ").join(map(sql.Identifier, self._sink.key)),
-            "compared": sql.SQL(", ").join(sql.Identifier("staged", name) for name in self._sink.key),
         }
         if not self._sink.key:
             return sql.SQL(
                 "INSERT INTO {target} ({columns}) SELECT {columns} FROM {staging} "
                 "WHERE airflow_eos_file = ANY ({files}::bigint[])"
             ).format(**parts)
+        rows = sql.SQL(
+            "SELECT staged.*, files.airflow_eos_position FROM {staging} AS staged JOIN "
+            "unnest({files}::bigint[]) WITH ORDINALITY AS files (airflow_eos_file, airflow_eos_position) "
+            "USING (airflow_eos_file)"
+        ).format(**parts)
+        for order in orders:
+            rows = _last_of_key(rows, order)
         changed = [sql.Identifier(name) for name in names if name not in self._sink.key]
         assigned = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(name) for name in changed)
         action = sql.SQL("DO UPDATE SET {}" if changed else "DO NOTHING").format(assigned)
         # With an alias, as a table may be called "excluded".
         return sql.SQL(
-            "INSERT INTO {target} AS airflow_eos_target ({columns}) SELECT {columns} FROM ("
-            "SELECT DISTINCT ON ({compared}) staged.* FROM {staging} AS staged JOIN "
-            "unnest({files}::bigint[]) WITH ORDINALITY AS files (airflow_eos_file, airflow_eos_position) "
-            "USING (airflow_eos_file) ORDER BY {compared}, airflow_eos_position DESC, airflow_eos_row DESC"
-            ") AS last_of_key ON CONFLICT ({key}) {action}"
-        ).format(**parts, action=action)
+            "INSERT INTO {target} AS airflow_eos_target ({columns}) SELECT {columns} FROM ({rows}) AS staged "
+            "ON CONFLICT ({key}) {action}"
+        ).format(**parts, rows=rows, action=action)
 
     # -- staging tables --
 
@@ -257,3 +266,13 @@ class PostgresSink(BaseSink):
                     connection.execute("SET LOCAL lock_timeout = '1s'")
                     connection.execute(drop)
                 self._staging.discard(table)
+
+
+def _last_of_key(rows: sql.Composable, order: Sequence[KeyColumn]) -> sql.Composed:
+    """Return the last one of those rows that an index holds equal."""
+    compared = [sql.Identifier(name) + sql.SQL(collation) for name, collation, _ in order]
+    sorted_by = [column + sql.SQL(using) for column, (*_, using) in zip(compared, order, strict=True)]
+    return sql.SQL(
+        "SELECT DISTINCT ON ({}) * FROM ({}) AS staged "
+        "ORDER BY {}, airflow_eos_position DESC, airflow_eos_row DESC"
+    ).format(sql.SQL(", ").join(compared), rows, sql.SQL(", ").join(sorted_by))

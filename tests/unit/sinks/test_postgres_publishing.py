@@ -12,6 +12,7 @@ import signal
 import threading
 import uuid
 from dataclasses import replace
+from decimal import Decimal
 
 import psycopg
 import pyarrow as pa
@@ -32,6 +33,7 @@ from airflow_eos.run import publishing
 from airflow_eos.sinks import postgres_rows, postgres_sink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
+from airflow_eos_testing.exceptions import EmbeddedServerError
 from airflow_eos_testing.postgres import PostgresServer
 from tests.support.patience import wait_until
 from tests.support.postgres_tables import Database
@@ -141,8 +143,8 @@ def test_a_transaction_whose_connection_is_cut_is_done_again(database, monkeypat
     attempt = Attempt(database)
     cut = []
 
-    def insert(sink, connection, staged):
-        rows = real(sink, connection, staged)
+    def insert(sink, connection, *arguments):
+        rows = real(sink, connection, *arguments)
         if not cut:
             cut.append(connection.info.backend_pid)
             database.sql(f"SELECT pg_terminate_backend({cut[0]}, 10000)")
@@ -395,7 +397,7 @@ def test_a_table_that_its_subscribers_need_a_key_of_is_final(database):
 def test_a_statement_that_the_driver_cannot_send_is_final(database, monkeypatch):
     """It would be none the next time either."""
     attempt = Attempt(database)
-    monkeypatch.setattr(PostgresSink, "_insert", lambda _, connection, __: connection.execute("%", (1,)))
+    monkeypatch.setattr(PostgresSink, "_insert", lambda _, connection, *__: connection.execute("%", (1,)))
     with pytest.raises(TableRefused, match="placeholder"):
         attempt.publish()
     assert attempt.commits == 1
@@ -433,8 +435,8 @@ def test_a_driver_that_stalls_inside_its_transaction_gives_the_locks_up(database
     reached, resume = threading.Event(), threading.Event()
     real = PostgresSink._insert
 
-    def insert(sink, connection, staged):
-        rows = real(sink, connection, staged)
+    def insert(sink, connection, *arguments):
+        rows = real(sink, connection, *arguments)
         if sink is stalled.sink and not reached.is_set():
             reached.set()
             resume.wait()
@@ -645,6 +647,98 @@ def test_a_column_with_a_name_of_staged_rows_is_refused_at_the_look(database, na
         assert database.counts() == {"run/p/1": 2}
 
 
+def upsert_spellings(database, first, second):
+    """Two runs: each has two rows of a key, which no run before the first has; return the table's rows."""
+    for token, values in ((10, (first, second)), (20, (second, first))):
+        attempt = None
+        for value in values:
+            name = f"{value} of {token}"
+            rows = {"k": pa.array([value]), "name": [name]}
+            if attempt is None:
+                attempt = Attempt(database, f"r/{token}", token, rows=rows, mode="upsert", key=["k"])
+            else:
+                attempt.stage(rows)
+        attempt.publish()
+    return database.sql(f"SELECT k, name FROM {database.table}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        ("numeric", Decimal("1.0"), Decimal("1.00")),
+        ("float8", 0.0, -0.0),
+        ("bpchar", "a", "a "),
+        ("interval", "24:00:00", "1 day"),
+        ("jsonb", '{"a": 1}', '{"a": 1.0}'),
+        ("varchar(9)", "a", "a"),
+        ("{s}.short", "a", "a"),
+        ("{s}.mood", "good", "good"),
+        ("{s}.pair", "(1,a)", "( 1,a)"),
+        ("text[]", "{a}", "{ a }"),
+        ("int4range", "[1,3)", "[1,2]"),
+        ("cidr", "10.0.0.0/8", "10/8"),
+        ("name", "a", "a"),
+        ("uuid", "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000A"),
+    ],
+)
+def test_values_that_a_type_holds_equal_are_one_key(database, kind, first, second):
+    """However they are spelt: the last row of the run wins, and the table keeps the spelling it has."""
+    s = database.schema
+    database.sql(
+        f"DROP TABLE {database.table}; CREATE DOMAIN {s}.short AS varchar(9); "
+        f"CREATE TYPE {s}.mood AS ENUM ('good', 'bad'); CREATE TYPE {s}.pair AS (x int, y text)"
+    )
+    database.create(f"k {kind.format(s=s)} PRIMARY KEY, name text")
+    assert [name for _, name in upsert_spellings(database, first, second)] == [f"{first} of 20"]
+
+
+FOLDING = """CREATE FUNCTION {s}.compare(text, text) RETURNS int LANGUAGE sql IMMUTABLE AS
+    'SELECT bttextcmp(lower($1), lower($2))';
+CREATE FUNCTION {s}.lt(text, text) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT lower($1) < lower($2)';
+CREATE FUNCTION {s}.le(text, text) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT lower($1) <= lower($2)';
+CREATE FUNCTION {s}.eq(text, text) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT lower($1) = lower($2)';
+CREATE FUNCTION {s}.ge(text, text) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT lower($1) >= lower($2)';
+CREATE FUNCTION {s}.gt(text, text) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT lower($1) > lower($2)';
+CREATE OPERATOR {s}.<% (LEFTARG = text, RIGHTARG = text, FUNCTION = {s}.lt);
+CREATE OPERATOR {s}.<=% (LEFTARG = text, RIGHTARG = text, FUNCTION = {s}.le);
+CREATE OPERATOR {s}.=% (LEFTARG = text, RIGHTARG = text, FUNCTION = {s}.eq);
+CREATE OPERATOR {s}.>=% (LEFTARG = text, RIGHTARG = text, FUNCTION = {s}.ge);
+CREATE OPERATOR {s}.>% (LEFTARG = text, RIGHTARG = text, FUNCTION = {s}.gt);
+CREATE OPERATOR CLASS {s}.folding FOR TYPE text USING btree AS OPERATOR 1 {s}.<%, OPERATOR 2 {s}.<=%,
+    OPERATOR 3 {s}.=%, OPERATOR 4 {s}.>=%, OPERATOR 5 {s}.>%, FUNCTION 1 {s}.compare(text, text)"""
+"""An operator class that ignores case, as the type ``citext`` or a collation of ICU does."""
+NO_ICU = "ICU is not supported in this build"
+IGNORES_CASE = "CREATE COLLATION {s}.ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+
+
+@pytest.mark.parametrize("beside", ["", "CREATE UNIQUE INDEX ON {t} (k)"])
+@pytest.mark.parametrize(
+    ("made", "columns", "index"),
+    [
+        (FOLDING, "k text", "k {s}.folding"),
+        (FOLDING, "k varchar(9)", "k {s}.folding"),
+        (IGNORES_CASE, "k text COLLATE {s}.ci", "k"),
+        (IGNORES_CASE, "k text", "k COLLATE {s}.ci"),
+        (IGNORES_CASE + "; CREATE DOMAIN {s}.d AS text COLLATE {s}.ci", "k {s}.d", "k"),
+    ],
+)
+def test_values_that_the_unique_index_holds_equal_are_one_key(database, made, columns, index, beside):
+    """Its operator class and its collation decide, also where another index has other ones."""
+    names = {"s": database.schema, "t": database.table}
+    try:
+        database.sql(made.format(**names))
+    except EmbeddedServerError as error:
+        if NO_ICU not in str(error):
+            raise
+        pytest.skip(NO_ICU)
+    database.sql(f"DROP TABLE {database.table}")
+    database.create(columns.format(**names) + ", name text")
+    database.sql(
+        f"CREATE UNIQUE INDEX ON {database.table} ({index.format(**names)}); {beside.format(**names)}"
+    )
+    assert upsert_spellings(database, "A", "a") == [["a", "A of 20"]]
+
+
 @pytest.mark.parametrize(
     "index",
     [
@@ -675,6 +769,17 @@ def test_a_key_that_no_row_can_name_is_refused_at_the_look(database, columns, ke
     database.create(columns)
     with pytest.raises(UnknownTable, match=message):
         PostgresSink(database.sink(mode="upsert", key=key), "eos.p").load()
+
+
+def test_a_key_with_a_deferrable_constraint_beside_its_index_is_refused_at_the_look(database):
+    """PostgreSQL takes every index on the key into an upsert, and refuses such a one."""
+    database.sql(
+        f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ADD CONSTRAINT late UNIQUE (id) DEFERRABLE"
+    )
+    with pytest.raises(UnknownTable, match="deferrable"):
+        upsert(database, 10, {"id": [1]})
+    database.sql(f"ALTER TABLE {database.table} DROP CONSTRAINT late")
+    upsert(database, 10, {"id": [1], "name": ["a"]}).publish()
 
 
 def test_a_row_without_a_key_and_rows_of_different_columns_are_refused(database):
