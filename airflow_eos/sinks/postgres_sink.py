@@ -124,7 +124,7 @@ class PostgresSink(BaseSink):
             rows = self._insert(connection, version.target, staged)
             ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
             receipt = TableReceipt(snapshot, len(staged), rows)
-            runs, last_run = change.published_with(receipt).to_json(), json.dumps(dict(change.summary))
+            runs, last_run = change.published_with(receipt).to_json(), _jsonb(connection, change.summary)
             connection.execute(_NOTE, (runs, last_run, version.target.oid, self._pipeline))
             # What is deferred to the commit is refused before it.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
@@ -276,3 +276,13 @@ def _last_of_key(rows: sql.Composable, order: Sequence[KeyColumn]) -> sql.Compos
         "SELECT DISTINCT ON ({}) * FROM ({}) AS staged "
         "ORDER BY {}, airflow_eos_position DESC, airflow_eos_row DESC"
     ).format(sql.SQL(", ").join(compared), rows, sql.SQL(", ").join(sorted_by))
+
+
+def _jsonb(connection: psycopg.Connection[Any], summary: Mapping[str, str]) -> str:
+    """Return a summary as ``jsonb`` takes it, with escapes for what the database's encoding does not have."""
+    encoding = "utf-8" if connection.info.parameter_status("server_encoding") == "UTF8" else "ascii"
+    escaped = {
+        name: value.encode(encoding, "backslashreplace").decode(encoding).replace("\0", r"\x00")
+        for name, value in summary.items()
+    }
+    return json.dumps(escaped)

@@ -22,6 +22,7 @@ from airflow_eos.exceptions import (
     AuthorizationFailed,
     ConfigurationError,
     OutcomeUnknown,
+    RecordRefused,
     RunFenced,
     StagedRowsLost,
     TableChanged,
@@ -423,6 +424,37 @@ def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
         attempt.publish()
     assert attempt.commits == 3
     assert database.counts() == {"run/p/1": 2}
+
+
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "SQL_ASCII"])
+@pytest.mark.parametrize(
+    ("run", "escaped"),
+    [
+        ("run/p/ä한\\u", "run/p/\\xe4\\ud55c\\u"),
+        ("run/p/\0", "run/p/\\x00"),
+        ("run/p/\ud800", "run/p/\\ud800"),
+    ],
+    ids=["letters", "NUL", "surrogate"],
+)
+def test_a_note_names_its_run_in_a_database_of_any_encoding(database, encoding, run, escaped):
+    """With escapes where the database has no such character; its text columns hold what it has."""
+    name = database.schema
+    database.sql(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    properties = {**database.properties, "dbname": name}
+    try:
+        with psycopg.connect(**properties, client_encoding="utf8", autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {name}; CREATE TABLE {database.table} (id bigint, name text)")
+            rows = {"id": [1], "name": ["ä"]}
+            Attempt(database, run, properties=properties, rows=rows).publish()
+            assert Attempt(database, run, properties=properties, rows=rows).publish().rows == 1
+            ((noted,),) = connection.execute("SELECT last_run->>'eos.run-key' FROM airflow_eos.published")
+            assert noted == (run if encoding == "UTF8" and "ä" in run else escaped)
+            assert connection.execute(f"SELECT name FROM {database.table}").fetchall() == [("ä",)]
+            if encoding == "LATIN1":
+                with pytest.raises(RecordRefused, match="no equivalent in encoding"):
+                    Attempt(database, properties=properties, rows={"id": [1], "name": ["한"]})
+    finally:
+        database.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_a_driver_that_stalls_inside_its_transaction_gives_the_locks_up(database, monkeypatch):
