@@ -316,7 +316,8 @@ class SparkDataPlane:
             # Of an error that a task has named, Spark's stack says nothing that the error does not.
             named_by_task = self._mark.found_in(error) is not None
             if sealing is not None and isinstance(failure, RecordRefused):
-                raise _read_at(failure, *self._where(sealing, type(failure))) from None
+                smallest, *place = self._smallest_failure(sealing, error)
+                raise _read_at(process_error(smallest, self._mark), *place) from None
             if named_by_task:
                 raise failure from None
             if sealing is None or type(failure) is not ProcessFailed:
@@ -324,7 +325,7 @@ class SparkDataPlane:
             log.info("::group::What Spark says of the failure\n%s\n::endgroup::", error)
             if sealing.dead_letters is not None and may_be_records(failure.raised):
                 raise RecordsRaise(self._more_set_aside(sealing, sealing.dead_letters, error)) from None
-            raise process_failed(error, *self._where(sealing, ProcessFailed)) from None
+            raise process_failed(*self._smallest_failure(sealing, error)) from None
 
     def _more_set_aside(self, sealing: Sealing, rule: DeadLetterRule, error: Exception) -> SetAside:
         """Return the records on which the process raises, including those that were set aside before."""
@@ -368,30 +369,43 @@ class SparkDataPlane:
         finally:
             over.cancel()
 
-    def _where(self, sealing: Sealing, kind: type[EosError]) -> tuple[str, str]:
-        """Return which records cause this kind of error, for messages; empty if unknown."""
+    def _smallest_failure(self, sealing: Sealing, error: Exception) -> tuple[Exception, str, str]:
+        """Return the error on the fewest records that raise one of its kind, and their place, for messages.
+
+        :param error: of the seal; returned, with no place, if no records are known.
+        """
         if self._cancelled.is_set():
-            return "", ""
+            return error, "", ""
         log.info(
             "Sealing failed; looking for the records that it fails on, for up to %.0f s: parts of what was "
             "read are processed again, nothing is written",
             SEARCH_SECONDS,
         )
+        kind = self._kind(error)
+        failures = [error]
 
         def raises(part: Sequence[OffsetRange]) -> bool:
             self._check_cancelled()
             try:
-                sealing.try_on(part, writes=kind is not ProcessFailed)
-            except Exception as error:  # noqa: BLE001 - another failure names no record
-                return type(process_error(error, self._mark)) is kind
+                sealing.try_on(part, writes=kind[0] is not ProcessFailed)
+            except Exception as again:  # noqa: BLE001 - another failure names no record
+                if self._kind(again) != kind:
+                    return False
+                failures.append(again)
+                return True
             return False
 
         try:
             with self._cancelled_after(SEARCH_SECONDS):
-                return named(failing_part(sealing.ranges, raises, SEARCH_SECONDS))
+                part = failing_part(sealing.ranges, raises, SEARCH_SECONDS)
         except RunFailed:  # cancelled: the error of the process is known
-            return "", ""
+            return error, "", ""
+        return failures[-1] if part.ranges else error, *named(part)
+
+    def _kind(self, error: Exception) -> tuple[type[EosError], bool]:
+        """Return an error's class, and whether a task has named it; else the author's function raised."""
+        return type(process_error(error, self._mark)), self._mark.found_in(error) is not None
 
 
-def _read_at(failure: RecordRefused, where: str, way: str) -> RecordRefused:
+def _read_at(failure: EosError, where: str, way: str) -> EosError:
     return type(failure)(f"{failure.message}. The record was read{where}{way}" if where else failure.message)

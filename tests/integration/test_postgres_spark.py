@@ -11,6 +11,7 @@ import pytest
 from airflow_eos import arrow_process
 from airflow_eos.engine import read_process_write
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.model.ranges import OffsetRange
 from tests.support.postgres_tables import Database
 from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
 
@@ -100,3 +101,15 @@ def test_what_does_not_fit_is_named_with_its_record(broker, spark, database):
         )
     assert database.values("value") == []
     assert database.staging() == []
+
+
+def test_a_refusal_is_of_the_record_that_it_names(broker, spark, database):
+    """A task refuses the second record before the first one, which the search finds."""
+    source = broker.topic("src", 1)
+    broker.produce(source, [{"key": None, "value": v, "partition": 0} for v in (b"a", b"\xff", b"\0", b"b")])
+    spec = spec_of(broker, database.sink(), source)
+    with pytest.raises(RecordRefused, match=rf"invalid byte sequence.*{source}-0, offset 1 \("):
+        read_process_write(spark, spec, frame_process)
+    spec = replace(spec, skip_offsets=(OffsetRange(source, 0, 1, 2),))
+    with pytest.raises(RecordRefused, match=rf"NUL character.*{source}-0, offset 2 \("):
+        read_process_write(spark, spec, frame_process)

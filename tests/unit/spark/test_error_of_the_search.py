@@ -1,0 +1,74 @@
+"""A failure names the records that raise it, and no others: tried on parts by a stub of Spark's seal."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.spark.data_plane import SparkDataPlane
+from airflow_eos.spark.errors import TaskError
+
+SPEC = RunSpec(
+    pipeline="p",
+    source_topics=["t"],
+    sink_topic="out",
+    group_id="g",
+    run_id="r",
+    kafka={"bootstrap.servers": "b:1"},
+)
+
+
+class Sealing:
+    """Raises the last failure of a part first, as a task that checks before it writes."""
+
+    set_aside = dead_letters = None
+
+    def __init__(self, failures):
+        self.failures = failures
+        self.ranges = [OffsetRange("t", 0, 0, 8)]
+
+    def try_on(self, part, *, writes=True):
+        for offset in sorted(self.failures, reverse=True):
+            if any(offsets.start <= offset < offsets.end for offsets in part):
+                raise self.failures[offset]
+
+
+def raised(failures_of):
+    """Return what the data plane says of a seal that fails."""
+    plane = SparkDataPlane(None, SPEC, lambda df: df)
+    sealing = Sealing(failures_of(lambda error: TaskError(plane._mark.text(error))))
+    with pytest.raises(EosError) as caught, plane._process_errors(sealing):
+        sealing.try_on(sealing.ranges)
+    return caught.value
+
+
+def test_the_message_is_of_the_record_that_is_named():
+    """Two records of one kind of failure."""
+    refused = raised(lambda marked: {1: marked(RecordRefused("not UTF-8")), 2: marked(RecordRefused("NUL"))})
+    assert type(refused) is RecordRefused
+    assert re.search("not UTF-8.* at t-0, offset 1 ", str(refused))
+    failed = raised(lambda _: {1: ValueError("no number"), 2: KeyError("flight")})
+    assert type(failed) is ProcessFailed
+    assert re.search("at t-0, offset 1, .*no number", str(failed))
+
+
+def test_a_failure_that_a_task_names_is_another_than_one_of_the_function():
+    """A search for one does not stop at the other."""
+    failed = raised(
+        lambda marked: {1: marked(ProcessFailed("returned no value")), 2: ValueError("no number")}
+    )
+    assert re.search("at t-0, offset 2, .*no number", str(failed))
+
+
+def test_a_failure_without_records_is_the_first_one(monkeypatch):
+    """It names no record, and says what the seal said."""
+    plane = SparkDataPlane(None, SPEC, lambda df: df)
+    sealing = Sealing({})
+    monkeypatch.setattr(sealing, "try_on", lambda *_, **__: (_ for _ in ()).throw(ValueError("again")))
+    first = "process failed, nothing was written: ValueError: first"
+    with pytest.raises(ProcessFailed, match=first), plane._process_errors(sealing):
+        raise ValueError("first")
