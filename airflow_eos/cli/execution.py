@@ -7,6 +7,7 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from airflow_eos.cli import commands, spark_commands, status
@@ -40,7 +41,8 @@ def carry_out(
     """
     width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
     try:
-        with printing_to_stderr():
+        # The others connect to nothing; one of them becomes a server, and prints before.
+        with printing_to_stderr() if command.cluster else nullcontext():
             outcome = call(command.function, find_target(options), options)
             text = outcome.render(options.output, width)
     except WrongUsage as error:

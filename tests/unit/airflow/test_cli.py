@@ -25,6 +25,7 @@ from airflow_eos.cli.outcome import Outcome, WrongUsage
 from airflow_eos.exceptions import LedgerMissing
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.open_transactions import abort_command
+from airflow_eos.spark_host import connect_server
 from airflow_eos_testing import class_data
 from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
 
@@ -205,6 +206,23 @@ def test_the_document_stands_alone_on_standard_output(
     os.write(1, b"standard output is there again\n")
     assert capfd.readouterr() == ("standard output is there again\n", "")
     assert called
+
+
+def test_a_server_prints_its_address_on_the_standard_output_that_it_keeps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before this process becomes the server, whose lines go there as well."""
+
+    def become(_: Any) -> None:
+        os.write(1, b"a line of the server")
+        raise SystemExit
+
+    monkeypatch.setattr(connect_server, "become", become)
+    with pytest.raises(SystemExit):
+        airflow("spark-server", "--folder", str(tmp_path / "server"), "--output", "json")
+    shown, _, last = capfd.readouterr().out.rpartition("\n")
+    assert json.loads(shown)["address"].startswith("sc://")
+    assert last == "a line of the server"
 
 
 def test_exit_codes_reach_the_shell_from_airflow(
