@@ -21,9 +21,14 @@ class CommandLine:
     @classmethod
     def of(cls, program: str, options: Mapping[str, str | None]) -> CommandLine:
         """Return the command line with the options that have a value."""
-        given = [(flag, value) for flag, value in options.items() if value]
-        return cls(program, tuple(word for option in given for word in option))
+        return cls(program, _words({flag: value for flag, value in options.items() if value}))
 
-    def command(self, name: str, *arguments: str) -> str:
+    def command(self, name: str, options: Mapping[str, str]) -> str:
         """Return a command of the program for a POSIX shell."""
-        return f"{self.program} {shlex.join((name, *arguments, *self.options))}"
+        return f"{self.program} {shlex.join((name, *_words(options), *self.options))}"
+
+
+def _words(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return options as words; a parser takes a value that begins with a hyphen for another option."""
+    pairs = ((f"{flag}={value}",) if value[:1] == "-" else (flag, value) for flag, value in options.items())
+    return tuple(word for pair in pairs for word in pair)

@@ -13,7 +13,7 @@ NAME_BYTES = 8_000
 transactional id of at most 32,767 bytes: its length is an int16 in requests and in the coordinator's log."""
 PREFIX_LIMIT = 180
 """Most characters of a prefix, and of an origin."""
-_PREFIX = re.compile(r"[A-Za-z0-9_\-]+")
+_PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*")
 
 
 def checked_prefix(prefix: str) -> str:
@@ -26,8 +26,8 @@ def checked_prefix(prefix: str) -> str:
     if not _PREFIX.fullmatch(prefix) or len(prefix) > PREFIX_LIMIT:
         raise ConfigurationError(
             f"prefix {prefix!r} must be 1 to {PREFIX_LIMIT} letters, digits, underscores or hyphens, without "
-            "a dot: a transactional id's prefix ends at its first dot, and an ACL of one prefix must not "
-            "cover another's ids"
+            "a hyphen in front and without a dot: a transactional id's prefix ends at its first dot, and an "
+            "ACL of one prefix must not cover another's ids"
         )
     return prefix
 

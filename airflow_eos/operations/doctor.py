@@ -284,7 +284,7 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
     topics = cursor.topic_ids.keys() & set(options.sources) or cursor.topic_ids.keys()
     if moved := moved_positions(control, cursor, topics):
         ways = (
-            options.deployment.command_line.command("reset-offsets", "--group", group, "--to", position)
+            options.deployment.command_line.command("reset-offsets", {"--group": group, "--to": position})
             for position in ("cursor", "committed")
         )
         advice = f"choose one: {' or '.join(f'`{way}`' for way in ways)}"

@@ -192,7 +192,7 @@ def _open_ones(
 
 def abort_command(transactional_id: str, epoch: int, command_line: CommandLine) -> str:
     """Return the command that shows an open transaction and, with ``--yes``, aborts it before its timeout."""
-    return command_line.command("abort", "--transactional-id", transactional_id, "--epoch", str(epoch))
+    return command_line.command("abort", {"--transactional-id": transactional_id, "--epoch": str(epoch)})
 
 
 def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:

@@ -51,7 +51,7 @@ class Claim:
 
     :param scope: the table's name for the transactional id.
     :param lasting: see :class:`~airflow_eos.model.table.PublishedRun`.
-    :param intent_at: the place of the INTENT in the ledger, as options of `airflow eos dismiss`.
+    :param dismissal: the command that dismisses the INTENT.
     :param replaces: rows that its commit removes; a bar removes none.
     """
 
@@ -61,11 +61,11 @@ class Claim:
     layout: TableLayout
     lasting: bool
     summary: tuple[tuple[str, str], ...] = ()
-    intent_at: str = ""
+    dismissal: str = ""
     replaces: tuple[EarlierRows, ...] = ()
 
     @classmethod
-    def of(cls, intent: Intent, transactional_id: str, branch: str | None, intent_at: str) -> Claim:
+    def of(cls, intent: Intent, transactional_id: str, branch: str | None, dismissal: str) -> Claim:
         """Return the claim of an INTENT."""
         record = intent.record
         replaced = ",".join(str(rows.snapshot) for rows in intent.replaces)
@@ -85,7 +85,7 @@ class Claim:
                 ),
                 *((("eos.replaces", replaced),) if replaced else ()),
             ),
-            intent_at=intent_at,
+            dismissal=dismissal,
             replaces=intent.replaces,
         )
 
@@ -195,7 +195,7 @@ class Publisher:
             raise TableReplaced(
                 f"{self._table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
                 f"it, and has {version.layout.uuid} now: it was dropped and made again. Restore the old "
-                f"table, or, where it is lost for good: airflow eos dismiss {claim.intent_at}"
+                f"table, or, where it is lost for good: {claim.dismissal}"
             )
 
     def _commit(

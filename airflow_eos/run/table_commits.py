@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
+from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import SealedManifest
@@ -118,7 +118,7 @@ class TableCommits:
                 f"run {intent.key} was about to publish in {intent.sink}, and only that table can tell "
                 f"whether its rows are there; this run's sink is {self._table.name}. Run the pipeline "
                 "once with that table as its sink, which finds out, then go on. Where that table is lost for "
-                f"good: airflow eos dismiss {self._place_of_intent(transactional_id)}"
+                f"good: {self._dismissal(transactional_id)}"
             )
         return intent
 
@@ -247,12 +247,12 @@ class TableCommits:
         return None if self._spec.sink is None else self._spec.sink.branch_name
 
     def _claim(self, intent: Intent, transactional_id: str) -> Claim:
-        return Claim.of(intent, transactional_id, self._branch, self._place_of_intent(transactional_id))
+        return Claim.of(intent, transactional_id, self._branch, self._dismissal(transactional_id))
 
-    def _place_of_intent(self, transactional_id: str) -> str:
-        """Return the place of an id's INTENT in the ledger, as options of `airflow eos dismiss`."""
+    def _dismissal(self, transactional_id: str) -> str:
+        """Return the command that dismisses the INTENT of an id."""
         key, routing = keys.intent_key(transactional_id), keys.intent_routing(self._spec)
-        return f"--key {shlex.quote(key)} --routing {shlex.quote(routing)}"
+        return CommandLine().command("dismiss", {"--key": key, "--routing": routing})
 
     def _known_version(self) -> TableVersion:
         assert self._version is not None, "the table is looked at when the run is planned"

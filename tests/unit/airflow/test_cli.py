@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from argparse import Namespace
@@ -22,7 +23,9 @@ from airflow_eos.cli import main as plain
 from airflow_eos.cli.airflow_commands import _options, get_eos_cli_commands, get_parser
 from airflow_eos.cli.definition import COMMANDS, COMMON, DONE, EXIT_CODES
 from airflow_eos.cli.outcome import Outcome, WrongUsage
-from airflow_eos.exceptions import LedgerMissing
+from airflow_eos.exceptions import ConfigurationError, LedgerMissing
+from airflow_eos.model.command_line import CommandLine
+from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.open_transactions import abort_command
 from airflow_eos.spark_host import connect_server
@@ -251,6 +254,26 @@ def test_commands_that_are_shown_reach_the_same_cluster(monkeypatch: pytest.Monk
     assert abort_command("eos.a&b c", 3, target.command_line) == (
         "airflow eos abort --transactional-id 'eos.a&b c' --epoch 3 --conn-id kafka_eu --ledger-topic own"
     )
+
+
+@pytest.mark.parametrize("value", ["-team-", "--yes", "-1", "a b", "a=b", "-", "50%", "a\nb"])
+def test_commands_that_are_shown_are_read_as_they_were_meant(value: str) -> None:
+    """A value that begins with a hyphen is none for a parser, but behind an equals sign."""
+    line = CommandLine.of("python -m airflow_eos", {"--config": value, "--ledger-topic": None})
+    for command, wanted in (
+        (abort_command(value, 3, line), {"transactional_id": value, "epoch": 3}),
+        (line.command("reset-offsets", {"--group": value, "--to": "cursor"}), {"group": value}),
+        (line.command("dismiss", {"--key": value, "--routing": value}), {"key": value, "routing": value}),
+    ):
+        given = vars(plain.parser().parse_args(shlex.split(command)[3:]))
+        assert {**given, **wanted, "config": value} == given
+
+
+def test_a_prefix_does_not_begin_with_a_hyphen() -> None:
+    """It is the value of an option in many commands, by hand."""
+    assert checked_prefix("_my-team") == "_my-team"
+    with pytest.raises(ConfigurationError, match="without a hyphen in front"):
+        checked_prefix("-team")
 
 
 def test_a_setting_that_cannot_be_read_is_one_line(
