@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_eos.model.versioned import is_topic_name
+
 DONE, REFUSED, USAGE, FOUND = 0, 1, 2, 3
 EXIT_CODES: Mapping[int, str] = {
     DONE: "done",
@@ -67,6 +69,13 @@ def text(value: str) -> str:
         raise argparse.ArgumentTypeError(f"{value[:_SHOWN]!r} is not valid UTF-8") from None
     if size > _LONGEST_TEXT:
         raise argparse.ArgumentTypeError(f"{value[:_SHOWN]!r}... is longer than {_LONGEST_TEXT} bytes")
+    return value
+
+
+def topic(value: str) -> str:
+    """Read the name of a topic."""
+    if not is_topic_name(text(value)):
+        raise argparse.ArgumentTypeError(f"{value!r} is not the name of a topic")
     return value
 
 
@@ -155,12 +164,12 @@ COMMANDS = (
             Option(
                 "--source",
                 "topic that is read; repeatable",
-                {"action": "append", "default": [], "metavar": "TOPIC"},
+                {"type": topic, "action": "append", "default": [], "metavar": "TOPIC"},
             ),
             Option(
                 "--sink",
                 "topic that is written; repeatable",
-                {"action": "append", "default": [], "metavar": "TOPIC"},
+                {"type": topic, "action": "append", "default": [], "metavar": "TOPIC"},
             ),
             Option(
                 "--table",
@@ -204,7 +213,9 @@ COMMANDS = (
         (
             _PIPELINE,
             _GROUP,
-            Option("--topic", "source topic; repeatable", {"action": "append", "required": True}),
+            Option(
+                "--topic", "source topic; repeatable", {"type": topic, "action": "append", "required": True}
+            ),
             Option("--run-id", "default: preview", {"default": "preview"}),
             Option(
                 "--interval",
@@ -323,7 +334,7 @@ COMMANDS = (
             Option(
                 "--topic",
                 "where to look, beside ledger and offsets; repeatable; default: all that runs wrote to",
-                {"action": "append", "default": [], "metavar": "TOPIC"},
+                {"type": topic, "action": "append", "default": [], "metavar": "TOPIC"},
             ),
             Option(
                 "--assume",
@@ -413,7 +424,7 @@ COMMANDS = (
             Option(
                 "--topic",
                 "only this topic; repeatable; required with --to while the group has no cursor",
-                {"action": "append", "default": []},
+                {"type": topic, "action": "append", "default": []},
             ),
             Option("--pipeline", "owner of a group that has no cursor yet"),
             _YES,

@@ -74,7 +74,13 @@ class ClientConfig:
                     f"client setting {given!r} and its other name disagree; keep {key!r}"
                 )
             values[key] = value
-        if not _servers(values.get("bootstrap.servers")):
+        servers = values.get("bootstrap.servers", "")
+        listed = servers if isinstance(servers, (list, tuple)) else [servers]
+        if not all(isinstance(server, str) for server in listed):
+            raise ConfigurationError(
+                f"client setting 'bootstrap.servers' must be text, such as 'host:9092', got {servers!r}"
+            )
+        if not _servers(servers):
             raise ConfigurationError(
                 "client setting 'bootstrap.servers' is missing; put it into the extra of the kafka connection"
             )

@@ -276,6 +276,35 @@ def test_a_prefix_does_not_begin_with_a_hyphen() -> None:
         checked_prefix("-team")
 
 
+@pytest.mark.parametrize("value", ["", "a b", ".", "x" * 250])
+def test_what_is_no_topic_is_wrong_usage(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of every option that names one, before anything is asked."""
+    for command, flag in (
+        ("doctor", "--source"),
+        ("doctor", "--sink"),
+        ("plan", "--topic"),
+        ("repair", "--topic"),
+        ("reset-offsets", "--topic"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            plain.parser().parse_args([command, "--bootstrap-servers", "a:1", flag, value])
+        assert f"argument {flag}: {value!r} is not the name of a topic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("servers", [5, 1.5, True, {"a": 1}, [5]])
+def test_brokers_that_are_no_text_are_refused(
+    servers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of settings may hold any JSON."""
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"bootstrap.servers": servers}))
+    file.chmod(0o600)
+    assert plain.main(["status", "--config", str(file), "--output", "json"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["type"] == "ConfigurationError"
+    assert "client setting 'bootstrap.servers' must be text, such as 'host:9092', got" in error["message"]
+
+
 def test_a_setting_that_cannot_be_read_is_one_line(
     called: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
