@@ -128,6 +128,8 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
     if None not in (options.key, options.pipeline):
         raise WrongUsage("give --pipeline or --key, not both")
     records = ledger_records(target, pipeline=options.pipeline, key=options.key, latest=options.limit)
+    if options.key is not None and not records:
+        records = ledger_records(target, key=keys.quoted_key(options.key), latest=options.limit)
     if options.pipeline is not None and not records:
         raise no_such_pipeline(target, options.pipeline)
     if options.key is not None and not records:

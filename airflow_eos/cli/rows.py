@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from airflow_eos.operations.queries import LedgerRecord
 
 
-def run_named(text: str) -> tuple[str, str]:
+def runs_named(text: str) -> list[tuple[str, str]]:
     """Return pipeline and run id of an option's run; a slash in either is ``%2F``, as in run keys.
+
+    The others are what it may mean if a slash in the pipeline's name is not quoted.
 
     :raises WrongUsage: the text names no run.
     """
-    pipeline, run_id = keys.named_run(text)
-    if not (pipeline and run_id):
+    first, *others = keys.named_runs(text)
+    if not all(first):
         raise WrongUsage(f"--run {text!r} must be PIPELINE/RUN_ID, for example demo/2026-11-21T05")
-    return pipeline, run_id
+    return [first, *(name for name in others if all(name))]
 
 
 def run_row(run: Mapping[str, Any]) -> Row:

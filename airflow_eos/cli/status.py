@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
-from airflow_eos.cli.rows import run_named, run_row
+from airflow_eos.cli.rows import run_row, runs_named
 from airflow_eos.exceptions import (
     BrokersUnavailable,
     CursorMoved,
@@ -23,6 +23,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.spec import Deployment
+from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.engine.control_plane import ControlPlane
@@ -39,7 +40,7 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.operations.open_transactions import open_transactions
     from airflow_eos.operations.queries import ledger_names, ledger_status
 
-    asked_runs = [run_named(text) for text in options.run]
+    asked_runs = [runs_named(text) for text in options.run]
     everything = not options.group and not asked_runs
     if not everything and (options.max_gaps is not None or options.send_metrics):
         raise WrongUsage("--max-gaps and --send-metrics are for all there is: leave --group and --run out")
@@ -47,8 +48,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
         raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
     names = ledger_names(target) if everything else None
     groups = names.groups if names else options.group
-    known = ledger_status(target, groups=groups, runs=asked_runs)
+    known = ledger_status(target, groups=groups, runs=[run for names in asked_runs for run in names])
     answer = known.to_dict()
+    answer["runs"] = dict(_meant(answer["runs"], names) for names in asked_runs)
     groups_or_all = everything or bool(options.group)
     transactions = open_transactions(target) if groups_or_all else []
     answer["open_transactions"] = [transaction.to_dict() for transaction in transactions]
@@ -99,6 +101,12 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     if options.send_metrics:
         options.send_gauges(gauges(answer, target.prefix))
     return Outcome(answer, shown, FOUND if missing or exceeded else DONE)
+
+
+def _meant(runs: Mapping[str, Any], names: Iterable[tuple[str, str]]) -> tuple[str, Any]:
+    """Return the first of these names that is in the ledger, with its run; or else the first."""
+    answers = [(name, runs[name]) for name in (keys.run_name(*name) for name in names)]
+    return next((answer for answer in answers if answer[1] is not None), answers[0])
 
 
 def _table_row(pipeline: str, record: RunRecord) -> Row:
@@ -167,7 +175,7 @@ def _exceeded_gaps(answer: Mapping[str, Any], options: Namespace) -> list[Row]:
 
 def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
     """Return the named groups and runs that are not in the ledger, with similar names."""
-    from airflow_eos.operations.queries import ledger_names, near
+    from airflow_eos.operations.queries import ledger_names, near, pruned_runs
 
     groups = [name for name, entry in answer["cursors"].items() if entry is None]
     runs = [name for name, entry in answer["runs"].items() if entry is None]
@@ -183,9 +191,12 @@ def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
             there = f"a first run has its transaction open for {age} s: it is at work, or was killed"
         rows.append({"not in the ledger": name, "there": there})
     for name in runs:
-        pipeline, _ = keys.named_run(name)
+        pipeline, _ = keys.named_runs(name)[0]
         latest = known.runs.get(pipeline)
         there = f"the latest run is {latest.run_id!r}" if latest else near(pipeline, tuple(known.runs))
+        if latest and (pruned := pruned_runs(target, pipeline)):
+            are = "is" if pruned == 1 else "are"
+            there = f"it may be pruned, as {counted(pruned, 'run')} of the pipeline {are}; {there}"
         rows.append({"not in the ledger": name, "there": there})
     return list(rows)
 

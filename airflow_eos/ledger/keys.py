@@ -179,10 +179,20 @@ def run_name(pipeline: str, run_id: str) -> str:
     return _joined(pipeline, run_id)
 
 
-def named_run(name: str) -> tuple[str, str]:
-    """Return pipeline and run id of a :func:`run_name`; a missing part is empty."""
-    pipeline, _, run_id = name.partition("/")
-    return _unquoted(pipeline), _unquoted(run_id)
+def named_runs(name: str) -> list[tuple[str, str]]:
+    """Return pipeline and run id of a :func:`run_name`; a missing part is empty.
+
+    The others are what the name may mean if a slash in the pipeline's name is not quoted.
+    """
+    parts = name.split("/")
+    ways = [("/".join(parts[:at]), "/".join(parts[at:])) for at in range(1, max(len(parts), 2))]
+    return [(_unquoted(pipeline), _unquoted(run_id)) for pipeline, run_id in ways]
+
+
+def quoted_key(key: str) -> str:
+    """Return the ledger key of a group or pipeline for one in which the name is not quoted."""
+    kind, colon, name = key.partition(":")
+    return f"{kind}{colon}{_quoted(name)}"
 
 
 def reset_run_key(pipeline: str, group: str, moment: str) -> str:

@@ -784,6 +784,45 @@ def test_records_of_a_stranger_end_no_command_for_the_others(
     assert (code, pruned["pipelines"]) == (0, {pipeline.spec.pipeline: {"runs": 1, "records": 1}})
 
 
+def test_names_with_a_slash_are_found_as_they_are(cli: Cli, pipeline: Pipeline) -> None:
+    """Keys quote it, which nobody does by heart; what is quoted is found as before."""
+    pipeline.publish(["a"])
+    names = {"pipeline": "team/orders.copy", "group_id": "team/orders"}
+    pipeline.run("manual/r1", **names)
+    for name in ("team/orders.copy/manual/r1", "team%2Forders.copy/manual/r1"):
+        code, shown = cli("status", "--run", name)
+        (run,) = shown["runs"].values()
+        assert (code, run["run_id"], shown["missing"]) == (0, "manual/r1", [])
+    code, shown = cli("status", "--run", "team/orders.copy/r2")
+    assert (code, shown["missing"]) == (3, ["team/orders.copy%2Fr2"])
+    for key in ("cursor:team/orders", "cursor:team%2Forders"):
+        code, shown = cli("ledger", "--key", key)
+        assert (code, [record["key"] for record in shown["records"]]) == (0, ["cursor:team%2Forders"])
+
+
+def test_a_run_that_may_be_pruned_is_not_said_to_have_never_been(
+    cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The key of an interval's run does not hold the run id: the ledger cannot tell which were pruned."""
+    monkeypatch.setattr(upkeep, "MIN_AGE", -dt.timedelta(days=1))
+    hour = dt.timedelta(hours=1)
+    pipeline.publish(["a"], timestamp=int((NOON - hour / 2).timestamp() * 1000))
+    name = pipeline.spec.pipeline
+    for number in range(2):
+        ranges = Interval(NOON + (number - 1) * hour, NOON + number * hour)
+        pipeline.run(f"i{number}", ranges=ranges)
+    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    asked = ["status", *where, "--prefix", "test", "--run", f"{name}/i0"]
+    assert main(asked) == 0
+    before = (dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)).isoformat()
+    assert cli("prune", "--before", before, "--yes")[1]["pipelines"] == {name: {"runs": 1, "records": 1}}
+    assert main(asked) == 3
+    shown = capsys.readouterr().out
+    assert "it may be pruned, as 1 run of the pipeline is; the latest run is 'i1'" in shown
+    assert main([*asked[:-1], f"{name}x/i0"]) == 3
+    assert "pruned" not in capsys.readouterr().out
+
+
 def test_tables_are_for_people(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

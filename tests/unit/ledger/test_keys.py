@@ -381,12 +381,12 @@ def test_an_id_belongs_to_its_pipeline_or_its_group_and_to_no_other(names):
 def test_the_name_of_a_run_is_read_as_it_was_written(names):
     """Commands take it as ``<pipeline>/<run id>``; ordinary names stand as they are."""
     for pipeline, run_id in product(names, names):
-        assert keys.named_run(keys.run_name(pipeline, run_id)) == (pipeline, run_id)
-    assert keys.named_run("flights.daily/manual__2026-11-20T00:00:00+00:00") == (
+        assert keys.named_runs(keys.run_name(pipeline, run_id))[0] == (pipeline, run_id)
+    assert keys.named_runs("flights.daily/manual__2026-11-20T00:00:00+00:00")[0] == (
         "flights.daily",
         "manual__2026-11-20T00:00:00+00:00",
     )
-    assert keys.named_run("no slash") == ("no slash", "")
+    assert keys.named_runs("no slash") == [("no slash", "")]
 
 
 COLLISIONS = [
