@@ -144,11 +144,14 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("doctor", "--table", "no-namespace"),
         ("doctor", "--table", "postgres:c"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--interval", "2026-11-01", "2026-11-02"),
-        ("plan", "--pipeline", "p", "--group", "g", "--topic", "a/b"),
     ):
         code, said = cli(command, *arguments)
         assert (code, said.startswith(f"{command}: ")) == (2, True), (command, said)
-    for parsed in (["status"], ["ledger", "--bootstrap-servers", "a:1", "--pipeline", "p" * 8_001]):
+    for parsed in (
+        ["status"],
+        ["ledger", "--bootstrap-servers", "a:1", "--pipeline", "p" * 8_001],
+        ["repair", "--bootstrap-servers", "a:1", "--topic", "a/b"],
+    ):
         with pytest.raises(SystemExit) as stopped:
             main(parsed)
         assert stopped.value.code == 2
