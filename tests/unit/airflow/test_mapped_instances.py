@@ -101,6 +101,19 @@ def test_mapped_instances_that_differ_in_what_names_a_run_are_accepted(
     assert len({run_key(run.spec) for run in runs}) == 2
 
 
+def execute_both(dag: DAG, *, accepted: bool) -> None:
+    """Execute both instances of the task of a mapped task group: each is accepted, or each is refused."""
+    for index in range(2):
+        operator = dag.get_task("one.copy").prepare_for_execution()
+        context = make_context(operator, map_index=index)
+        operator.render_template_fields(context)
+        if accepted:
+            operator.execute(context)
+        else:
+            with pytest.raises(ConfigurationError, match=rf"map index {index}.*would be one run"):
+                operator.execute(context)
+
+
 @pytest.mark.parametrize(
     ("expansion", "accepted"),
     [
@@ -123,15 +136,7 @@ def test_a_mapped_task_group_gives_each_instance_a_partition_or_is_refused(
 
     with dag:
         one.expand(**expansion)
-    for index in range(2):
-        operator = dag.get_task("one.copy").prepare_for_execution()
-        context = make_context(operator, map_index=index)
-        operator.render_template_fields(context)
-        if accepted:
-            operator.execute(context)
-        else:
-            with pytest.raises(ConfigurationError, match=rf"map index {index}.*would be one run"):
-                operator.execute(context)
+    execute_both(dag, accepted=accepted)
     assert [run.spec.source_partition for run in runs] == ([0, 1] if accepted else [])
 
 
@@ -147,13 +152,5 @@ def test_a_mapped_task_group_gives_each_instance_a_pipeline_or_is_refused(
 
     with dag:
         one.expand(name=pipelines)
-    for index in range(2):
-        operator = dag.get_task("one.copy").prepare_for_execution()
-        context = make_context(operator, map_index=index)
-        operator.render_template_fields(context)
-        if accepted:
-            operator.execute(context)
-        else:
-            with pytest.raises(ConfigurationError, match=rf"map index {index}.*would be one run"):
-                operator.execute(context)
+    execute_both(dag, accepted=accepted)
     assert [run.spec.pipeline for run in runs] == (pipelines if accepted else [])
