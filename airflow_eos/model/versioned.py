@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SHOWN = 60
-_REFUSALS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_REFUSALS = (
+    ArithmeticError,
+    AttributeError,
+    ConfigurationError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 _INT64 = range(-(2**63), 2**63)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -76,7 +84,7 @@ def read_versioned(
         raise LedgerUnreadable(
             f"the ledger's {name} contains a record that cannot be read: {error}"
         ) from error
-    except (*_REFUSALS, ConfigurationError) as error:
+    except _REFUSALS as error:
         shown = str(value)[:_SHOWN]
         raise LedgerUnreadable(
             f"the ledger's {name} cannot be read ({type(error).__name__}: {error}), it begins {shown!r}; "

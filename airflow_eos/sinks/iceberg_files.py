@@ -209,7 +209,7 @@ def _check_key(key: Any) -> None:
     for partition, value in zip(key.partition_spec.fields, key.partition, strict=True):
         width = partition.transform.width if isinstance(partition.transform, TruncateTransform) else 1
         if isinstance(value, int) and value % width:  # below the smallest number of its type
-            raise OverflowError(f"{value} is no multiple of {width}")
+            raise OverflowError(f"{value} is not a multiple of {width}")
 
 
 def _zero(kind: pa.DataType) -> pa.Array:

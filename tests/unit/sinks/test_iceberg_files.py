@@ -195,8 +195,8 @@ def test_a_partition_spec_that_rows_cannot_be_divided_by_is_refused_before_anyth
     [
         (StringType(), None, "x" * 15 + "\ud7ffz", "surrogates not allowed"),
         (DecimalType(10, 3), TruncateTransform(50), Decimal("-9999999.999"), "precision"),
-        (IntegerType(), TruncateTransform(5), -(2**31), "2147483646 is no multiple of 5"),
-        (LongType(), TruncateTransform(10), -(2**63), "is no multiple of 10"),
+        (IntegerType(), TruncateTransform(5), -(2**31), "2147483646 is not a multiple of 5"),
+        (LongType(), TruncateTransform(10), -(2**63), "is not a multiple of 10"),
     ],
     ids=["bound of a text", "decimal", "int", "long"],
 )
