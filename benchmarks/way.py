@@ -1,7 +1,8 @@
 """The way of a small run through the code: what the driver calls from ``RunAttempt.execute`` to the commit.
 
 Counts, not times: they hardly differ from machine to machine, so a test holds them within bounds, and a
-change that makes the way longer is seen in the review that makes it.
+change that makes the way longer is seen in the review that makes it. A wait for the brokers adds to the way
+(readers see a commit only when its markers are written), so the shortest of three runs counts.
 
 - functions: distinct named functions of ``airflow_eos`` that the driver's thread enters, to the commit.
 - modules: distinct modules these stand in.
@@ -13,10 +14,11 @@ change that makes the way longer is seen in the review that makes it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from inspect import CO_OPTIMIZED
 from pathlib import Path
@@ -32,6 +34,7 @@ from benchmarks.records import PARTITIONS, publish
 from benchmarks.session import spark_session
 
 RECORDS = 1_000
+_RUNS = 3
 _PACKAGE = str(Path(airflow_eos.__file__).parent)
 _SENDS = f"{_PACKAGE}/wire/node_connections.py", "send"
 _DESCRIBES = f"{_PACKAGE}/broker/cluster.py", "describe_topics"
@@ -124,16 +127,21 @@ def way(out: Path) -> int:
 
 
 def measure(kafka: EmbeddedKafka) -> tuple[Way, Way]:
-    """Return the ways of a run with records and of an empty one; neither is the first of its pipeline."""
+    """Return the ways of a run with records and of an empty one; neither is the first of its pipeline.
+
+    Each is the shortest of three.
+    """
     for topic in ("way-source", "way-sink"):
         kafka.create_topic(topic, partitions=PARTITIONS)
     spark = spark_session(connector=False)
 
-    def run(number: int) -> Way:
+    numbers = itertools.count(1)
+
+    def run() -> Way:
         spec = RunSpec(
             kafka=kafka.client_config(),
             pipeline="way",
-            run_id=f"run {number}",
+            run_id=f"run {next(numbers)}",
             source_topics=("way-source",),
             sink_topic="way-sink",
             group_id="way",
@@ -148,11 +156,17 @@ def measure(kafka: EmbeddedKafka) -> tuple[Way, Way]:
             sys.setprofile(None)
         return counter.way()
 
+    def small_run() -> Way:
+        publish(kafka.bootstrap_servers, "way-source", RECORDS)
+        return run()
+
+    def shortest(ways: Iterable[Way]) -> Way:
+        return min(ways, key=lambda way: (way.functions, way.own_requests))
+
     try:
-        publish(kafka.bootstrap_servers, "way-source", RECORDS)
-        run(1)
-        publish(kafka.bootstrap_servers, "way-source", RECORDS)
-        return run(2), run(3)
+        small_run()
+        small = shortest(small_run() for _ in range(_RUNS))
+        return small, shortest(run() for _ in range(_RUNS))
     finally:
         spark.stop()
 
