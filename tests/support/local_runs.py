@@ -178,8 +178,9 @@ class Pipeline:
         self.spec = replace(spec, **changes)
 
     def publish(self, values: Sequence[str], *, partition: int = 0, timestamp: int | None = None) -> None:
-        # A young leader may refuse the first batch: without idempotence, others in flight would overtake it.
-        producer = Producer({**self.kafka.client_config(), "linger.ms": 0, "enable.idempotence": True})
+        # A young leader may refuse the first batch, which others in flight would overtake. An idempotent
+        # producer would keep the order, too, but librdkafka often waits half a second for its producer id.
+        producer = Producer({**self.kafka.client_config(), "linger.ms": 0, "max.in.flight": 1})
         extra = {} if timestamp is None else {"timestamp": timestamp}
         for value in values:
             producer.produce(self.source, value=value, key=value, partition=partition, **extra)

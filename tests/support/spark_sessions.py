@@ -84,9 +84,9 @@ class Broker:
     def produce(self, topic, records):
         """Records are dicts of confluent-kafka's arguments.
 
-        The producer is idempotent: without that, a batch that it sends again may come twice, or late.
+        One request at a time: a batch that a young leader refuses is not overtaken by the next.
         """
-        producer = Producer({**self.config, "linger.ms": 20, "enable.idempotence": True})
+        producer = Producer({**self.config, "linger.ms": 20, "max.in.flight": 1})
         for record in records:
             producer.produce(topic, **record)
             producer.poll(0)
