@@ -17,6 +17,8 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 _BATCH = 10_000
 _STALL = 60.0
 """Seconds without a single record or end-of-partition before a read is given up."""
+_WAIT = 0.02
+"""Seconds that a read waits for a whole batch, whatever it has."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _messages(kafka: str | Mapping[str, Any], topic: str, isolation: Isolation) 
         unfinished = set(partitions)
         heard = time.monotonic()
         while unfinished:
-            messages = consumer.consume(_BATCH, timeout=0.1 if len(unfinished) > 1 else 0.02)
+            messages = consumer.consume(_BATCH, timeout=_WAIT)
             if messages:
                 heard = time.monotonic()
             elif time.monotonic() - heard > _STALL:

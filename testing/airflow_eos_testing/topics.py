@@ -56,7 +56,7 @@ def create_topic(
         )
 
     complaint = f"topic {name!r} has no leader for every one of its {partitions} partitions"
-    _wait_until(admins, has_leaders, deadline, complaint)
+    _wait_until(admins, has_leaders, deadline, complaint, topic=name)
 
 
 def wait_until_served(config: Mapping[str, Any], name: str, partitions: int, timeout: float) -> None:
@@ -109,13 +109,21 @@ def settle(what: str, future: Any) -> None:
         raise EmbeddedKafkaError(f"Could not {what}: {error.args[0].str()}") from error
 
 
-def _wait_until(admins: Sequence[Any], holds: Callable[[Any], bool], deadline: float, complaint: str) -> None:
+def _wait_until(
+    admins: Sequence[Any],
+    holds: Callable[[Any], bool],
+    deadline: float,
+    complaint: str,
+    *,
+    topic: str | None = None,
+) -> None:
+    """Ask every client for the metadata of a topic, or of all of them, until it holds."""
     from confluent_kafka import KafkaException
 
     for admin in admins:
         while True:
             try:
-                if holds(admin.list_topics(timeout=_REQUEST_TIMEOUT)):
+                if holds(admin.list_topics(topic, timeout=_REQUEST_TIMEOUT)):
                     break
                 cause = ""
             except KafkaException as error:
