@@ -75,7 +75,7 @@ RECORD_KINDS = (
 RUN_KINDS = ("run", "mapped", "interval", "mapped-interval", "partition", "mapped-partition")
 """First parts of run keys, except for rounds and resets. ``mapped``: of one source partition."""
 _ROUNDS = "rounds"
-_SPECIAL = ("%", "/", REPROCESS_MARK)  # the escape character must be quoted first
+_ESCAPES = {ord(special): f"%{ord(special):02X}" for special in ("%", "/", REPROCESS_MARK)}  # "%" first
 _RESET = "reset"
 
 ID_FORMS = {
@@ -399,9 +399,10 @@ def is_cursor_id(transactional_id: str) -> bool:
 
 def belongs_to(transactional_id: str, prefix: str, pipeline: str, group: str) -> bool:
     """Return whether an id belongs to a pipeline: to its group's cursor, or to one of its runs."""
-    if not is_id_of(transactional_id, prefix):
+    beginning = ids_prefix(prefix)
+    if not transactional_id.startswith(beginning):
         return False
-    kind, _, work = transactional_id.removeprefix(ids_prefix(prefix)).partition(".")
+    kind, _, work = transactional_id.removeprefix(beginning).partition(".")
     if kind in _CURSOR_KINDS:
         return work.partition("/")[0] == _quoted(group) and ("/" in work) == (kind != _CURSOR_KINDS[0])
     form = _WORK_FORMS.get(kind)
@@ -508,15 +509,13 @@ def _joined(*parts: str) -> str:
 
 def _quoted(text: str) -> str:
     """Escape separators and the reprocessing mark in user-defined text."""
-    for special in _SPECIAL:
-        text = text.replace(special, f"%{ord(special):02X}")
-    return text
+    return text.translate(_ESCAPES)
 
 
 def _unquoted(text: str) -> str:
     """Reverse :func:`_quoted`; other percent signs stay."""
-    for special in reversed(_SPECIAL):
-        text = text.replace(f"%{ord(special):02X}", special)
+    for special, escape in reversed(_ESCAPES.items()):
+        text = text.replace(escape, chr(special))
     return text
 
 
