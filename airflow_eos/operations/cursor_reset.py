@@ -228,7 +228,8 @@ class CursorMove:
         committed = cluster.committed(self._reset.group, partitions)
         ledger = self._control.ledger.topic
         check_ledger(self._reset.group, committed, ledger, self._ledger.topic_id)
-        recorded = {tp: (before.ends.get(tp) if before else None) for tp in partitions}
+        kept = self._kept(before)
+        recorded = {tp: kept.get(tp) for tp in partitions}
         begins, ends = cluster.log_starts(partitions), cluster.last_stable_offsets(partitions)
         changes = []
         for tp in partitions:
@@ -240,6 +241,8 @@ class CursorMove:
                 "committed": offset,
                 None: self._reset.offsets.get(tp),
             }[self._reset.to]
+            if new is None and recorded[tp] is None and self._is_added(tp):
+                new = 0  # where runs begin to read it
             if new is None:
                 raise ConfigurationError(
                     f"group {self._reset.group!r} has no {self._reset.to} offset for {tp}; give offsets, "
@@ -280,20 +283,12 @@ class CursorMove:
 
     def _moved(self, before: CursorRecord | None, new: Mapping[TopicPartition, int]) -> CursorRecord:
         topics: Mapping[str, TopicDescription] = self._topics
-        kept = dict(before.ends) if before else {}
-        if before is not None:
-            # Offsets of a topic that was created again are no longer valid.
-            kept = {
-                tp: end
-                for tp, end in kept.items()
-                if tp.topic not in topics or before.topic_ids.get(tp.topic) == topics[tp.topic].topic_id
-            }
         return CursorRecord(
             group=self._reset.group,
             pipeline=self.pipeline,
             prefix=self._prefix,
             layout="mapped" if self._mapped else "whole",
-            ends={**kept, **new},
+            ends={**self._kept(before), **new},
             topic_ids={
                 **(before.topic_ids if before else {}),
                 **{name: topic.topic_id for name, topic in topics.items()},
@@ -304,6 +299,20 @@ class CursorMove:
             ledger_partitions=self._ledger.partitions,
             origin=before.origin if before else "",
         )
+
+    def _kept(self, before: CursorRecord | None) -> dict[TopicPartition, int]:
+        """Return the offsets of a cursor without those of topics that were created again since."""
+        if before is None:
+            return {}
+        again = {name for name, topic in self._topics.items() if before.topic_ids.get(name) != topic.topic_id}
+        return {tp: end for tp, end in before.ends.items() if tp.topic not in again}
+
+    def _is_added(self, tp: TopicPartition) -> bool:
+        """Return whether a partition was added to a topic of the cursor since the cursor first named it."""
+        known = self._known
+        if known is None or known.topic_ids.get(tp.topic) != self._topics[tp.topic].topic_id:
+            return False
+        return known.is_added(tp)
 
     def _counts(self, before: CursorRecord | None) -> dict[str, int]:
         return counts_kept(

@@ -113,8 +113,7 @@ class CursorReader:
         :raises CursorMoved: names all three offsets.
         """
         tp, layout = wanted.topic_partition, position.layout
-        known = (layout.partition_counts.get(tp.topic) if layout else None) or 0
-        added = 0 if 0 < known <= tp.partition else None
+        added = 0 if layout and layout.is_added(tp) else None
         recorded = position.cursor.ends.get(tp, added) if position.cursor else added
         offset = position.committed[tp].offset if tp in position.committed else None
         if {recorded, offset} - {None, wanted.start}:
@@ -148,8 +147,7 @@ class CursorReader:
                     "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
                 )
             return recorded
-        known = (layout.partition_counts.get(tp.topic) if layout else None) or 0
-        if known and tp.partition >= known:
+        if layout and layout.is_added(tp):
             if offset is not None:
                 raise self._moved(
                     f"group {group!r}, {tp}: offset {offset} was committed for a partition the cursor does "

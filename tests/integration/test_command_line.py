@@ -1100,6 +1100,53 @@ def test_reset_moves_to_given_offsets_and_to_the_ends_of_the_log(cli: Cli, pipel
     assert (code, error_of(found)[0]) == (1, "UnknownTopic")
 
 
+def test_reset_to_the_cursor_of_an_earlier_topic_is_refused(cli: Cli, pipeline: Pipeline) -> None:
+    """It says nothing of the topic that has the name now: records below it would not be read."""
+    group = pipeline.spec.group_id
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    pipeline.kafka.delete_topic(pipeline.source)
+    pipeline.kafka.create_topic(pipeline.source, partitions=2)
+    pipeline.publish(["c", "d", "e"])
+    for target in ("cursor", "committed"):
+        code, refused = cli("reset-offsets", "--group", group, "--to", target, "--yes")
+        assert (code, error_of(refused)[0]) == (1, "ConfigurationError"), target
+        assert "no " + target + " offset" in error_of(refused)[1]
+    assert cli("reset-offsets", "--group", group, "--to", "earliest", "--yes")[0] == 0
+    assert pipeline.run("r2").records_read == 3
+    assert pipeline.output() == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("target", ["cursor", "committed"])
+def test_reset_leaves_an_added_partition_at_its_beginning(
+    cli: Cli, pipeline: Pipeline, target: str, mapped: bool
+) -> None:
+    """No run has read it yet, and the next one would begin there."""
+    group = pipeline.spec.group_id
+    pipeline.publish(["a", "b"])
+
+    def run(run_id: str, partitions: int) -> list[int]:
+        works = [{"source_partition": number} for number in range(partitions)] if mapped else [{}]
+        return [pipeline.run(run_id, **work).records_read for work in works]
+
+    run("r1", 2)
+    pipeline.add_partitions(pipeline.source, 3)
+    pipeline.publish(["c"], partition=2)
+    move_group(pipeline, 1)
+    code, found = cli("reset-offsets", "--group", group, "--to", target, "--yes")
+    assert (code, [one["new"] for one in found["offsets"]]) == (0, [2 if target == "cursor" else 1, 0, 0])
+    read = [0, 0, 1] if target == "cursor" else [1, 0, 1]
+    assert run("r2", 3) == (read if mapped else [sum(read)])
+    # One that was read has a position, which is not in the group when its offsets have expired.
+    pipeline.kafka.admin().delete_consumer_groups([group])[group].result()
+    for partition in (0, 1):
+        move_group(pipeline, 0, partition)
+    code, found = cli("reset-offsets", "--group", group, "--to", target)
+    assert code == (0 if target == "cursor" else 1)
+    assert target == "committed" or [one["new"] for one in found["offsets"]] == [2, 0, 1]
+
+
 def test_reset_fences_the_run_under_way(cli: Cli, pipeline: Pipeline) -> None:
     """A run that has read from the old place can no longer commit."""
     group = pipeline.spec.group_id

@@ -42,6 +42,10 @@ class CursorRecord(Versioned):
     ledger_partitions: int
     origin: str = ""
 
+    def is_added(self, tp: TopicPartition) -> bool:
+        """Return whether a partition was added to its topic since the cursor first named the topic."""
+        return 0 < self.partition_counts.get(tp.topic, 0) <= tp.partition
+
     def to_json(self) -> str:
         """Return the versioned JSON form."""
         return compact_json(
