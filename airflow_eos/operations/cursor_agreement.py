@@ -24,6 +24,7 @@ def check_ledger(
     """Check that no offset of a group was committed beside another ledger.
 
     :param topic: of the ledger in use.
+    :param topic_id: its id; empty if it does not exist.
     :raises LedgerReplaced: names the other ledger.
     """
     for tp, offset in sorted(committed.items()):
@@ -31,8 +32,8 @@ def check_ledger(
         if other not in (None, topic_id):
             raise LedgerReplaced(
                 f"group {group!r} committed offset {offset.offset} of {tp} beside ledger {other}; the ledger "
-                f"{topic!r} (id {topic_id}) is another one: name the ledger of this group, restore it, or "
-                "start over with a new group_id"
+                f"{topic!r} (id {topic_id or 'none'}) is another one: name the ledger of this group, restore "
+                "it, or start over with a new group_id"
             )
 
 

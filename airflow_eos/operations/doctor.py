@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 from collections.abc import Collection, Iterator
@@ -28,7 +29,7 @@ from airflow_eos.operations.checks import (
     undecided_offsets,
     verification,
 )
-from airflow_eos.operations.cursor_agreement import moved_positions
+from airflow_eos.operations.cursor_agreement import check_ledger, moved_positions
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
@@ -273,10 +274,16 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
     control.cluster.group_offsets_partition(group)  # needed for the proof before a commit
     key = keys.cursor_key(group)
     try:
+        ledger_id = control.ledger.describe(wait=False).topic_id
         value = control.authority.peek([key], routing=group).get(key)
     except LedgerMissing:
-        value = None
+        ledger_id, value = "", None
     if value is None:
+        for name in (group, f"{group}.runs"):
+            with contextlib.suppress(AuthorizationFailed):  # missing grants are a check of their own
+                committed = control.cluster.committed(name, None, stable=False)
+                read = {tp: at for tp, at in committed.items() if tp.topic in options.sources}
+                check_ledger(name, read, control.ledger.topic, ledger_id)
         yield Check(subject, "ok", "no members; no cursor yet")
         return
     cursor = CursorRecord.from_json(value, key)

@@ -289,6 +289,26 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
     assert [check["name"] for check in found["checks"]] == ["brokers"]
 
 
+@pytest.mark.parametrize("ranges", [Cursor(), Interval(NOON, NOON + dt.timedelta(hours=1))])
+def test_doctor_finds_a_group_beside_another_ledger(
+    cli: Cli, pipeline: Pipeline, ranges: Cursor | Interval
+) -> None:
+    """Its next run is refused, as if the ledger had been made again."""
+    pipeline.publish(["a"])
+    pipeline.run("r1", ranges=ranges)
+    other = ("--ledger-topic", f"{pipeline.ledger}-other")
+    asked = ("--group", pipeline.spec.group_id, "--source", pipeline.source, *other)
+
+    def group() -> Any:
+        return {one["name"]: one for one in cli("doctor", *asked)[1]["checks"]}[f"group {asked[1]}"]
+
+    missing = group()
+    cli("init", *other, "--partitions", "2")
+    for check in (missing, group()):
+        assert check["status"] == "fail"
+        assert f"LedgerReplaced: group '{asked[1]}" in check["found"]
+
+
 def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:
     """It stops nothing, until another environment comes."""
     code, found = cli("doctor", "--prefix", "airflow-eos")
