@@ -299,8 +299,9 @@ class LedgerReplaced(PlanError):
 
     Safe: This try did nothing. With `--adopt-new` no run counts as committed: runs that are then cleared,
     retried or backfilled are written twice.
-    Do: Restore the original topic. If it is lost for good, read [the cost of a new
-    ledger](guarantees/limits.md#the-ledger-must-be-kept) first.
+    Do: Restore the original topic. If it is lost for good, or partitions were added to it, which Kafka cannot
+    undo, read [the cost of a new ledger](guarantees/limits.md#the-ledger-must-be-kept) first, and delete what
+    is left of the topic.
 
         airflow eos init --adopt-new
     """

@@ -116,10 +116,15 @@ class _LedgerCheck:
         :raises LedgerReplaced: it is another topic, or has another number of partitions.
         """
         if (identity.topic_id, identity.partitions) != (topic.topic_id, topic.partitions):
+            way = "restore the original"
+            if identity.topic_id == topic.topic_id:
+                way = (
+                    "partitions must never be added to a ledger, and Kafka removes none: all that is left is "
+                    "to delete the topic and make another by `airflow eos init --adopt-new`"
+                )
             raise LedgerReplaced(
                 f"ledger {self.settings.topic!r} was made as topic id {identity.topic_id} with "
-                f"{identity.partitions} partitions and is now {topic.topic_id} with {topic.partitions}: "
-                "restore the original; partitions of a ledger must never be added"
+                f"{identity.partitions} partitions and is now {topic.topic_id} with {topic.partitions}: {way}"
             )
 
     def _refusal(self) -> LedgerMissing | LedgerReplaced | None:

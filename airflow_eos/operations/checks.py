@@ -128,7 +128,10 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
     try:
         ledger = control.verify_ledger()
     except LedgerReplaced as error:
-        advice = "restore it; `airflow eos init --adopt-new` makes one that knows nothing of earlier runs"
+        advice = (
+            "restore it; where it is lost for good, delete what is left of it, and `airflow eos init "
+            "--adopt-new` makes one that knows nothing of earlier runs"
+        )
         yield Check("ledger", "fail", said(error), advice)
         return
     except LedgerMissing as error:
