@@ -188,8 +188,8 @@ def durability(subject: str, care: TopicCare, brokers: int) -> Iterator[Check]:
     minimum = int((care.settings or {}).get("min.insync.replicas", 0))
     replication = counted(care.replicas, "replica") + (f", min.insync.replicas={minimum}" if minimum else "")
     if minimum > care.replicas:
-        advice = "lower min.insync.replicas: no write can be acknowledged"
-        yield Check(name, "fail", replication, advice)
+        advice = "lower min.insync.replicas: brokers of 3.6 acknowledge no write, those of 3.9 and later do"
+        yield Check(name, "warn", replication, advice)
     elif brokers >= _DURABLE_REPLICAS and (care.replicas < _DURABLE_REPLICAS or 0 < minimum < 2):  # noqa: PLR2004
         advice = "3 replicas and min.insync.replicas=2: else losing one broker can lose committed records"
         yield Check(name, "warn", replication, advice)

@@ -325,6 +325,17 @@ def test_doctor_finds_a_group_beside_another_ledger(
         assert f"LedgerReplaced: group '{asked[1]}" in check["found"]
 
 
+def test_doctor_warns_of_fewer_replicas_than_old_brokers_write(cli: Cli, pipeline: Pipeline) -> None:
+    """Only old ones, such as 3.6, acknowledge nothing there."""
+    few = {"min.insync.replicas": "2"}
+    pipeline.kafka.create_topic(f"{pipeline.sink}-few", config=few)
+    pipeline.publish(["a"])
+    assert pipeline.run("r1", sink_topic=f"{pipeline.sink}-few").records_written == 1
+    code, found = cli("doctor", "--sink", f"{pipeline.sink}-few")
+    replicas = {one["name"]: one for one in found["checks"]}[f"topic {pipeline.sink}-few replicas"]
+    assert (code, replicas["status"], "3.6" in replicas["advice"]) == (0, "warn", True)
+
+
 def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:
     """It stops nothing, until another environment comes."""
     code, found = cli("doctor", "--prefix", "airflow-eos")
