@@ -112,7 +112,9 @@ class ErrorMark:
         except EosError as error:
             # Without the cause: the driver wants one line, and the executor's log has the rest.
             raise TaskError(self.text(error)) from None
-        except Exception as error:
+        except (GeneratorExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             log.exception("a task of this package failed")
             failure = RunFailed(f"a task failed outside of process: {root_cause(error)}")
             raise TaskError(self.text(failure)) from None

@@ -126,13 +126,24 @@ def test_an_error_of_ours_leaves_a_task_and_is_the_same_error_on_the_driver():
     assert found.message == message
 
 
-def test_a_failure_of_our_own_in_a_task_is_not_told_as_the_authors():
+class PanicException(BaseException):
+    """As a library in Rust raises it: no Exception."""
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), PanicException("x")], ids=repr)
+def test_a_failure_of_our_own_in_a_task_is_not_told_as_the_authors(error):
     """What the author's function raises is ProcessFailed before it gets here."""
     with pytest.raises(TaskError) as caught, MARK.errors():
-        raise KeyError("x")
+        raise error
     found = MARK.find(str(caught.value))
     assert type(found) is RunFailed
-    assert found.message.startswith("a task failed outside of process: KeyError: 'x' (")
+    assert found.message.startswith(f"a task failed outside of process: {type(error).__name__}: {error} (")
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
+def test_what_ends_a_task_from_outside_is_no_failure_of_it(error):
+    with pytest.raises(error), MARK.errors():
+        raise error
 
 
 def test_the_classes_that_process_raised_travel_with_the_error():
