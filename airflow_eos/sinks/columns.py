@@ -30,6 +30,11 @@ def check_types(given: pa.Schema, wanted: pa.Schema, name: str) -> None:
     :raises ProcessFailed: naming column, both types and the next step.
     """
     columns = given.names
+    if not columns:
+        raise ProcessFailed(
+            f"process returned no columns, so that nobody knows how many rows; return columns of {name}, "
+            "without rows to write nothing (an Arrow function: or None)"
+        )
     for column in columns:
         if columns.count(column) > 1:
             raise ProcessFailed(f"process returned two columns named {column!r}; drop one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -58,6 +59,22 @@ def test_what_does_not_fit_is_named(given, named):
     with pytest.raises(ProcessFailed) as failure:
         table_columns(pa.table(given), WANTED, "db.t")
     assert named in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        pa.table({}),
+        pa.record_batch({"id": [1, 2]}).select([]),
+        pd.DataFrame({"id": [1, 2]})[[]],
+    ],
+    ids=["no rows", "rows", "pandas"],
+)
+def test_a_result_without_columns_is_refused(result):
+    """Nobody could tell how many rows it has: they would be lost, or all null."""
+    optional = pa.schema([field.with_nullable(True) for field in WANTED])
+    with pytest.raises(ProcessFailed, match=r"process returned no columns.* return columns of db\.t"):
+        table_columns(result, optional, "db.t")
 
 
 def test_a_required_value_that_is_missing_is_refused():
