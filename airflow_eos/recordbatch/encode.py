@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.recordbatch.segments import Interleaved, Segments, interleave, segments_of
 from airflow_eos.recordbatch.sink_columns import Strings, strings
 from airflow_eos.recordbatch.varint import Int64s, PackedVarints, pack_varints
@@ -115,6 +115,7 @@ def encode_headers(headers: pa.Array) -> pa.Array:
     :param headers: ``list<struct<key: string, value: binary>>``; a null list is no headers, repeated keys are
         kept
     :raises ProcessFailed: a header or its key is null
+    :raises RecordRefused: a key is not UTF-8
     """
     counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = headers.flatten()
@@ -123,6 +124,13 @@ def encode_headers(headers: pa.Array) -> pa.Array:
         raise ProcessFailed(
             "column 'headers' holds a header without a key; Kafka allows a null value, but no null key"
         )
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid:
+        raise RecordRefused(
+            "process returned a header whose key is not UTF-8: header keys of Kafka are text, and some "
+            "clients cannot read others; decode its bytes in process"
+        ) from None
     keys = keys.cast(pa.binary())
     key, value = strings(keys), strings(values)
     lengths = [[pack_varints(key.lengths)], [pack_varints(value.lengths)]]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.arrow_result import without_dictionary
 from airflow_eos.recordbatch.segments import Segments, segments_of
 from airflow_eos.recordbatch.varint import Int64s
@@ -125,6 +125,19 @@ def headers_column(column: Column | None) -> pa.Array | None:
     if not pc.sum(pc.list_value_length(array)).as_py():
         return None
     return array
+
+
+def distinct_topics(column: Column) -> list[Any]:
+    """Return the different names in a column of topics.
+
+    :raises RecordRefused: one is not UTF-8; Spark casts bytes to text unseen.
+    """
+    try:
+        return list(pc.unique(column).to_pylist())
+    except UnicodeDecodeError:
+        raise RecordRefused(
+            "process returned a 'topic' that is not UTF-8: return the name of a topic"
+        ) from None
 
 
 def listed_headers(column: Column) -> Column:

@@ -21,7 +21,7 @@ from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
-from airflow_eos.recordbatch.sink_columns import with_headers
+from airflow_eos.recordbatch.sink_columns import distinct_topics, with_headers
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
 from airflow_eos.spark.errors import ErrorMark, process_failed
@@ -181,7 +181,7 @@ class _Sealer:
                 f"process returned {topics.null_count} rows whose 'topic' is null and there is no sink "
                 "topic; fill the column, or set sink_topic"
             )
-        distinct = pc.unique(topics).to_pylist()
+        distinct = distinct_topics(topics)
         if len(distinct) == 1:
             yield distinct[0], table
             return

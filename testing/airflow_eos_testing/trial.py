@@ -243,7 +243,23 @@ def _rows(table: pa.Table, context: RunContext) -> list[WrittenRecord]:
     import numpy as np
 
     from airflow_eos.recordbatch.sealer import seal
+    from airflow_eos.recordbatch.sink_columns import distinct_topics
 
+    columns = {name: table.column(name) for name in table.column_names}
+    sealed = seal(
+        columns["value"],
+        np.zeros(table.num_rows, np.int32),
+        topic=context.sink_topic or "the rows' topics",
+        key=columns.get("key"),
+        timestamp=columns.get("timestamp"),
+        headers=columns.get("headers"),
+        compressor="none",
+        max_message_bytes=_ANY_SIZE,
+    )
+    for _ in sealed:
+        pass
+    if "topic" in columns:
+        distinct_topics(columns["topic"])
     rows = table.to_pylist()
     written = [
         WrittenRecord(
@@ -264,17 +280,4 @@ def _rows(table: pa.Table, context: RunContext) -> list[WrittenRecord]:
     wrong = next((one for one in written if one.partition is not None and one.partition < 0), None)
     if wrong is not None:
         raise ProcessFailed(f"process returned partition {wrong.partition} for {wrong.topic}")
-    columns = {name: table.column(name) for name in table.column_names}
-    sealed = seal(
-        columns["value"],
-        np.zeros(table.num_rows, np.int32),
-        topic=context.sink_topic or "the rows' topics",
-        key=columns.get("key"),
-        timestamp=columns.get("timestamp"),
-        headers=columns.get("headers"),
-        compressor="none",
-        max_message_bytes=_ANY_SIZE,
-    )
-    for _ in sealed:
-        pass
     return written

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.exceptions import ProcessFailed, RecordTooLarge
+from airflow_eos.exceptions import ProcessFailed, RecordRefused, RecordTooLarge
 from airflow_eos.recordbatch import sealer as seal_module
 from airflow_eos.recordbatch.compression import Codec
 from airflow_eos.recordbatch.decode import decode_batch
@@ -324,6 +324,16 @@ def test_a_header_without_a_key_is_refused(listed):
     """Kafka's header keys are never null."""
     with pytest.raises(ProcessFailed, match="header without a key"):
         list(seal(numbered(1), zeros(1), topic="t", headers=pa.array(listed, HEADERS_TYPE)))
+
+
+def test_a_header_key_that_is_not_utf8_is_refused():
+    """Kafka's header keys are text: some clients cannot read the record, nor go on behind it."""
+    key = pa.array([b"good", b"\xffA"], pa.binary()).view(pa.string())
+    flat = pa.StructArray.from_arrays([key, pa.array([b"", b""])], ["key", "value"])
+    column = pa.ListArray.from_arrays([0, 1, 2], flat)
+    with pytest.raises(RecordRefused, match="header whose key is not UTF-8"):
+        list(seal(numbered(2), zeros(2), topic="t", headers=column))
+    assert list(seal(numbered(1), zeros(1), topic="t", headers=column.slice(0, 1)))
 
 
 def test_headers_of_another_type_are_refused():

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_eos.exceptions import ProcessFailed, RunFailed
+from airflow_eos.exceptions import ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import iter_batches
@@ -169,6 +169,14 @@ def test_a_null_topic_without_a_sink_topic_is_an_error():
     batch = pa.record_batch({"value": pa.array([b"a"], pa.binary()), "topic": pa.array([None], pa.string())})
     with pytest.raises(ProcessFailed, match="'topic' is null"):
         run(task(None), [batch])
+
+
+def test_a_topic_that_is_not_utf8_is_refused():
+    """Spark casts bytes to text unseen; the record is then searched for."""
+    topic = pa.array([b"out", b"\xffA"], pa.binary()).view(pa.string())
+    batch = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "topic": topic})
+    with pytest.raises(RecordRefused, match="'topic' that is not UTF-8"):
+        run(task(), [batch])
 
 
 def test_a_partition_that_does_not_exist_is_an_error_that_names_it():

@@ -8,12 +8,16 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos import arrow_process
-from airflow_eos.exceptions import ConfigurationError, ProcessFailed
+from airflow_eos.exceptions import ConfigurationError, ProcessFailed, RecordRefused
 from airflow_eos.model.ranges import Interval, OffsetRange
 from airflow_eos_testing.trial import SourceRecord, WrittenRecord, try_process
 from spark_apps.customers import process as hide_addresses
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.timezone.utc)
+NOT_UTF8 = pa.array([b"\xff"], pa.binary()).view(pa.string())
+HEADER_NOT_UTF8 = pa.ListArray.from_arrays(
+    [0, 1], pa.StructArray.from_arrays([NOT_UTF8, pa.array([b""])], ["key", "value"])
+)
 
 
 def test_an_apps_function_as_it_is():
@@ -64,6 +68,8 @@ def test_each_partition_is_a_batch_with_its_offsets():
         ({"value": [b"x"], "topic": pa.array([None], pa.string())}, None, "'topic' is null"),
         ({"value": [b"x"], "partition": [-1]}, "sink", "partition -1"),
         ({"value": [b"x"], "timestamp": [5]}, "sink", "a timestamp with a time zone"),
+        ({"value": [b"x"], "topic": NOT_UTF8}, "sink", "'topic' that is not UTF-8"),
+        ({"value": [b"x"], "headers": HEADER_NOT_UTF8}, "sink", "header whose key is not UTF-8"),
     ],
 )
 def test_what_the_sink_cannot_write_fails_as_in_a_run(columns, sink, says):
@@ -73,7 +79,7 @@ def test_what_the_sink_cannot_write_fails_as_in_a_run(columns, sink, says):
     def wrong(batch):
         return pa.table(columns)
 
-    with pytest.raises(ProcessFailed, match=says):
+    with pytest.raises((ProcessFailed, RecordRefused), match=says):
         try_process(wrong, [SourceRecord(b"")], sink_topic=sink)
 
 
