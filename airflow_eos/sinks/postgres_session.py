@@ -48,12 +48,21 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
         parameters = make_conninfo(**{**_DEFAULTS, **(sink.properties or {}), "client_encoding": "utf8"})
         # Nothing is prepared: a pooler may give each transaction another server process.
         connection = psycopg.connect(parameters, prepare_threshold=None)
-    except psycopg.ProgrammingError as error:
+    except (psycopg.ProgrammingError, psycopg.OperationalError) as error:
+        if isinstance(error, psycopg.OperationalError) and _asks_a_server(parameters):
+            raise
         raise ConfigurationError(
             f"{sink}: the connection's properties are not valid: {reason(error, sink)}"
         ) from None
     with closing(connection), connection:  # a commit that fails leaves it open
         yield connection
+
+
+def _asks_a_server(parameters: str) -> bool:
+    """Return whether libpq takes the values of the parameters, so that it asks a server."""
+    from psycopg import pq
+
+    return pq.PGconn.ping(parameters.encode()) != pq.Ping.NO_ATTEMPT
 
 
 def reason(error: Exception, sink: PostgresTable) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import threading
 import uuid
@@ -929,6 +930,22 @@ def test_properties_are_checked_and_not_shown(database, caplog):
             PostgresSink(database.sink(properties={**secret, "host": "/nowhere"}), "eos.x").load()
     shown = f"{attempt.sink._sink!r} {attempt.writer!r} {attempt.files!r} {away.value} {caplog.text}"
     assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sslmode": "sure"}, 'invalid sslmode value: "sure"'),
+        ({"target_session_attrs": "primery"}, 'invalid target_session_attrs value: "primery"'),
+        ({"host": "a,b", "port": "1,2,3"}, "3 port numbers to 2 hosts"),
+        ({"connect_timeout": "soon", "password": "hunter2"}, "connect_timeout: 'soon'"),
+    ],
+)
+def test_a_property_with_an_impossible_value_is_no_server_that_is_away(database, changes, says):
+    """No server was asked, and another try would meet the same."""
+    with pytest.raises(ConfigurationError, match=re.escape(says)) as failure:
+        PostgresSink(database.sink(properties={**database.properties, **changes}), "eos.x").load()
+    assert changes.get("password", "-") not in str(failure.value)
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):
