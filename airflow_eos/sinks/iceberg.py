@@ -178,12 +178,22 @@ class IcebergSink(BaseSink):
 
     def _opened(self) -> Catalog:
         if self._catalog is None:
-            from pyiceberg.catalog import load_catalog
+            from pyiceberg.catalog import CatalogType, load_catalog
+            from pyiceberg.exceptions import NotInstalledError
 
             properties = dict(self._sink.properties or {})
             # By it a catalog in a database tells its tables from those of others.
             name = properties.pop(CATALOG_NAME, self._sink.catalog)
-            self._catalog = load_catalog(name, **properties)
+            kinds = [kind.value for kind in CatalogType]
+            if properties.get("type", kinds[0]).lower() not in kinds:
+                raise ConfigurationError(
+                    f"{self.name}: its catalog has the type {properties['type']!r}, which is none of "
+                    f"{', '.join(kinds)}"
+                )
+            try:
+                self._catalog = load_catalog(name, **properties)
+            except NotInstalledError as error:
+                raise ConfigurationError(f"{self.name}: {error}") from None
         return self._catalog
 
     def _refuse_unwritable(self, table: Table) -> None:

@@ -11,7 +11,15 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 
-from airflow_eos.exceptions import OutcomeUnknown, RunFenced, TableChanged, TableReplaced, UnknownTable
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    OutcomeUnknown,
+    RunFenced,
+    TableChanged,
+    TableReplaced,
+    UnknownTable,
+)
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.run import publishing
 from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks.opening import open_table
@@ -380,3 +388,16 @@ def test_partitions_are_written_apart(iceberg):
     table = iceberg.table
     assert sorted(one["partition"]["name"] for one in table.inspect.files().to_pylist()) == ["a", "b"]
     assert table.scan(row_filter="name == 'a'").to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"type": "rset", "uri": "http://127.0.0.1:1"}, "the type 'rset', which is none of rest, "),
+        ({"type": "dynamodb"}, r"pyiceberg\[dynamodb\]"),
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_is_a_wrong_setting(properties, says):
+    """No catalog was asked, and another try would meet the same."""
+    with pytest.raises(ConfigurationError, match=rf"iceberg:c/db\.t: .*{says}"):
+        open_table(IcebergTable("db.t", catalog="c", properties=properties), "eos.x").load()
