@@ -256,7 +256,7 @@ COMMANDS = (
             Option(
                 "--max-open",
                 "maximum age of a group's open transaction, or of one that it waits behind; without names, "
-                "of any transaction of the prefix",
+                "of any transaction of the prefix that the principal may describe",
                 {"type": not_negative, "metavar": "SECONDS"},
             ),
             Option(
