@@ -38,7 +38,7 @@ class Cluster(Protocol):
     def describe_topics(
         self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True
     ) -> Mapping[str, TopicDescription]:
-        """Return id, partition count and allowed operations per topic.
+        """Return id, leaders and allowed operations per topic.
 
         :param optional: topics that are left out if they do not exist or may not be described.
         :raises UnknownTopic: naming the topics that do not exist.

@@ -65,7 +65,7 @@ class KafkaCluster(LinkUser):
     def describe_topics(
         self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True
     ) -> Mapping[str, TopicDescription]:
-        """Return id, partition count and allowed operations per topic.
+        """Return id, leaders and allowed operations per topic.
 
         :param optional: topics that are left out if they do not exist or may not be described.
         :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
@@ -76,12 +76,7 @@ class KafkaCluster(LinkUser):
             metadata, failed = connections.visible_topics([*topics, *optional])
             if missing := failed.keys() & set(topics):
                 metadata |= connections.topics(missing, wait=wait)
-        return {
-            name: TopicDescription(
-                name, topic.topic_id, len(topic.leaders), topic.operations, dict(topic.leaders)
-            )
-            for name, topic in metadata.items()
-        }
+        return metadata
 
     def topic_operations(self, topics: Collection[str]) -> Mapping[str, frozenset[str] | None]:
         """Return the allowed operations per topic; none where even Describe is missing.

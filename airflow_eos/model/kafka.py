@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.model.ranges import TopicPartition
@@ -14,18 +14,22 @@ from airflow_eos.model.ranges import TopicPartition
 class TopicDescription:
     """A topic's id and size.
 
-    :param topic_id: the topic's UUID; a topic that is created again has another one (KIP-516).
-    :param partitions: number of partitions.
+    :param topic_id: the topic's UUID, in Kafka's own text form; a topic that is created again has another one
+        (KIP-516).
+    :param leaders: leader's node id per partition; -1 while there is none.
     :param operations: which of READ, WRITE and DESCRIBE this principal may perform (KIP-430); None if the
         broker does not say.
-    :param leaders: leader's node id per partition.
     """
 
     topic: str
     topic_id: str
-    partitions: int
-    operations: frozenset[str] | None = field(default=None, compare=False)
-    leaders: Mapping[int, int] = field(default_factory=dict, compare=False)
+    leaders: Mapping[int, int]
+    operations: frozenset[str] | None = None
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return len(self.leaders)
 
     @property
     def topic_partitions(self) -> tuple[TopicPartition, ...]:

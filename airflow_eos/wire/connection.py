@@ -19,13 +19,13 @@ import base64
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosError, UnknownTopic
+from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
@@ -41,21 +41,6 @@ _LONGEST_NAME_SHOWN = 60
 _OPERATIONS = {"READ": 3, "WRITE": 4, "DESCRIBE": 8}
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
-    """Metadata of a topic.
-
-    :param topic_id: the topic's UUID, in Kafka's own text form (KIP-516).
-    :param leaders: leader's node id per partition; -1 while there is none.
-    :param operations: allowed operations, see :func:`operation_names`.
-    """
-
-    topic: str
-    topic_id: str
-    leaders: Mapping[int, int]
-    operations: frozenset[str] | None = None
-
-
 class BrokerConnections(NodeConnections):
     """Open connections to a cluster, with cached topics, leaders and coordinators; a context manager.
 
@@ -65,13 +50,13 @@ class BrokerConnections(NodeConnections):
     def __init__(
         self, config: ClientConfig | Mapping[str, Any], *, bootstrap_timeout: float = BOOTSTRAP_TIMEOUT
     ) -> None:
-        self._topics: dict[str, TopicMetadata] = {}
+        self._topics: dict[str, TopicDescription] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         super().__init__(config, bootstrap_timeout=bootstrap_timeout)
 
     # -- topics -------------------------------------------------------------------------------------------
 
-    def topics(self, names: Iterable[str], *, wait: bool = True) -> dict[str, TopicMetadata]:
+    def topics(self, names: Iterable[str], *, wait: bool = True) -> dict[str, TopicDescription]:
         """Request metadata of topics from a broker, bypassing the cache.
 
         :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
@@ -83,7 +68,7 @@ class BrokerConnections(NodeConnections):
 
     def visible_topics(
         self, names: Iterable[str]
-    ) -> tuple[dict[str, TopicMetadata], dict[str, EosError | None]]:
+    ) -> tuple[dict[str, TopicDescription], dict[str, EosError | None]]:
         """Request metadata of topics once; topics without metadata do not raise.
 
         :returns: the metadata, and for each other topic the error; None if the topic does not exist.
@@ -113,13 +98,13 @@ class BrokerConnections(NodeConnections):
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions of each topic."""
-        return {name: len(topic.leaders) for name, topic in self.topics(names).items()}
+        return {name: topic.partitions for name, topic in self.topics(names).items()}
 
     def refresh(self, names: Iterable[str]) -> bool:
         """Request metadata again; return whether all topics are known. Unreachable brokers do not raise."""
         return self.run(self.refresh_async(names))
 
-    def known_topic(self, topic: str) -> TopicMetadata | None:
+    def known_topic(self, topic: str) -> TopicDescription | None:
         """Return the cached metadata of a topic; sends no request."""
         return self._topics.get(topic)
 
@@ -131,13 +116,13 @@ class BrokerConnections(NodeConnections):
 
     async def topics_async(
         self, names: Iterable[str], *, timeout: float = METADATA_TIMEOUT, wait: bool = True
-    ) -> dict[str, TopicMetadata]:
+    ) -> dict[str, TopicDescription]:
         """See :meth:`topics`."""
         wanted = sorted(set(names))
         started = time.monotonic()
         grace = min(UNKNOWN_TOPIC_GRACE, timeout / 2) if wait else 0.0
 
-        async def attempt() -> dict[str, TopicMetadata]:
+        async def attempt() -> dict[str, TopicDescription]:
             missing = await self._metadata(wanted)
             if missing and time.monotonic() - started > grace:
                 near = await self._near(missing)
@@ -172,10 +157,10 @@ class BrokerConnections(NodeConnections):
             raise NotYet(f"{topic}-{partition} has no leader")
         return node
 
-    def _leader_in(self, known: TopicMetadata, partition: int) -> int | None:
+    def _leader_in(self, known: TopicDescription, partition: int) -> int | None:
         if partition not in known.leaders:
             raise UnknownTopic(
-                f"topic {known.topic!r} has {len(known.leaders)} partitions, none has number {partition}"
+                f"topic {known.topic!r} has {known.partitions} partitions, none has number {partition}"
             )
         node = known.leaders[partition]
         return None if node == -1 else node
@@ -249,7 +234,7 @@ class BrokerConnections(NodeConnections):
                 self._topics.pop(topic.name, None)
                 failed[topic.name] = _refusal(topic.name, code)
                 continue
-            self._topics[topic.name] = TopicMetadata(
+            self._topics[topic.name] = TopicDescription(
                 topic=topic.name,
                 topic_id=_uuid_text(topic.topic_id),
                 leaders={p.partition_index: p.leader_id for p in topic.partitions},

@@ -161,7 +161,7 @@ def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartit
     connections.group_coordinator(group)
     # Brokers choose the partition by the number that they read when they started.
     known = connections.known_topic(OFFSETS_TOPIC) or connections.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
-    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % len(known.leaders))
+    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % known.partitions)
 
 
 def java_hash(text: str) -> int:

@@ -103,7 +103,7 @@ class KafkaLedger(LinkUser):
         """
         try:
             with self._link.connections() as connections:
-                metadata = connections.topics([self.topic], wait=wait)[self.topic]
+                described = connections.topics([self.topic], wait=wait)[self.topic]
         except UnknownTopic as error:
             raise LedgerMissing(
                 f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "
@@ -112,10 +112,10 @@ class KafkaLedger(LinkUser):
                 "LedgerSettings(create=...), allows that: a cleared run may have committed in a ledger that "
                 "is lost"
             ) from error
-        self._partitions = len(metadata.leaders)
-        if self._topic_id != metadata.topic_id:
-            self._topic_id, self._indexes = metadata.topic_id, {}
-        return TopicDescription(topic=self.topic, topic_id=metadata.topic_id, partitions=self._partitions)
+        self._partitions = described.partitions
+        if self._topic_id != described.topic_id:
+            self._topic_id, self._indexes = described.topic_id, {}
+        return described
 
     def partition_for(self, routing: str) -> int:
         """Return the partition that the Java producer would choose for a key; partition 0 for ""."""

@@ -90,8 +90,10 @@ class ModelBroker:
     """One cluster. Every method is one atomic step of a broker."""
 
     def __init__(self, topics: dict[str, int], *, verifies: bool = True) -> None:
-        self.topics = {name: TopicDescription(name, f"id-{name}", n) for name, n in topics.items()}
-        self.topics[LEDGER] = TopicDescription(LEDGER, "id-ledger", 2)
+        self.topics = {
+            name: TopicDescription(name, f"id-{name}", dict.fromkeys(range(partitions), 1))
+            for name, partitions in {**topics, LEDGER: 2}.items()
+        }
         self.logs: dict[TopicPartition, list[Entry]] = {}
         for topic in self.topics.values():
             for p in range(topic.partitions):

@@ -19,8 +19,8 @@ from airflow_eos.run import boundaries
 from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
 from airflow_eos.run.log_coverage import timestamp_of as timestamp
 
-TOPIC = TopicDescription("orders", "now", 2)
-BEFORE = TopicDescription("orders", "before", 2)
+TOPIC = TopicDescription("orders", "now", {0: 1, 1: 1})
+BEFORE = TopicDescription("orders", "before", {0: 1, 1: 1})
 START = dt.datetime(2026, 11, 1, tzinfo=dt.timezone.utc)
 
 
