@@ -223,6 +223,11 @@ class KafkaCluster(LinkUser):
 
     # -- brokers ------------------------------------------------------------------------------------------
 
+    def brokers(self) -> int:
+        """Return the number of brokers."""
+        with self._link.connections() as connections:
+            return len(connections.brokers())
+
     def features(self) -> BrokerFeatures:
         """Return what the brokers guarantee and allow."""
         with self._link.connections() as connections:

@@ -19,12 +19,14 @@ class TopicDescription:
     :param leaders: leader's node id per partition; -1 while there is none.
     :param operations: which of READ, WRITE and DESCRIBE this principal may perform (KIP-430); None if the
         broker does not say.
+    :param replicas: smallest number of replicas of a partition.
     """
 
     topic: str
     topic_id: str
     leaders: Mapping[int, int]
     operations: frozenset[str] | None = None
+    replicas: int = 0
 
     @property
     def partitions(self) -> int:

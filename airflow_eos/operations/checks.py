@@ -6,16 +6,14 @@ Without the permission to look, a check yields ``unknown``, or raises the broker
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
-from airflow_eos.broker.permissions import Permissions, TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, LedgerReplaced
-from airflow_eos.model.kafka import BrokerFeatures
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.kafka import BrokerFeatures, TopicDescription
 from airflow_eos.run import laws
 from airflow_eos.run.undecided import undecided
 from airflow_eos.wording import counted, span_text
@@ -104,23 +102,27 @@ def expiry(features: AskFeatures) -> Iterator[Check]:
         yield Check("expiry of ids", "ok", finding)
 
 
-def undecided_offsets(control: ControlPlane, permissions: Permissions, topic: str) -> Iterator[Check]:
+def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
+    """Return a topic as brokers describe it; None if it does not exist, or may not be described."""
+    return control.cluster.describe_topics((), optional=[name]).get(name)
+
+
+def undecided_offsets(control: ControlPlane, name: str) -> Iterator[Check]:
     """Check whether readers of a topic wait behind open transactions; ignores a missing topic."""
-    care = permissions.topics([topic])[topic]
-    if care is None:
+    topic = visible_topic(control, name)
+    if topic is None:
         return
-    partitions = [TopicPartition(topic, partition) for partition in range(care.partitions)]
-    bounds = control.cluster.log_bounds(partitions)
+    bounds = control.cluster.log_bounds(topic.topic_partitions)
     waiting = undecided(control.cluster, bounds.ends, bounds.stable)
-    name = f"end of topic {topic}"
+    subject = f"end of topic {name}"
     if not waiting:
-        yield Check(name, "ok", "all of its offsets can be read: no transaction is open")
+        yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")
         return
     advice = (
         "runs read up to them only; where the producer is gone for good, end its transaction: `airflow eos "
         "abort --foreign`, or Kafka's kafka-transactions.sh"
     )
-    yield Check(name, "warn", "; ".join(map(str, waiting)), advice)
+    yield Check(subject, "warn", "; ".join(map(str, waiting)), advice)
 
 
 def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
@@ -161,14 +163,15 @@ def ledger_records(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger records", "fail", ", ".join(cut), advice)
 
 
-def ledger_settings(care: TopicCare) -> Iterator[Check]:
-    """Check that the ledger topic keeps all records, with broker timestamps."""
-    if care.settings is None:
+def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -> Iterator[Check]:
+    """Check that the ledger topic survives, keeps all records, and has broker timestamps."""
+    settings = control.cluster.topic_settings([topic.topic]).get(topic.topic)
+    yield from _replicas("ledger topic", topic, settings, brokers)
+    if settings is None:
         yield Check(
-            "ledger settings", "unknown", "may not be read", f"grant DescribeConfigs on topic {care.topic!r}"
+            "ledger settings", "unknown", "may not be read", f"grant DescribeConfigs on topic {topic.topic!r}"
         )
         return
-    settings = care.settings
     wrong = [
         f"{key}={settings.get(key)} (not {value})"
         for key, value in TOPIC_CONFIG.items()
@@ -182,18 +185,25 @@ def ledger_settings(care: TopicCare) -> Iterator[Check]:
         yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
 
 
-def durability(subject: str, care: TopicCare, brokers: int) -> Iterator[Check]:
+def durability(control: ControlPlane, topic: TopicDescription, brokers: int) -> Iterator[Check]:
     """Check that a topic survives the loss of a broker."""
-    name = f"{subject} replicas"
-    minimum = int((care.settings or {}).get("min.insync.replicas", 0))
-    replication = counted(care.replicas, "replica") + (f", min.insync.replicas={minimum}" if minimum else "")
-    if minimum > care.replicas:
+    settings = control.cluster.topic_settings([topic.topic]).get(topic.topic)
+    return _replicas(f"topic {topic.topic}", topic, settings, brokers)
+
+
+def _replicas(
+    subject: str, topic: TopicDescription, settings: Mapping[str, str] | None, brokers: int
+) -> Iterator[Check]:
+    name, replicas = f"{subject} replicas", topic.replicas
+    minimum = int((settings or {}).get("min.insync.replicas", 0))
+    replication = counted(replicas, "replica") + (f", min.insync.replicas={minimum}" if minimum else "")
+    if minimum > replicas:
         advice = "lower min.insync.replicas: brokers of 3.6 acknowledge no write, those of 3.9 and later do"
         yield Check(name, "warn", replication, advice)
-    elif brokers >= _DURABLE_REPLICAS and (care.replicas < _DURABLE_REPLICAS or 0 < minimum < 2):  # noqa: PLR2004
+    elif brokers >= _DURABLE_REPLICAS and (replicas < _DURABLE_REPLICAS or 0 < minimum < 2):  # noqa: PLR2004
         advice = "3 replicas and min.insync.replicas=2: else losing one broker can lose committed records"
         yield Check(name, "warn", replication, advice)
-    elif minimum == care.replicas > 1:
+    elif minimum == replicas > 1:
         yield Check(
             name, "warn", replication, "one broker down stops every write; one more replica would not"
         )

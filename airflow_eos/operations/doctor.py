@@ -8,12 +8,11 @@ import functools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from airflow_eos.broker.permissions import Permissions, TopicCare
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
-from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity
+from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity, TopicDescription
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
@@ -23,11 +22,12 @@ from airflow_eos.operations.checks import (
     guarded,
     ledger_identity,
     ledger_records,
-    ledger_settings,
+    ledger_topic,
     said,
     timeouts,
     undecided_offsets,
     verification,
+    visible_topic,
 )
 from airflow_eos.operations.cursor_agreement import check_ledger, moved_positions
 from airflow_eos.operations.repair import hanging
@@ -66,13 +66,12 @@ def examine(options: DoctorOptions) -> list[Check]:
 
     If the cluster is unreachable, that is the only finding.
     """
-    permissions = Permissions(options.deployment.kafka)
-    try:
-        brokers = permissions.brokers()
-    except EosError as error:
-        return [Check("brokers", "fail", said(error), "check addresses and security settings")]
-    checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
     with ControlPlane(options.deployment) as control:
+        try:
+            brokers = control.cluster.brokers()
+        except EosError as error:
+            return [Check("brokers", "fail", said(error), "check addresses and security settings")]
+        checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
         features = functools.cache(control.cluster.features)
         checks += guarded("partition verification", lambda: verification(features))
         checks += guarded(
@@ -83,13 +82,13 @@ def examine(options: DoctorOptions) -> list[Check]:
         checks += guarded("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
         checks += guarded("ledger records", lambda: ledger_records(control))
         checks += guarded("ledger writers", lambda: _ledger_writers(control))
-        checks += guarded("ledger topic", lambda: _ledger_topic(permissions, options, brokers))
+        checks += guarded("ledger topic", lambda: _ledger_topic(control, options, brokers))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
-            look = functools.partial(_topic, permissions, name, operation, brokers)
+            look = functools.partial(_topic, control, name, operation, brokers)
             checks += guarded(f"topic {name}", look)
         for name in sorted({*options.sources, *_topics_of(control, options.group)}):
-            look = functools.partial(undecided_offsets, control, permissions, name)
+            look = functools.partial(undecided_offsets, control, name)
             checks += guarded(f"end of topic {name}", look)
         for table in options.tables:
             look = functools.partial(table_checks, table, functools.partial(run_keys_by_digest, control))
@@ -97,7 +96,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         checks += guarded("hanging transactions", lambda: _hanging(control, options))
         checks += guarded("retention", lambda: _retention(control, options))
         if options.group is not None:
-            checks += guarded(f"group {options.group}", lambda: _group(control, permissions, options))
+            checks += guarded(f"group {options.group}", lambda: _group(control, options))
     return checks
 
 
@@ -172,14 +171,12 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger writers", "fail", finding, advice)
 
 
-def _ledger_topic(permissions: Permissions, options: DoctorOptions, brokers: int) -> Iterator[Check]:
-    name = options.deployment.ledger.topic
-    care = permissions.topics([name])[name]
-    if care is None:
+def _ledger_topic(control: ControlPlane, options: DoctorOptions, brokers: int) -> Iterator[Check]:
+    topic = visible_topic(control, options.deployment.ledger.topic)
+    if topic is None:
         return  # another check reports it
-    yield _allowed("ledger topic", care, {"READ", "WRITE", "DESCRIBE"})
-    yield from durability("ledger topic", care, brokers)
-    yield from ledger_settings(care)
+    yield _allowed("ledger topic", topic, {"READ", "WRITE", "DESCRIBE"})
+    yield from ledger_topic(control, topic, brokers)
 
 
 def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
@@ -205,20 +202,19 @@ def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
         yield Check(name, "ok", f"none in {', '.join(sorted(topics))}")
 
 
-def _topic(permissions: Permissions, name: str, operation: str, brokers: int) -> Iterator[Check]:
-    care = permissions.topics([name])[name]
-    subject = f"topic {name}"
-    if care is None:
+def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> Iterator[Check]:
+    topic, subject = visible_topic(control, name), f"topic {name}"
+    if topic is None:
         yield Check(
             subject, "fail", "does not exist, or may not be described", "create it, or grant Describe"
         )
         return
-    yield _allowed(subject, care, {operation, "DESCRIBE"})
+    yield _allowed(subject, topic, {operation, "DESCRIBE"})
     # A run proves its output by DescribeProducers before the commit, which needs Read on the sink.
-    if operation == "WRITE" and "READ" not in care.operations:
+    if operation == "WRITE" and "READ" not in (topic.operations or ()):
         yield Check(subject, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
-        yield from durability(subject, care, brokers)
+        yield from durability(control, topic, brokers)
 
 
 def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
@@ -238,12 +234,11 @@ def _retention(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]
         yield Check(*finding)
 
 
-def _allowed(subject: str, care: TopicCare, wanted: set[str]) -> Check:
-    missing = sorted(wanted - care.operations)
-    if missing and "ALL" not in care.operations:
+def _allowed(subject: str, topic: TopicDescription, wanted: set[str]) -> Check:
+    if missing := sorted(wanted - (topic.operations or frozenset())):
         named = ", ".join(operation.capitalize() for operation in missing)
-        return Check(subject, "fail", f"not granted: {named}", f"grant {named} on topic {care.topic!r}")
-    return Check(subject, "ok", f"{care.partitions} partitions, permissions are there")
+        return Check(subject, "fail", f"not granted: {named}", f"grant {named} on topic {topic.topic!r}")
+    return Check(subject, "ok", f"{topic.partitions} partitions, permissions are there")
 
 
 def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
@@ -260,17 +255,16 @@ def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
         yield Check(f"group {runs}", "warn", "not granted: Read", advice)
 
 
-def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptions) -> Iterator[Check]:
+def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     group = options.group or ""
     subject = f"group {group}"
-    operations = permissions.group(group)
-    missing = sorted({"READ", "DESCRIBE"} - operations)
-    if missing and "ALL" not in operations:
+    described = grants.described_group(control.cluster, group)
+    if missing := sorted({"READ", "DESCRIBE"} - (described.operations or frozenset())):
         named = ", ".join(operation.capitalize() for operation in missing)
         yield Check(subject, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
         return
     yield from _beside_the_group(control, group)
-    laws.group_is_empty(group, control.cluster.describe_group(group).members)
+    laws.group_is_empty(group, described.members)
     control.cluster.group_offsets_partition(group)  # needed for the proof before a commit
     key = keys.cursor_key(group)
     try:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from airflow_eos.broker.permissions import Permissions
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
     AuthorizationFailed,
@@ -28,11 +27,12 @@ from airflow_eos.operations.checks import (
     expiry,
     ledger_identity,
     ledger_records,
-    ledger_settings,
+    ledger_topic,
     said,
     timeouts,
     undecided_offsets,
     verification,
+    visible_topic,
 )
 from airflow_eos.operations.left_open import LeftOpen
 from airflow_eos.wording import counted
@@ -63,10 +63,9 @@ def health(
 
     :raises BrokersUnavailable: no check was possible.
     """
-    permissions = Permissions(deployment.kafka)
-    brokers = permissions.brokers()
-    checks = [Check("brokers", "ok", f"{brokers} reachable")]
     with ControlPlane(deployment) as control:
+        brokers = control.cluster.brokers()
+        checks = [Check("brokers", "ok", f"{brokers} reachable")]
         features = functools.cache(control.cluster.features)
         checks += _guarded("partition verification", lambda: verification(features))
         checks += _guarded("time-outs", lambda: timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT))
@@ -74,12 +73,12 @@ def health(
         checks += _guarded("ledger", lambda: ledger_identity(control, deployment.ledger.topic))
         checks += _guarded("ledger records", lambda: ledger_records(control))
         checks += _guarded("ledger writers", lambda: _ledger_writers(known))
-        checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, deployment, brokers))
+        checks += _guarded("ledger topic", lambda: _ledger_topic(control, deployment, brokers))
         for name in sorted({*sources, *sinks}):
-            look = functools.partial(_topic, permissions, name, brokers, written=name in sinks)
+            look = functools.partial(_topic, control, name, brokers, written=name in sinks)
             checks += _guarded(f"topic {name}", look)
         for name in sorted(sources):
-            look = functools.partial(undecided_offsets, control, permissions, name)
+            look = functools.partial(undecided_offsets, control, name)
             checks += _guarded(f"end of topic {name}", look)
         topics = {deployment.ledger.topic, *sinks}
         left = LeftOpen(control.cluster, deployment.prefix, known.ids.get)
@@ -118,22 +117,20 @@ def _ledger_writers(known: Known) -> Iterator[Check]:
         yield Check(name, "ok", "runs only")
 
 
-def _ledger_topic(permissions: Permissions, deployment: Deployment, brokers: int) -> Iterator[Check]:
-    care = permissions.topics([deployment.ledger.topic])[deployment.ledger.topic]
-    if care is not None:
-        yield from durability("ledger topic", care, brokers)
-        yield from ledger_settings(care)
+def _ledger_topic(control: ControlPlane, deployment: Deployment, brokers: int) -> Iterator[Check]:
+    topic = visible_topic(control, deployment.ledger.topic)
+    if topic is not None:
+        yield from ledger_topic(control, topic, brokers)
 
 
-def _topic(permissions: Permissions, name: str, brokers: int, *, written: bool) -> Iterator[Check]:
-    care = permissions.topics([name])[name]
-    subject = f"topic {name}"
-    if care is None:
+def _topic(control: ControlPlane, name: str, brokers: int, *, written: bool) -> Iterator[Check]:
+    topic, subject = visible_topic(control, name), f"topic {name}"
+    if topic is None:
         yield Check(subject, "warn", "it is gone, or the page may not describe it", "grant Describe on it")
     elif written:
-        yield from durability(subject, care, brokers)
+        yield from durability(control, topic, brokers)
     else:
-        yield Check(subject, "ok", counted(care.partitions, "partition"))
+        yield Check(subject, "ok", counted(topic.partitions, "partition"))
 
 
 def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:

@@ -239,6 +239,7 @@ class BrokerConnections(NodeConnections):
                 topic_id=_uuid_text(topic.topic_id),
                 leaders={p.partition_index: p.leader_id for p in topic.partitions},
                 operations=operation_names(topic.authorized_operations),
+                replicas=min((len(p.replica_nodes) for p in topic.partitions), default=0),
             )
         return failed
 

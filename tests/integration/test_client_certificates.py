@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from airflow_eos.broker.permissions import Permissions
+from airflow_eos.broker import KafkaLedger
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.wire.connection import BrokerConnections
 from tests.support.client_certificates import Authority, mutual_tls
 
@@ -35,7 +36,7 @@ def settings_with(kafka, certificate):
 
 @pytest.mark.parametrize("which", ["none", "stranger", "expired"])
 def test_a_refused_certificate_is_named_at_once(kafka, authorities, which):
-    """Both clients, long before the 60 and 30 seconds that brokers which do not answer get."""
+    """Both clients, long before the 60 seconds that brokers which do not answer get."""
     trusted, strange = authorities
     certificate = {
         "none": dict,
@@ -43,7 +44,7 @@ def test_a_refused_certificate_is_named_at_once(kafka, authorities, which):
         "expired": lambda: trusted.client("expired", ends_in=-dt.timedelta(hours=1)),
     }[which]()
     config = settings_with(kafka, certificate)
-    for connect in (BrokerConnections, lambda config: Permissions(config).brokers()):
+    for connect in (BrokerConnections, lambda config: KafkaLedger(config, LedgerSettings()).create()):
         began = time.monotonic()
         with pytest.raises(ConfigurationError, match="refused this client's certificate"):
             connect(config)
@@ -55,4 +56,5 @@ def test_a_trusted_certificate_is_taken(kafka, authorities):
     config = settings_with(kafka, authorities[0].client("good"))
     with BrokerConnections(config) as connections:
         assert connections.topics([]) == {}
-    assert Permissions(config).brokers() == 1
+    with KafkaLedger(config, LedgerSettings(partitions=1)) as ledger:
+        ledger.create()

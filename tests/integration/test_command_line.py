@@ -299,7 +299,7 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
     assert ("does not exist" in ledger["found"], "airflow eos init" in ledger["advice"]) == (True, True)
     assert "python -m" not in f"{ledger}"
     assert [check["status"] for check in found["checks"] if check["name"] == "prefix"] == ["ok"]
-    monkeypatch.setattr("airflow_eos.broker.permissions.ASK_TIMEOUT", 0.5)
+    monkeypatch.setattr("airflow_eos.broker.shared_connections.BOOTSTRAP_TIMEOUT", 0.5)
     assert main(["doctor", "--bootstrap-servers", f"127.0.0.1:{unused_port}", "--output", "json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert [check["name"] for check in found["checks"]] == ["brokers"]
