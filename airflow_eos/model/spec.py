@@ -187,6 +187,11 @@ class RunSpec:
         return Deployment(self.kafka, self.ledger, self.prefix)
 
     @property
+    def output_topics(self) -> tuple[str, ...]:
+        """The topics that are known before a run reads, for its rows and for its dead letters."""
+        return tuple(name for name in (self.sink_topic, self.dead_letter_topic) if name is not None)
+
+    @property
     def may_create_ledger(self) -> MayCreate:
         """Whether this run may create a ledger.
 

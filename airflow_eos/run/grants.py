@@ -20,9 +20,7 @@ READ_AND_WRITE = frozenset({"READ", "WRITE"})  # the proof reads what leaders kn
 def needed(spec: RunSpec) -> Mapping[str, frozenset[str]]:
     """Return the operations that a run needs, per topic that is known before it reads."""
     topics = {name: frozenset({"READ"}) for name in spec.source_topics}
-    for name in (spec.sink_topic, spec.dead_letter_topic, spec.ledger.topic):
-        if name is not None:
-            topics[name] = READ_AND_WRITE
+    topics |= dict.fromkeys((*spec.output_topics, spec.ledger.topic), READ_AND_WRITE)
     return {**topics, OFFSETS_TOPIC: frozenset({"DESCRIBE"})}
 
 

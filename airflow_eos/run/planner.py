@@ -69,8 +69,7 @@ class Planner:
         self._cursors = CursorReader(spec, cluster, authority, ledger)
         self._boundaries = boundaries
         self._now = now
-        topics = (spec.sink_topic, spec.dead_letter_topic) if spec.sink is None else ()
-        self._sinks = [name for name in topics if name is not None]
+        self._sinks = spec.output_topics if spec.sink is None else ()
 
     def plan(self, described: Mapping[str, TopicDescription], recorded: RunRecord | None = None) -> Planned:
         """Pin the ranges; the caller has checked that a group whose cursor moves has no members (law 6).

@@ -258,7 +258,7 @@ class RunProtocol:
     def _topics_written(self, work: UnitOfWork) -> set[str]:
         """Return the topics in which an attempt at this work may have left a transaction open."""
         topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
-        return topics | {name for name in (self._spec.sink_topic, self._spec.dead_letter_topic) if name}
+        return topics.union(self._spec.output_topics)
 
     def _plan(self, work: UnitOfWork, topics: TopicsNow) -> Planned:
         if work.planned is not None:

@@ -150,8 +150,7 @@ class Sealing:
         from airflow_eos.spark.targets import TargetTopic, describe_targets
         from airflow_eos.wire.connection import BrokerConnections
 
-        sink = self._spec.sink_topic
-        known = [name for name in (sink, self._spec.dead_letter_topic) if name is not None]
+        known = self._spec.output_topics
         described = {
             name: TargetTopic.of(name, topic.leaders, topic.settings)
             for name, topic in self._plan.sinks.items()
@@ -171,9 +170,8 @@ class Sealing:
         targets = {name: described[name] for name in known}
         leaders = {name: target.leaders for name, target in targets.items()}
         layout = plan_owners(leaders, self._slots, open_ended=open_ended)
-        task = SealTask(
-            self._config, layout, targets, sink, self._spec.compression, self._mark, self._plan.headers
-        )
+        sink, codec = self._spec.sink_topic, self._spec.compression
+        task = SealTask(self._config, layout, targets, sink, codec, self._mark, self._plan.headers)
         return task, layout
 
     def letters_due(self, counts: BlockCounts) -> tuple[FailingRecord, ...]:

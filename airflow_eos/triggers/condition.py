@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.compat import to_thread
 from airflow_eos.exceptions import BrokersUnavailable, EosError
-from airflow_eos.triggers.serialized import serialized
+from airflow_eos.triggers.serialized import SerializedTrigger
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ MAX_FAILURES = 10
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ConditionTrigger(BaseTrigger):
+class ConditionTrigger(SerializedTrigger):
     """Ask until there is an answer, then fire one event; the first question comes after ``poll_interval``.
 
     The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}`` if
@@ -36,9 +36,6 @@ class ConditionTrigger(BaseTrigger):
     kafka_config_id: str = "kafka_default"
     poll_interval: float = 60.0
 
-    def __post_init__(self) -> None:
-        super().__init__()
-
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Ask once; None: not yet. Blocks.
 
@@ -46,10 +43,6 @@ class ConditionTrigger(BaseTrigger):
         :raises EosError: the question cannot be answered.
         """
         raise NotImplementedError
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments."""
-        return serialized(self)
 
     def poll(self) -> dict[str, Any] | None:
         """Read the connection and ask once; None: not yet, or no broker answered. Blocks.

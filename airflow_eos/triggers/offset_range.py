@@ -15,7 +15,7 @@ from airflow_eos.compat import asset_state_store, to_thread
 from airflow_eos.exceptions import EosError
 from airflow_eos.operators.literals import CheckedParameters, check_literals
 from airflow_eos.triggers.batch_memory import BatchMemory
-from airflow_eos.triggers.serialized import serialized
+from airflow_eos.triggers.serialized import SerializedTrigger
 
 if TYPE_CHECKING:
     from airflow_eos.engine.lag import Unread
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
+class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger):
     """Announce batches of records; consume nothing, commit nothing.
 
     **Guarantee:** every record up to the last stable offset lies in the range of one event, and events follow
@@ -77,11 +77,7 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
     def __post_init__(self) -> None:
         check_literals(type(self), vars(self))
         self.topics = list(self.topics)
-        super().__init__()
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments; they identify the watcher."""
-        return serialized(self)
+        super().__post_init__()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Announce batch after batch; retries after every error, without end."""

@@ -1,4 +1,4 @@
-"""The serialized form of a trigger whose attributes have the names of its constructor's parameters."""
+"""Base of triggers whose attributes have the names of their constructor's parameters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger
 
 
-def serialized(trigger: BaseTrigger) -> tuple[str, dict[str, Any]]:
-    """Return class path and constructor arguments, in the order of the parameters."""
-    kind = type(trigger)
-    names = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
-    return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
+class SerializedTrigger(BaseTrigger):
+    """A trigger that is a dataclass of its parameters."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments, in the order of the parameters; they identify the trigger."""
+        kind = type(self)
+        names = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.compat import to_thread
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
-from airflow_eos.triggers.serialized import serialized
+from airflow_eos.triggers.serialized import SerializedTrigger
 
 if TYPE_CHECKING:
     from airflow_eos.hooks.spark_driver import Backend, SparkDriver
@@ -23,7 +23,7 @@ _LOOKS_TO_BE_MISSING = 3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SparkDriverTrigger(BaseTrigger):
+class SparkDriverTrigger(SerializedTrigger):
     """Fire when a driver in cluster mode has ended.
 
     The event is ``{"driver_id", "status", "succeeded"}``: a reason to look into the ledger, not an answer. A
@@ -51,13 +51,6 @@ class SparkDriverTrigger(BaseTrigger):
     poll_interval: float = 10.0
     max_failures: int = 10
     user: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments."""
-        return serialized(self)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once."""
