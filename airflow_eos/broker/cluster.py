@@ -23,6 +23,7 @@ from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.describe_configs import topic_settings
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
@@ -37,21 +38,18 @@ from airflow_eos.wire.offsets import Isolation, first_since, list_offsets, log_b
 from airflow_eos.wire.txn_requests import (
     TransactionStatus,
     describe_producers,
-    describe_transactions,
+    describe_transaction,
     list_transactions,
     open_transactional_ids,
 )
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT = 60.0
-"""Seconds for one request, including all retries."""
-
 
 class KafkaCluster(LinkUser):
     """The cluster's current state, requested from the brokers at each call; a context manager.
 
-    Transient errors are retried until :data:`REQUEST_TIMEOUT`.
+    Transient errors are retried until :data:`~airflow_eos.wire.connection.METADATA_TIMEOUT`.
 
     :param config: client configuration in librdkafka's names.
     :param link: connections to share; opens its own by default.
@@ -83,8 +81,7 @@ class KafkaCluster(LinkUser):
 
         A value is None if the broker does not say, or the topic does not exist.
         """
-        with self._link.connections() as connections:
-            metadata, failed = connections.visible_topics(topics)
+        metadata, failed = self._link.ask(BrokerConnections.visible_topics, topics)
         denied = {
             name: frozenset[str]() if isinstance(error, AuthorizationFailed) else None
             for name, error in failed.items()
@@ -93,30 +90,23 @@ class KafkaCluster(LinkUser):
 
     def topic_settings(self, topics: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         """Return settings per topic; omits topics that do not exist, or whose settings may not be read."""
-        with self._link.connections() as connections:
-            return topic_settings(connections, topics, timeout=REQUEST_TIMEOUT)
+        return self._link.ask(topic_settings, topics)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the log start offset of each partition."""
-        with self._link.connections() as connections:
-            return list_offsets(connections, partitions, "earliest", timeout=REQUEST_TIMEOUT)
+        return self._link.ask(list_offsets, partitions, "earliest")
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the high watermark of each partition, which includes open transactions."""
-        with self._link.connections() as connections:
-            return list_offsets(
-                connections, partitions, "latest", isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
-            )
+        return self._link.ask(list_offsets, partitions, "latest", isolation="read_uncommitted")
 
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return each last stable offset (LSO): first offset of the oldest open transaction, or log end."""
-        with self._link.connections() as connections:
-            return list_offsets(connections, partitions, "latest", timeout=REQUEST_TIMEOUT)
+        return self._link.ask(list_offsets, partitions, "latest")
 
     def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
         """Return start, last stable offset and high watermark of each log, requested together."""
-        with self._link.connections() as connections:
-            return log_bounds(connections, partitions, timeout=REQUEST_TIMEOUT)
+        return self._link.ask(log_bounds, partitions)
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Return an offset of each range below which it has no record for ``read_committed`` readers.
@@ -145,17 +135,11 @@ class KafkaCluster(LinkUser):
         :param markers: include transaction markers, which have the brokers' time. Without them, a log whose
             first hit is a marker is read from there on.
         """
-        with self._link.connections() as connections:
-            if not markers:
-                return first_record_since(connections, partitions, timestamp_ms, timeout=REQUEST_TIMEOUT)
-            return first_since(
-                connections, partitions, timestamp_ms, isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
-            )
+        return self._link.ask(first_since if markers else first_record_since, partitions, timestamp_ms)
 
     def max_timestamps(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the highest timestamp in each log, including markers, in ms since 1970; -1 if empty."""
-        with self._link.connections() as connections:
-            return max_timestamps(connections, partitions, timeout=REQUEST_TIMEOUT)
+        return self._link.ask(max_timestamps, partitions)
 
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         """Return whether ``read_committed`` readers get the record that a producer wrote at ``offset``.
@@ -163,8 +147,8 @@ class KafkaCluster(LinkUser):
         None if its transaction is undecided, or if the log no longer has the producer's record there.
         """
         with self._link.connections() as connections:
-            start = list_offsets(connections, [tp], "earliest", timeout=REQUEST_TIMEOUT)[tp]
-            stable = list_offsets(connections, [tp], "latest", timeout=REQUEST_TIMEOUT)[tp]
+            start = list_offsets(connections, [tp], "earliest")[tp]
+            stable = list_offsets(connections, [tp], "latest")[tp]
             if not start <= offset < stable:
                 return None
 
@@ -195,64 +179,52 @@ class KafkaCluster(LinkUser):
             committed ones at once, for a caller that owns the open transaction.
         :raises AuthorizationFailed: Describe on the group or a topic is missing.
         """
-        with self._link.connections() as connections:
-            return fetch_committed_offsets(
-                connections, group, partitions, stable=stable, timeout=REQUEST_TIMEOUT
-            )
+        return self._link.ask(fetch_committed_offsets, group, partitions, stable=stable)
 
     def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
         """Return whether an open transaction holds offsets of the group now (KIP-447).
 
         :raises AuthorizationFailed: Describe on the group or a topic is missing.
         """
-        with self._link.connections() as connections:
-            return has_pending_offsets(connections, group, partitions, timeout=REQUEST_TIMEOUT)
+        return self._link.ask(has_pending_offsets, group, partitions)
 
     def describe_group(self, group: str) -> GroupDescription:
         """Return the number of live members, and which operations are allowed.
 
         :raises AuthorizationFailed: Describe on the group is missing.
         """
-        with self._link.connections() as connections:
-            return describe_group(connections, group, timeout=REQUEST_TIMEOUT)
+        return self._link.ask(describe_group, group)
 
     def group_offsets_partition(self, group: str) -> TopicPartition:
         """Return the ``__consumer_offsets`` partition that stores the group's commits."""
-        with self._link.connections() as connections:
-            return offsets_partition(connections, group)
+        return self._link.ask(offsets_partition, group)
 
     # -- brokers ------------------------------------------------------------------------------------------
 
     def brokers(self) -> int:
         """Return the number of brokers."""
-        with self._link.connections() as connections:
-            return len(connections.brokers())
+        return len(self._link.ask(BrokerConnections.brokers))
 
     def features(self) -> BrokerFeatures:
         """Return what the brokers guarantee and allow."""
-        with self._link.connections() as connections:
-            return broker_features(connections, timeout=REQUEST_TIMEOUT)
+        return self._link.ask(broker_features)
 
     # -- transactions -------------------------------------------------------------------------------------
 
     def describe_transaction(self, transactional_id: str) -> TransactionStatus | None:
         """Return the coordinator's view of a transactional id; None if it does not know the id (KIP-664)."""
-        with self._link.connections() as connections:
-            return describe_transactions(connections, [transactional_id]).get(transactional_id)
+        return self._link.ask(describe_transaction, transactional_id)
 
     def describe_producers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
         """Return the producers that each partition's leader knows (KIP-664)."""
-        with self._link.connections() as connections:
-            return describe_producers(connections, partitions)
+        return self._link.ask(describe_producers, partitions)
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Mapping[int, str]:
         """Return the transactional id of each producer id, where this principal may Describe it."""
-        with self._link.connections() as connections:
-            return list_transactions(connections, connections.brokers(), producer_ids, REQUEST_TIMEOUT)
+        return self._link.ask(list_transactions, producer_ids)
 
     def open_transactional_ids(self) -> Sequence[str]:
         """Return the ids of all open transactions that this principal may Describe, sorted."""
-        with self._link.connections() as connections:
-            return open_transactional_ids(connections, connections.brokers(), REQUEST_TIMEOUT)
+        return self._link.ask(open_transactional_ids)

@@ -12,7 +12,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from airflow_eos.exceptions import RequestRefused
 from airflow_eos.model.kafka import BrokerFeatures
 from airflow_eos.wire.backoff import NotYet, describe, is_transient, translated
-from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.describe_configs import BROKER, configs_request
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _SETTINGS = (MAX_TIMEOUT, ID_EXPIRATION, VERIFICATION)
 _FORBIDDEN = kafka_errors.ClusterAuthorizationFailedError.errno
 
 
-def broker_features(connections: BrokerConnections, *, timeout: float) -> BrokerFeatures:
+def broker_features(connections: BrokerConnections, *, timeout: float = METADATA_TIMEOUT) -> BrokerFeatures:
     """Ask all brokers at once; brokers that do not answer are left out, as long as one does.
 
     Sends one ApiVersions and one DescribeConfigs request to each broker of the last Metadata answer.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_eos.closeable import Closeable
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
+
+Parameters = ParamSpec("Parameters")
+T = TypeVar("T")
 
 BOOTSTRAP_TIMEOUT = 60.0
 """Seconds to wait for the first answer of a broker."""
@@ -39,6 +42,16 @@ class Link(Closeable):
             if self._connections is None:
                 self._connections = BrokerConnections(self.config, bootstrap_timeout=BOOTSTRAP_TIMEOUT)
             yield self._connections
+
+    def ask(
+        self,
+        question: Callable[Concatenate[BrokerConnections, Parameters], T],
+        *arguments: Parameters.args,
+        **named: Parameters.kwargs,
+    ) -> T:
+        """Return what a function of the connections does; raises as it does, and as :meth:`connections`."""
+        with self.connections() as connections:
+            return question(connections, *arguments, **named)
 
     def close(self) -> None:
         """Close the connections; the next use opens new ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
@@ -16,7 +16,6 @@ from airflow_eos.exceptions import ProducerFenced, ProtocolViolation
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.signature import LedgerKey
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
@@ -36,8 +35,7 @@ class KafkaTransactions(LinkUser):
     """Fences older attempts and ends transactions by producer id and epoch; a context manager.
 
     :param config: client configuration in librdkafka's names.
-    :param ledger: the ledger to which sessions write their messages.
-    :param key: signs these messages, if it has a secret.
+    :param ledger: the ledger to which sessions write their messages, signed if it has a key.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
     :param commit_timeout: time after which the answer to a commit counts as lost.
@@ -50,7 +48,6 @@ class KafkaTransactions(LinkUser):
         config: ClientConfig | Mapping[str, Any],
         *,
         ledger: KafkaLedger,
-        key: LedgerKey | None = None,
         transaction_timeout: dt.timedelta,
         delivery_timeout: dt.timedelta,
         commit_timeout: dt.timedelta = COMMIT_TIMEOUT,
@@ -59,7 +56,6 @@ class KafkaTransactions(LinkUser):
     ) -> None:
         super().__init__(config, link)
         self._ledger = ledger
-        self._key = key or LedgerKey()
         self._transaction_timeout = transaction_timeout.total_seconds()
         self._delivery_timeout = delivery_timeout.total_seconds()
         self._commit_timeout = commit_timeout.total_seconds()
@@ -97,9 +93,7 @@ class KafkaTransactions(LinkUser):
             producer,
             identity,
             ledger=self._ledger,
-            key=self._key,
-            add_partitions=self._add_partitions,
-            stage_offsets=self._stage_offsets,
+            link=self._link,
             stage_timeout=self._delivery_timeout,
             commit_timeout=self._commit_timeout,
         )
@@ -149,29 +143,11 @@ class KafkaTransactions(LinkUser):
 
         :raises BrokersUnavailable: a leader did not answer in time.
         """
-        with self._link.connections() as connections:
-            write_txn_markers(connections, producer_id, epoch, partitions, commit=commit)
-
-    def _add_partitions(self, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
-        with self._link.connections() as connections:
-            add_partitions_to_txn(connections, identity, partitions)
-
-    def _stage_offsets(
-        self,
-        identity: ProducerIdentity,
-        group: str,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        timeout: float,
-    ) -> None:
-        with self._link.connections() as connections:
-            stage_offsets(connections, identity, group, offsets, timeout=timeout)
+        self._link.ask(write_txn_markers, producer_id, epoch, partitions, commit=commit)
 
 
 OFFSETS_TIMEOUT = 30.0
 """Seconds for both coordinators: a failover took 10 to 13 s, 9 s of them to detect the dead broker."""
-
-AddPartitions = Callable[[ProducerIdentity, Collection[TopicPartition]], None]
-StageOffsets = Callable[[ProducerIdentity, str, Mapping[TopicPartition, CommittedOffset], float], None]
 
 
 class KafkaSession:
@@ -179,10 +155,8 @@ class KafkaSession:
 
     :param producer: owned by the session; :meth:`close` drops it.
     :param identity: producer id and epoch of ``producer``.
-    :param ledger: receives the staged messages.
-    :param key: signs them, if it has a secret.
-    :param add_partitions: sends AddPartitionsToTxn with a given identity.
-    :param stage_offsets: sends a group's offsets with a given identity, within a given number of seconds.
+    :param ledger: receives the staged messages, signed if it has a key.
+    :param link: sends partitions and offsets of the transaction, of which ``producer`` does not know.
     :param stage_timeout: seconds for offsets and ledger messages to be acknowledged.
     :param commit_timeout: seconds until the answer to EndTxn(commit) counts as lost.
     """
@@ -193,18 +167,14 @@ class KafkaSession:
         identity: ProducerIdentity,
         *,
         ledger: KafkaLedger,
-        key: LedgerKey,
-        add_partitions: AddPartitions,
-        stage_offsets: StageOffsets,
+        link: Link,
         stage_timeout: float,
         commit_timeout: float,
     ) -> None:
         self._producer = producer
         self._identity = identity
         self._ledger = ledger
-        self._key = key
-        self._add_partitions = add_partitions
-        self._stage_offsets = stage_offsets
+        self._link = link
         self._stage_timeout = stage_timeout
         self._commit_timeout = commit_timeout
         self._staged = False
@@ -223,7 +193,7 @@ class KafkaSession:
 
     def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """Add partitions in one AddPartitionsToTxn request; librdkafka does not know of them."""
-        self._add_partitions(self._identity, partitions)
+        self._link.ask(add_partitions_to_txn, self._identity, partitions)
 
     def stage(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
@@ -244,7 +214,8 @@ class KafkaSession:
             raise ValueError(f"a transaction of {self._identity.transactional_id!r} needs a ledger message")
         deadline = time.monotonic() + self._stage_timeout
         if offsets:
-            self._stage_offsets(self._identity, group, offsets, min(self._stage_timeout, OFFSETS_TIMEOUT))
+            timeout = min(self._stage_timeout, OFFSETS_TIMEOUT)
+            self._link.ask(stage_offsets, self._identity, group, offsets, timeout=timeout)
         records = [
             (self._ledger.partition_for(m.routing) if m.partition is None else m.partition, m.key, m.value)
             for m in messages
@@ -257,8 +228,8 @@ class KafkaSession:
     def _sign(self, partition: int, key: str, value: str | None) -> bytes | None:
         producer = self._identity.producer_id, self._identity.producer_epoch
         ledger = self._ledger
-        topic_id = ledger.topic_id if self._key else ""
-        return self._key.sign(ledger.topic, topic_id, partition, producer, key, value)
+        topic_id = ledger.topic_id if ledger.key else ""
+        return ledger.key.sign(ledger.topic, topic_id, partition, producer, key, value)
 
     def commit(self) -> None:
         """Commit; returns when the coordinator has decided, before all markers are written.

@@ -70,7 +70,6 @@ class ControlPlane(Closeable):
         self.transactions = KafkaTransactions(
             config,
             ledger=self.ledger,
-            key=self.ledger.key,
             transaction_timeout=self._spec.transaction_timeout if self._spec else TRANSACTION_TIMEOUT,
             delivery_timeout=self._spec.delivery_timeout if self._spec else DELIVERY_TIMEOUT,
             link=self._link,
@@ -158,8 +157,7 @@ class ControlPlane(Closeable):
         """
         name = keys.ledger_witness_id(self._deployment.prefix, self._deployment.ledger.topic)
         try:
-            with self._link.connections() as connections:
-                touch_transactional_id(connections, name, timeout=TOUCH_TIMEOUT)
+            self._link.ask(touch_transactional_id, name, timeout=TOUCH_TIMEOUT)
         except Exception as error:  # noqa: BLE001 - the run is committed and must not fail
             log.info("Cannot leave evidence of the ledger with the coordinator: %s", error)
 
@@ -186,7 +184,6 @@ class ControlPlane(Closeable):
         transactions = KafkaTransactions(
             self._link.config,
             ledger=self.ledger,
-            key=self.ledger.key,
             transaction_timeout=INDEX_TRANSACTION_TIMEOUT,
             delivery_timeout=INDEX_DELIVERY_TIMEOUT,
             link=self._link,

@@ -17,18 +17,16 @@ def topic_settings(
     connections: BrokerConnections,
     topics: Collection[str],
     settings: Collection[str] | None = None,
-    *,
-    timeout: float = METADATA_TIMEOUT,
 ) -> dict[str, dict[str, str]]:
     """Return settings per topic; omits topics that do not exist, or whose settings may not be read.
 
     :param settings: names of settings; None for all.
-    :raises BrokersUnavailable: no broker answered within ``timeout`` seconds.
+    :raises BrokersUnavailable: no broker answered within :data:`METADATA_TIMEOUT` seconds.
     """
     request = configs_request(TOPIC, topics, settings)
     answer: Any = connections.run(
         connections.retry_async(
-            lambda: connections.ask_any_async(request), subject="settings of topics", timeout=timeout
+            lambda: connections.ask_any_async(request), subject="settings of topics", timeout=METADATA_TIMEOUT
         )
     )
     return {

@@ -14,7 +14,7 @@ from airflow_eos.exceptions import OffsetsOutOfRange
 from airflow_eos.model.kafka import TimedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import first_since, list_offsets
 
@@ -22,11 +22,7 @@ _LOOKS = 5
 
 
 def first_record_since(
-    connections: BrokerConnections,
-    partitions: Collection[TopicPartition],
-    timestamp: int,
-    *,
-    timeout: float = METADATA_TIMEOUT,
+    connections: BrokerConnections, partitions: Collection[TopicPartition], timestamp: int
 ) -> dict[TopicPartition, TimedOffset | None]:
     """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
@@ -38,15 +34,15 @@ def first_record_since(
 
     Other errors as :func:`~airflow_eos.wire.fetch.fetch_answers`.
     """
-    firsts = first_since(connections, partitions, timestamp, isolation="read_uncommitted", timeout=timeout)
+    firsts = first_since(connections, partitions, timestamp)
     return {
-        tp: None if offset is None else _behind_markers(connections, tp, offset, timestamp, timeout)
+        tp: None if offset is None else _behind_markers(connections, tp, offset, timestamp)
         for tp, offset in firsts.items()
     }
 
 
 def _behind_markers(
-    connections: BrokerConnections, tp: TopicPartition, first: TimedOffset, timestamp: int, timeout: float
+    connections: BrokerConnections, tp: TopicPartition, first: TimedOffset, timestamp: int
 ) -> TimedOffset | None:
     """Return the broker's answer if it is a record, else the next record at or after the time."""
     named: TimedOffset | None = first
@@ -55,13 +51,12 @@ def _behind_markers(
             return None
         try:
             if _is_marker(connections, tp, named.offset):
-                return _search(connections, tp, named.offset + 1, timestamp, timeout)
+                return _search(connections, tp, named.offset + 1, timestamp)
             break
         except OffsetsOutOfRange:  # deleted since the look-up
             if not looks_left:
                 raise
-            again = first_since(connections, [tp], timestamp, isolation="read_uncommitted", timeout=timeout)
-            named = again[tp]
+            named = first_since(connections, [tp], timestamp)[tp]
     return named
 
 
@@ -84,10 +79,10 @@ def _is_marker(connections: BrokerConnections, tp: TopicPartition, offset: int) 
 
 
 def _search(
-    connections: BrokerConnections, tp: TopicPartition, start: int, timestamp: int, timeout: float
+    connections: BrokerConnections, tp: TopicPartition, start: int, timestamp: int
 ) -> TimedOffset | None:
     """Read the log from ``start``; return the first record at or after the time."""
-    end = list_offsets(connections, [tp], "latest", isolation="read_uncommitted", timeout=timeout)[tp]
+    end = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
     answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
     for answer in answers:
         for batch in answer.batches:

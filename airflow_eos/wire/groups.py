@@ -70,14 +70,11 @@ def has_pending_offsets(
     connections: BrokerConnections,
     group: str,
     partitions: Collection[TopicPartition],
-    *,
-    timeout: float = METADATA_TIMEOUT,
 ) -> bool:
     """Return whether an open transaction holds offsets of one of the partitions now (KIP-447).
 
-    :param timeout: seconds to find the group's coordinator.
     :raises AuthorizationFailed: Describe on the group or a topic is missing.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     subject = f"pending offsets of group {group!r}"
     coordinator = Coordinator(connections, "group", group)
@@ -94,16 +91,14 @@ def has_pending_offsets(
 
     if not partitions:
         return False
-    return coordinator.ask(attempt, subject, timeout)
+    return coordinator.ask(attempt, subject, METADATA_TIMEOUT)
 
 
-def describe_group(
-    connections: BrokerConnections, group: str, *, timeout: float = METADATA_TIMEOUT
-) -> GroupDescription:
+def describe_group(connections: BrokerConnections, group: str) -> GroupDescription:
     """Return the number of live members, and which operations are allowed.
 
     :raises AuthorizationFailed: Describe on the group is missing.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     subject = f"DescribeGroups of group {group!r}"
     coordinator = Coordinator(connections, "group", group)
@@ -120,7 +115,7 @@ def describe_group(
             members = 1
         return GroupDescription(group, members, operation_names(described.authorized_operations))
 
-    return coordinator.ask(attempt, subject, timeout)
+    return coordinator.ask(attempt, subject, METADATA_TIMEOUT)
 
 
 async def _members_listed(coordinator: Coordinator, node: int, subject: str) -> int:

@@ -83,7 +83,6 @@ def log_bounds(
     partitions: Collection[TopicPartition],
     *,
     starts: bool = True,
-    timeout: float = METADATA_TIMEOUT,
 ) -> LogBounds:
     """Return start, last stable offset and high watermark of each log; the requests are sent together.
 
@@ -93,7 +92,7 @@ def log_bounds(
     """
     asked = {
         (spec, isolation): connections.spawn(
-            list_offsets_async(connections, partitions, spec, isolation=isolation, timeout=timeout)
+            list_offsets_async(connections, partitions, spec, isolation=isolation)
         )
         for spec, isolation in _BOUNDS
         if starts or spec != "earliest"
@@ -102,29 +101,22 @@ def log_bounds(
 
 
 def first_since(
-    connections: BrokerConnections,
-    partitions: Collection[TopicPartition],
-    timestamp: int,
-    *,
-    isolation: Isolation = "read_committed",
-    timeout: float = METADATA_TIMEOUT,
+    connections: BrokerConnections, partitions: Collection[TopicPartition], timestamp: int
 ) -> dict[TopicPartition, TimedOffset | None]:
     """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
-    The record's timestamp may be much later than ``timestamp``. Raises as :func:`list_offsets`.
+    Includes records of open and aborted transactions, and transaction markers. The record's timestamp may be
+    much later than ``timestamp``. Raises as :func:`list_offsets`.
 
     :param timestamp: a time before 1970 is sent as 1970, see :func:`list_offsets`.
     """
     timestamp = max(timestamp, 0)
-    timed_offsets = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
+    timed_offsets = connections.run(_ask(connections, partitions, timestamp, "read_uncommitted"))
     return {tp: None if timed.offset == NO_OFFSET else timed for tp, timed in timed_offsets.items()}
 
 
 def max_timestamps(
-    connections: BrokerConnections,
-    partitions: Collection[TopicPartition],
-    *,
-    timeout: float = METADATA_TIMEOUT,
+    connections: BrokerConnections, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Return the highest timestamp in each log, in ms since 1970 (KIP-734); -1 for an empty log.
 
@@ -132,7 +124,7 @@ def max_timestamps(
     :func:`list_offsets`.
     """
     timed_offsets = connections.run(
-        _ask(connections, partitions, _SPECIAL["max_timestamp"], "read_uncommitted", timeout)
+        _ask(connections, partitions, _SPECIAL["max_timestamp"], "read_uncommitted")
     )
     return {tp: timed.timestamp for tp, timed in timed_offsets.items()}
 
@@ -142,7 +134,7 @@ async def _ask(
     partitions: Collection[TopicPartition],
     timestamp: int,
     isolation: Isolation,
-    timeout: float,
+    timeout: float = METADATA_TIMEOUT,
 ) -> dict[TopicPartition, TimedOffset]:
     return await ask_leaders(
         connections,

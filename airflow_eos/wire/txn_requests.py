@@ -4,7 +4,7 @@
 
     add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
     end_txn(connections, identity, commit=False)                 # ENDED | NOTHING_OPEN | FENCED
-    describe_transactions(connections, ids)                      # {id: TransactionStatus | None}
+    describe_transaction(connections, transactional_id)          # TransactionStatus | None
     describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
     write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of open ones
 
@@ -139,74 +139,63 @@ def end_txn(
     return coordinator.ask(attempt, subject, timeout)
 
 
-def describe_transactions(
-    connections: BrokerConnections, transactional_ids: Collection[str]
-) -> dict[str, TransactionStatus | None]:
-    """Return the coordinator's view of each id; None for an id that it does not know.
+def describe_transaction(connections: BrokerConnections, transactional_id: str) -> TransactionStatus | None:
+    """Return the coordinator's view of an id; None if it does not know the id.
 
     :raises AuthorizationFailed: names the transactional id.
     :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
     """
+    subject = f"describing transaction {transactional_id!r}"
+    coordinator = Coordinator(connections, "transaction", transactional_id)
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
-    def describe_id(name: str) -> TransactionStatus | None:
-        subject = f"describing transaction {name!r}"
-        coordinator = Coordinator(connections, "transaction", name)
+    async def attempt(node: int) -> TransactionStatus | None:
+        state = (await connections.send(request, node)).transaction_states[0]
+        if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
+            return None
+        if state.error_code:
+            coordinator.refuse(COORDINATOR, state.error_code, subject)
+        return TransactionStatus(
+            state=TransactionState(state.transaction_state),
+            producer_id=state.producer_id,
+            producer_epoch=state.producer_epoch,
+            partitions=frozenset(
+                TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions
+            ),
+            timeout_ms=state.transaction_timeout_ms,
+            start_ms=state.transaction_start_time_ms,
+        )
 
-        async def attempt(node: int) -> TransactionStatus | None:
-            answer = await connections.send(DescribeTransactionsRequest(transactional_ids=[name]), node)
-            state = answer.transaction_states[0]
-            if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
-                return None
-            if state.error_code:
-                coordinator.refuse(COORDINATOR, state.error_code, subject)
-            return TransactionStatus(
-                state=TransactionState(state.transaction_state),
-                producer_id=state.producer_id,
-                producer_epoch=state.producer_epoch,
-                partitions=frozenset(
-                    TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions
-                ),
-                timeout_ms=state.transaction_timeout_ms,
-                start_ms=state.transaction_start_time_ms,
-            )
-
-        return coordinator.ask(attempt, subject, CONTROL_TIMEOUT)
-
-    return {name: describe_id(name) for name in sorted(set(transactional_ids))}
+    return coordinator.ask(attempt, subject, CONTROL_TIMEOUT)
 
 
-def list_transactions(
-    connections: BrokerConnections, nodes: Collection[int], producer_ids: Collection[int], timeout: float
-) -> dict[int, str]:
+def list_transactions(connections: BrokerConnections, producer_ids: Collection[int]) -> dict[int, str]:
     """Return the transactional id of each producer id that a coordinator knows (ListTransactions, KIP-664).
 
     Omits ids that this principal may not Describe.
 
-    :param nodes: brokers to ask; ids of other coordinators are missing from the result.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    :raises BrokersUnavailable: a broker has not answered after :data:`METADATA_TIMEOUT` seconds.
     """
     request = ListTransactionsRequest(
         state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
     )
-    entries = _listed(connections, nodes, request, timeout)
+    entries = _listed(connections, request)
     return {entry.producer_id: entry.transactional_id for entry in entries}
 
 
-def open_transactional_ids(
-    connections: BrokerConnections, nodes: Collection[int], timeout: float
-) -> list[str]:
+def open_transactional_ids(connections: BrokerConnections) -> list[str]:
     """Return the transactional ids of all open transactions, sorted (ListTransactions, KIP-664).
 
-    Parameters and errors as :func:`list_transactions`.
+    Errors as :func:`list_transactions`.
     """
     states = ["Ongoing", "PrepareCommit", "PrepareAbort"]
     request = ListTransactionsRequest(state_filters=states, producer_id_filters=[], max_version=0)
-    return sorted({entry.transactional_id for entry in _listed(connections, nodes, request, timeout)})
+    return sorted({entry.transactional_id for entry in _listed(connections, request)})
 
 
-def _listed(
-    connections: BrokerConnections, nodes: Collection[int], request: Any, timeout: float
-) -> list[Any]:
+def _listed(connections: BrokerConnections, request: Any) -> list[Any]:
+    """Return the entries of all brokers: each lists the ids that it coordinates."""
+
     async def list_on(node: int) -> Any:
         answer = await connections.send(request, node)
         if answer.error_code:
@@ -217,9 +206,11 @@ def _listed(
         entries: list[Any] = []
         for node in nodes:
             subject = f"listing transactions of broker {node}"
-            entries += await connections.retry_async(partial(list_on, node), subject=subject, timeout=timeout)
+            look = partial(list_on, node)
+            entries += await connections.retry_async(look, subject=subject, timeout=METADATA_TIMEOUT)
         return entries
 
+    nodes = connections.brokers()
     return connections.run(every())
 
 

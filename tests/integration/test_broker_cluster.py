@@ -333,7 +333,6 @@ def test_a_fresh_cluster_with_other_settings():
 
 def test_an_unreachable_cluster_is_reported(unused_port, monkeypatch):
     """Questions through either client end at the time-out and name the servers or the request."""
-    monkeypatch.setattr("airflow_eos.broker.cluster.REQUEST_TIMEOUT", 2.0)
     monkeypatch.setattr("airflow_eos.broker.shared_connections.BOOTSTRAP_TIMEOUT", 2.0)
     started = time.monotonic()
     with warnings.catch_warnings():

@@ -16,7 +16,7 @@ from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import (
     add_partitions_to_txn,
     describe_producers,
-    describe_transactions,
+    describe_transaction,
     end_txn,
 )
 from airflow_eos_testing import EmbeddedKafka
@@ -41,7 +41,7 @@ def connections(embedded_kafka):
 
 
 def state_of(connections, identity):
-    return describe_transactions(connections, [identity.transactional_id])[identity.transactional_id]
+    return describe_transaction(connections, identity.transactional_id)
 
 
 def test_added_partitions_are_in_the_transaction(connections, kafka_topic):
@@ -141,13 +141,11 @@ def test_another_producer_id_is_fenced(connections):
 
 
 def test_an_unknown_transactional_id_has_no_description(connections):
-    """None, beside those that are known."""
+    """None, unlike one that is known."""
     identity = take_epoch(connections, "known-id")
-    known = describe_transactions(connections, ["known-id", "unknown-id"])
-    assert known["unknown-id"] is None
-    assert known["known-id"] is not None
-    assert known["known-id"].producer_id == identity.producer_id
-    assert known["known-id"].start_ms == -1
+    assert describe_transaction(connections, "unknown-id") is None
+    known = describe_transaction(connections, "known-id")
+    assert (known.producer_id, known.start_ms) == (identity.producer_id, -1)
 
 
 def test_producers_are_described_per_partition(connections, kafka_topic):

@@ -28,6 +28,7 @@ from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import list_offsets, log_bounds
 
 log = logging.getLogger(__name__)
@@ -102,8 +103,7 @@ class KafkaLedger(LinkUser):
         :raises AuthorizationFailed: Describe on the topic is missing.
         """
         try:
-            with self._link.connections() as connections:
-                described = connections.topics([self.topic], wait=wait)[self.topic]
+            described = self._link.ask(BrokerConnections.topics, [self.topic], wait=wait)[self.topic]
         except UnknownTopic as error:
             raise LedgerMissing(
                 f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "
@@ -253,8 +253,7 @@ class KafkaLedger(LinkUser):
         """
         index = self._index(partition)
         assert index is not None, "a caller that knows a leaf has read the root"
-        with self._link.connections() as connections:
-            return index.leaf(connections, at, self._evidence(partition, _NOTHING))
+        return self._link.ask(index.leaf, at, self._evidence(partition, _NOTHING))
 
     def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
         """Return the next offset to index, and the places of the last decided records from ``start`` on.
@@ -314,8 +313,7 @@ class KafkaLedger(LinkUser):
         backoff = Backoff(CREATE_TIMEOUT)
         missing: list[TopicPartition] = []
         while not backoff.expired:
-            with self._link.connections() as connections:
-                leaders = connections.leaders([self.topic])
+            leaders = self._link.ask(BrokerConnections.leaders, [self.topic])
             missing = sorted(tp for tp, node in leaders.items() if node == -1)
             if not missing:
                 return

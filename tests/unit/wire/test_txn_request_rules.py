@@ -11,7 +11,7 @@ from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, Prod
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, Fatal, Retry
-from airflow_eos.wire.txn_requests import add_partitions_to_txn, describe_transactions, end_txn
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, describe_transaction, end_txn
 from tests.unit.wire.fakes import ScriptedCoordinator, kind_of
 
 IDENTITY = ProducerIdentity("work", 7, 2)
@@ -153,7 +153,7 @@ def test_a_fence_while_adding_is_a_fence(coordinator):
 def test_describing_survives_a_coordinator_that_moves(coordinator):
     """NOT_COORDINATOR and a lost connection, then the state."""
     coordinator.codes = [16, kafka_errors.KafkaConnectionError("gone")]
-    status = describe_transactions(coordinator, ["work"])["work"]
+    status = describe_transaction(coordinator, "work")
     assert status is not None
     assert status.partitions == {TopicPartition("out", 0), TopicPartition("out", 1)}
     assert (status.timeout_ms, status.start_ms) == (60000, 5)
@@ -162,4 +162,4 @@ def test_describing_survives_a_coordinator_that_moves(coordinator):
 def test_an_unknown_id_is_none(coordinator):
     """TRANSACTIONAL_ID_NOT_FOUND is an answer, not an error."""
     coordinator.codes = [105]
-    assert describe_transactions(coordinator, ["work"]) == {"work": None}
+    assert describe_transaction(coordinator, "work") is None
