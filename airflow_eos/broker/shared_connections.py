@@ -68,9 +68,9 @@ class LinkUser(Closeable):
     """
 
     def __init__(self, config: ClientConfig | Mapping[str, Any], link: Link | None) -> None:
-        self._config = ClientConfig.of(config)
         self._owns_link = link is None
-        self._link = link or Link(self._config)
+        self._link = link or Link(config)
+        self._config = self._link.config
 
     def close(self) -> None:
         """Close the connections, unless they are shared."""

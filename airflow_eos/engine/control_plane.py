@@ -25,7 +25,6 @@ from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.visibility import Visibility
-from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.producer_ids import touch_transactional_id
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ class ControlPlane(Closeable):
     def __init__(self, of: RunSpec | Deployment) -> None:
         self._spec = None if isinstance(of, Deployment) else of
         self._deployment = of if isinstance(of, Deployment) else of.deployment
-        config = ClientConfig.of(self._deployment.kafka)
-        self._link = Link(config)
+        self._link = Link(self._deployment.kafka)
+        config = self._link.config
         self.cluster = KafkaCluster(config, link=self._link)
         self.ledger = KafkaLedger(
             config,

@@ -171,9 +171,13 @@ class RunSpec:
     max_send_attempts: int = 3
     compression: Compression = "zstd"
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    output_topics: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The topics of rows and of dead letters, as far as they are known before a run reads."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kafka", dict(self.kafka))
+        topics = (name for name in (self.sink_topic, self.dead_letter_topic) if name is not None)
+        object.__setattr__(self, "output_topics", tuple(topics))
         if not isinstance(self.source_topics, str):
             object.__setattr__(self, "source_topics", tuple(self.source_topics))
         object.__setattr__(self, "skip_offsets", tuple(self.skip_offsets))
@@ -185,11 +189,6 @@ class RunSpec:
     def deployment(self) -> Deployment:
         """The run's cluster, ledger and prefix."""
         return Deployment(self.kafka, self.ledger, self.prefix)
-
-    @property
-    def output_topics(self) -> tuple[str, ...]:
-        """The topics that are known before a run reads, for its rows and for its dead letters."""
-        return tuple(name for name in (self.sink_topic, self.dead_letter_topic) if name is not None)
 
     @property
     def may_create_ledger(self) -> MayCreate:

@@ -3,9 +3,8 @@
 ::
 
     with BrokerConnections(config) as connections:          # raises BrokersUnavailable naming the servers
+        connections.topics(["orders"])                       # {"orders": TopicDescription(...)}
         connections.leaders(["orders"])                      # {TopicPartition("orders", 0): 1, ...}
-        connections.topic_ids(["orders"])                    # {"orders": "5Jd..."}
-        connections.partition_counts(["orders"])             # {"orders": 1}
         connections.call(request, node)                      # one request, one answer
         connections.run(coroutine)                           # any coroutine of the loop
 
@@ -91,14 +90,6 @@ class BrokerConnections(NodeConnections):
             for topic in self.topics(names).values()
             for partition, leader in topic.leaders.items()
         }
-
-    def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the current id of each topic (KIP-516)."""
-        return {name: topic.topic_id for name, topic in self.topics(names).items()}
-
-    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of each topic."""
-        return {name: topic.partitions for name, topic in self.topics(names).items()}
 
     def refresh(self, names: Iterable[str]) -> bool:
         """Request metadata again; return whether all topics are known. Unreachable brokers do not raise."""
@@ -260,13 +251,9 @@ class BrokerConnections(NodeConnections):
 
     # -- coordinators -------------------------------------------------------------------------------------
 
-    def transaction_coordinator(self, transactional_id: str) -> int:
-        """Return the node id of the transactional id's coordinator."""
-        return self.run(self.coordinator_async("transaction", transactional_id))
-
-    def group_coordinator(self, group: str) -> int:
-        """Return the node id of the group's coordinator."""
-        return self.run(self.coordinator_async("group", group))
+    def coordinator(self, kind: str, key: str) -> int:
+        """See :meth:`coordinator_async`."""
+        return self.run(self.coordinator_async(kind, key))
 
     async def coordinator_async(self, kind: str, key: str, *, timeout: float = METADATA_TIMEOUT) -> int:
         """Return a coordinator's node id, cached if known; see :meth:`forget_coordinator`.

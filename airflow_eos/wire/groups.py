@@ -153,10 +153,10 @@ def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartit
     :raises AuthorizationFailed: Describe on ``__consumer_offsets`` is missing.
     """
     # FindCoordinator creates the topic on a cluster where no group has committed yet.
-    connections.group_coordinator(group)
+    connections.coordinator("group", group)
     # Brokers choose the partition by the number that they read when they started.
     known = connections.known_topic(OFFSETS_TOPIC) or connections.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
-    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % known.partitions)
+    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % len(known.leaders))
 
 
 def java_hash(text: str) -> int:

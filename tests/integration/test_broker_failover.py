@@ -72,7 +72,7 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
         session.add_partitions([where])
         kafka.wait_in_sync()
         with BrokerConnections(config) as connections:
-            coordinator = connections.transaction_coordinator(name)
+            coordinator = connections.coordinator("transaction", name)
         victims = {coordinator, leader(config, ledger.topic)}
         victim = next(broker for broker in kafka.brokers if broker.node_id in victims)
         victim.kill()

@@ -49,5 +49,5 @@ def test_a_request_that_cannot_be_encoded_fails(embedded_kafka):
     with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
         for _ in range(2):
             with pytest.raises(UnicodeEncodeError):
-                connections.transaction_coordinator("\udcff")
-        assert connections.transaction_coordinator("work") in connections.brokers()
+                connections.coordinator("transaction", "\udcff")
+        assert connections.coordinator("transaction", "work") in connections.brokers()

@@ -175,7 +175,7 @@ def test_a_coordinator_that_moves_is_followed(embedded_kafka_cluster, kafka_topi
     where = partition(kafka_topic("coordinated", kafka=kafka))
     with BrokerConnections(kafka.client_config()) as connections:
         identity = take_epoch(connections, "coordinated")
-        victim = kafka.brokers[connections.transaction_coordinator("coordinated") - 1]
+        victim = kafka.brokers[connections.coordinator("transaction", "coordinated") - 1]
         victim.kill()
         add_partitions_to_txn(connections, identity, [where])
         assert state_of(connections, identity).partitions == {where}
@@ -225,7 +225,7 @@ def test_permissions_and_credentials_are_named(caplog):
             with pytest.raises(AuthorizationFailed, match="Describe topic 'private'"):
                 connections.leaders(["private"])
             with pytest.raises(AuthorizationFailed, match="Describe transaction 'private-id'"):
-                connections.transaction_coordinator("private-id")
+                connections.coordinator("transaction", "private-id")
         with BrokerConnections(kafka.client_config()) as admin:
             identity = open_transaction(admin, "private-id", [where])
         batches = {where: sealed(texts("a", 3))}

@@ -418,8 +418,8 @@ def test_topics_ids_and_partitions_are_looked_up(embedded_kafka, connections, ka
     topic = kafka_topic("known", partitions=3)
     (described,) = embedded_kafka.admin().describe_topics(TopicCollection([topic])).values()
     shown = str(described.result(30).topic_id).translate(str.maketrans("+/", "-_"))
-    assert connections.topic_ids([topic]) == {topic: shown}
-    assert connections.partition_counts([topic]) == {topic: 3}
+    described = connections.topics([topic])[topic]
+    assert (described.topic_id, described.partitions) == (shown, 3)
     assert connections.leaders([topic]) == {partition(topic, n): 1 for n in range(3)}
     with pytest.raises(UnknownTopic, match="'nope'"):
         connections.topics([topic, "nope"])

@@ -77,18 +77,18 @@ class Away:
         pipeline = self.pipeline = Pipeline(kafka, partitions=2)
         group = pipeline.spec.group_id
         with BrokerConnections(self.config) as connections:
-            keeper = connections.transaction_coordinator(keys.transactional_id(pipeline.spec))
-            home = connections.group_coordinator(group)
+            keeper = connections.coordinator("transaction", keys.transactional_id(pipeline.spec))
+            home = connections.coordinator("group", group)
         # Groups are placed by their name: one whose coordinator can be lost on its own.
         number = 0
         while home == keeper:
             number += 1
             with BrokerConnections(self.config) as connections:
                 name = f"{group}-{number}"
-                keeper = connections.transaction_coordinator(
-                    keys.cursor_transactional_id(pipeline.spec.prefix, name)
+                keeper = connections.coordinator(
+                    "transaction", keys.cursor_transactional_id(pipeline.spec.prefix, name)
                 )
-                home = connections.group_coordinator(name)
+                home = connections.coordinator("group", name)
             pipeline.spec = replace(pipeline.spec, group_id=name)
         others = [broker.node_id for broker in kafka.brokers if broker.node_id not in (keeper, home)]
         away = home if lost == "offsets" else others[0]
@@ -305,7 +305,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
     settings = LedgerSettings(topic=topic, partitions=1, key="the-secret-of-this-ledger")
     name, place = keys.ledger_transactional_id("test", topic), TopicPartition(topic, 0)
     with BrokerConnections(config) as connections:
-        keeper = connections.transaction_coordinator(name)
+        keeper = connections.coordinator("transaction", name)
     broker = next(one for one in kafka.brokers if one.node_id != keeper)
     new = NewTopic(
         topic, num_partitions=1, replica_assignment=[[broker.node_id]], config={"min.insync.replicas": "1"}

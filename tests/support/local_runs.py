@@ -95,13 +95,15 @@ class LocalDataPlane:
             by_topic: dict[str, list[Out]] = {}
             for out in self.transform(rows):
                 by_topic.setdefault(out.topic or str(self._spec.sink_topic), []).append(out)
-            partitions = connections.partition_counts(list(by_topic))
+            described = connections.topics(by_topic)
         batches: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         for topic, outs in sorted(by_topic.items()):
             key = pa.array([out.key for out in outs], pa.binary())
             value = pa.array([out.value for out in outs], pa.binary())
             explicit = pa.array([out.partition for out in outs], pa.int32())
-            target = partitions_for(len(outs), partitions[topic], topic=topic, key=key, explicit=explicit)
+            target = partitions_for(
+                len(outs), described[topic].partitions, topic=topic, key=key, explicit=explicit
+            )
             for batch in seal(value, target, topic=topic, key=key, batch_bytes=self.batch_bytes):
                 where = TopicPartition(topic, batch.partition)
                 batches.setdefault(where, []).append((batch.records, batch.data))

@@ -110,7 +110,7 @@ class Broker:
             partitions = sorted(connections.leaders(topics))
             starts = list_offsets(connections, partitions, "earliest")
             ends = list_offsets(connections, partitions, "latest")
-            ids = connections.topic_ids(topics)
+            ids = {name: topic.topic_id for name, topic in connections.topics(topics).items()}
         ranges = tuple(OffsetRange(p.topic, p.partition, starts[p], ends[p]) for p in partitions)
         return RunPlan(mode, ranges, ids, "group.runs", advances=False)
 

@@ -53,7 +53,7 @@ def take_epoch(connections, transactional_id, timeout_ms=60_000):
     """A new epoch of a transactional id; older ones are fenced and their transaction is aborted."""
 
     def initialise():
-        node = connections.transaction_coordinator(transactional_id)
+        node = connections.coordinator("transaction", transactional_id)
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,
