@@ -9,13 +9,11 @@ import logging
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
 from airflow_eos.exceptions import (
     AuthorizationFailed,
@@ -29,7 +27,6 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.printable import printable
-from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig, for_librdkafka, read_int
 from airflow_eos.wire.ignored_settings import BULK_PRODUCING
 
@@ -239,77 +236,6 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
             settings[key] = longest
         settings["reconnect.backoff.ms"] = min(_RECONNECT_BACKOFF_MS, longest)
     return {key: value for key, value in settings.items() if key not in _OUR_OWN | BULK_PRODUCING}
-
-
-_SLICE_SECONDS = 10.0
-
-_PASSING = frozenset(
-    {
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._DESTROY_BROKER,
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._WAIT_COORD,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-    }
-)
-
-
-class Admin:
-    """An admin client that retries transient errors, and fails at once if credentials are refused.
-
-    It connects in the background, at the first request.
-
-    :param config: client configuration in librdkafka's names.
-    """
-
-    def __init__(self, config: ClientConfig) -> None:
-        self._settings = base_settings(config)
-        self.client: Any = self._new_client()
-
-    def _new_client(self) -> Any:
-        # A refusal of the previous client does not apply to the new one.
-        self._refusals = Refusals()
-        settings = {**self._settings, "error_cb": self._refusals.take}
-        return checked("admin client", functools.partial(AdminClient, settings, logger=QuietLog()))
-
-    def ask(self, doing: str, question: Callable[[float], T], *, timeout: float) -> T:
-        """Retry a request until it is answered.
-
-        :param doing: names the request in errors.
-        :param question: receives the seconds that it may take and sends the request with :attr:`client`,
-            which is replaced after a timeout; returns the answer or raises ``KafkaException``.
-        :param timeout: seconds, including all retries.
-        :raises ConfigurationError: the brokers refuse the credentials.
-        :raises EosError: for an error that a retry cannot fix, and for the last error after ``timeout``
-            seconds.
-        """
-        backoff = Backoff(timeout)
-        while True:
-            # In slices, because librdkafka would retry refused credentials until the timeout.
-            left = min(max(backoff.left, 1.0), _SLICE_SECONDS)
-            result, error = attempt(lambda left=left: question(left))  # type: ignore[misc]
-            # Always drain error events, so that one raised before this answer is not blamed on the next.
-            refusal = self.refusal()
-            if error is None:
-                self._refusals.forget()
-                return result  # type: ignore[return-value]
-            error = refusal or error
-            if not (error.retriable() or error.code() in _PASSING) or backoff.expired:
-                raise explained(error, doing) from KafkaException(error)
-            if error.code() == KafkaError._TIMED_OUT:
-                # librdkafka waits for the first controller that it learned of, even if it is dead, and does
-                # not look for another one. A new client does.
-                self.client = self._new_client()
-            time.sleep(backoff.next_pause())
-
-    def refusal(self) -> KafkaError | None:
-        """Return the error with which brokers refuse this client, if it has received one."""
-        attempt(lambda: self.client.poll(0))
-        return self._refusals.last
 
 
 GRACE = 5.0

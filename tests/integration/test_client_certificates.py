@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from airflow_eos.broker import KafkaLedger
+from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from tests.support.client_certificates import Authority, mutual_tls
 
@@ -34,6 +34,17 @@ def settings_with(kafka, certificate):
     }
 
 
+def initialise(config):
+    """Take a producer id by librdkafka."""
+    producer = TransactionalProducer(
+        ClientConfig.of(config), "certificates", transaction_timeout=60.0, delivery_timeout=30.0
+    )
+    try:
+        return producer.initialise(60.0, topic="any")
+    finally:
+        producer.close()
+
+
 @pytest.mark.parametrize("which", ["none", "stranger", "expired"])
 def test_a_refused_certificate_is_named_at_once(kafka, authorities, which):
     """Both clients, long before the 60 seconds that brokers which do not answer get."""
@@ -44,7 +55,7 @@ def test_a_refused_certificate_is_named_at_once(kafka, authorities, which):
         "expired": lambda: trusted.client("expired", ends_in=-dt.timedelta(hours=1)),
     }[which]()
     config = settings_with(kafka, certificate)
-    for connect in (BrokerConnections, lambda config: KafkaLedger(config, LedgerSettings()).create()):
+    for connect in (BrokerConnections, initialise):
         began = time.monotonic()
         with pytest.raises(ConfigurationError, match="refused this client's certificate"):
             connect(config)
@@ -56,5 +67,4 @@ def test_a_trusted_certificate_is_taken(kafka, authorities):
     config = settings_with(kafka, authorities[0].client("good"))
     with BrokerConnections(config) as connections:
         assert connections.topics([]) == {}
-    with KafkaLedger(config, LedgerSettings(partitions=1)) as ledger:
-        ledger.create()
+    assert initialise(config).producer_epoch == 0

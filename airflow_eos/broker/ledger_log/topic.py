@@ -9,13 +9,10 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected
 from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
 from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, committed_values, raw_entries
-from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.ledger.records.ledger_index import Around, IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
@@ -29,6 +26,7 @@ from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.create_topic import create_topic
 from airflow_eos.wire.offsets import list_offsets, log_bounds
 
 log = logging.getLogger(__name__)
@@ -112,7 +110,7 @@ class KafkaLedger(LinkUser):
                 "LedgerSettings(create=...), allows that: a cleared run may have committed in a ledger that "
                 "is lost"
             ) from error
-        self._partitions = described.partitions
+        self._partitions = len(described.leaders)
         if self._topic_id != described.topic_id:
             self._topic_id, self._indexes = described.topic_id, {}
         return described
@@ -288,25 +286,18 @@ class KafkaLedger(LinkUser):
         """Create the ledger topic if it does not exist, and wait until every partition has a leader.
 
         :raises AuthorizationFailed: Create on the cluster or the topic is missing.
+        :raises RequestRefused: the brokers refuse the topic, with their reason.
         :raises BrokersUnavailable: a partition has no leader after :data:`CREATE_TIMEOUT` seconds.
         """
-        admin = Admin(self._config)
         config = dict(TOPIC_CONFIG)
         replicas = self._settings.replication_factor or -1
         if replicas >= _REPLICAS_WITH_ONE_TO_SPARE:
             config["min.insync.replicas"] = str(replicas - 1)
-        topic = NewTopic(
-            self.topic, num_partitions=self._settings.partitions, replication_factor=replicas, config=config
-        )
-
-        def call(left: float) -> bool:
-            _, error = attempt(admin.client.create_topics([topic], request_timeout=left)[self.topic].result)
-            if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise KafkaException(error)
-            return error is None
-
-        if admin.ask(f"creating the ledger topic {self.topic!r}", call, timeout=CREATE_TIMEOUT):
-            log.info("Created the ledger topic %s with %d partitions", self.topic, self._settings.partitions)
+        partitions = self._settings.partitions
+        if self._link.ask(
+            create_topic, self.topic, partitions=partitions, replication_factor=replicas, settings=config
+        ):
+            log.info("Created the ledger topic %s with %d partitions", self.topic, partitions)
         self._wait_for_leaders()
 
     def _wait_for_leaders(self) -> None:

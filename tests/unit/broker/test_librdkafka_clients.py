@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker.librdkafka import Admin, QuietLog, Refusals, base_settings
+from airflow_eos.broker.librdkafka import QuietLog, Refusals, base_settings
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.wire.client_config import ClientConfig
@@ -64,9 +64,8 @@ def test_a_lost_broker_is_tried_again_within_a_second(theirs, shortest, longest)
 
 
 def made(settings, **timeouts):
-    """Make both clients of the driver with these settings of a connection."""
+    """Make the driver's client with these settings of a connection."""
     config = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **settings})
-    Admin(config)
     seconds = {"transaction_timeout": 60.0, "delivery_timeout": 30.0, **timeouts}
     TransactionalProducer(config, "eos.g", **seconds).close()
 
@@ -82,17 +81,16 @@ def made(settings, **timeouts):
     ],
 )
 def test_a_setting_that_librdkafka_refuses_is_named(settings, named):
-    """As a mistake in the connection, by the admin client, which is made first."""
+    """As a mistake in the connection."""
     with pytest.raises(ConfigurationError, match=re.escape(named)):
         made(settings)
 
 
 @pytest.mark.parametrize("settings", [{"socket.timeout.ms": 5}, {"debug": "foo"}])
-def test_a_producer_whose_settings_librdkafka_refuses_names_them(settings):
-    """A caller may have made no admin client."""
-    config = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **settings})
+def test_a_refused_setting_is_to_be_corrected(settings):
+    """The error names the next step."""
     with pytest.raises(ConfigurationError, match="correct the client setting"):
-        TransactionalProducer(config, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+        made(settings)
 
 
 @pytest.mark.parametrize("value", [0, 1, "zip"])
@@ -103,7 +101,7 @@ def test_settings_of_bulk_producing_reach_no_client(key, value):
 
 
 def test_requests_may_take_as_long_as_a_transaction():
-    """librdkafka refuses a longer time-out; the wire layer and the admin client keep it."""
+    """librdkafka refuses a longer time-out; the wire layer keeps it."""
     made({"socket.timeout.ms": "60000"}, transaction_timeout=45.0)
 
 
