@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,13 +21,12 @@ from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFa
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
-from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, root_cause, send_error
-from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, failing_records, named
+from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, send_error
+from airflow_eos.spark.failure_search import FailureSearch
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import sealing_class
 from airflow_eos.spark.session import cancel_tag, executed_once, speculates, tagged
-from airflow_eos.spark.set_aside import SECONDS as SET_ASIDE_SECONDS
 from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
 from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
 from airflow_eos.spark.stage_log import progress
@@ -40,11 +38,9 @@ if TYPE_CHECKING:
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
-    from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.model.table import DataFileMade
     from airflow_eos.spark.blocks import Blocks
-    from airflow_eos.spark.dead_letters import DeadLetterRule
     from airflow_eos.spark.sealing import Sealing
     from airflow_eos.spark.single_evaluation import SingleEvaluation
     from airflow_eos.table_ports import TableWriter
@@ -313,99 +309,16 @@ class SparkDataPlane:
             if inconsistent is not None:
                 raise inconsistent from error
             failure = process_error(error, self._mark)
+            search = FailureSearch(self._spark, self._tag, self._mark, self._check_cancelled)
             # Of an error that a task has named, Spark's stack says nothing that the error does not.
             named_by_task = self._mark.found_in(error) is not None
             if sealing is not None and isinstance(failure, RecordRefused):
-                smallest, *place = self._smallest_failure(sealing, error)
-                raise _read_at(process_error(smallest, self._mark), *place) from None
+                raise search.of_refusal(sealing, error) from None
             if named_by_task:
                 raise failure from None
             if sealing is None or type(failure) is not ProcessFailed:
                 raise failure from error
             log.info("::group::What Spark says of the failure\n%s\n::endgroup::", error)
             if sealing.dead_letters is not None and may_be_records(failure.raised):
-                raise RecordsRaise(self._more_set_aside(sealing, sealing.dead_letters, error)) from None
-            raise process_failed(*self._smallest_failure(sealing, error)) from None
-
-    def _more_set_aside(self, sealing: Sealing, rule: DeadLetterRule, error: Exception) -> SetAside:
-        """Return the records on which the process raises, including those that were set aside before."""
-        known = sealing.set_aside
-        seconds = max(0.0, SET_ASIDE_SECONDS - known.seconds)
-        log.info(
-            "Sealing failed; looking for the records that go to topic %s, for up to %.0f s: parts of what "
-            "was read are processed again, nothing is written",
-            rule.topic,
-            seconds,
-        )
-
-        def failure_on(part: Sequence[OffsetRange]) -> str | None:
-            self._check_cancelled()
-            try:
-                sealing.try_on(part)
-            except Exception as again:  # noqa: BLE001 - whatever the author's function raises
-                failure = process_error(again, self._mark)
-                if (
-                    not isinstance(failure, ProcessFailed)
-                    or self._mark.found_in(again) is not None
-                    or not may_be_records(failure.raised)
-                ):
-                    raise failure from None
-                return root_cause(again)
-            return None
-
-        started = time.monotonic()
-        with self._cancelled_after(seconds):
-            may_be_more = rule.at_most - len(known.records)
-            search = failing_records(sealing.ranges, failure_on, may_be_more, seconds)
-        return known.and_more(search, time.monotonic() - started, rule, root_cause(error))
-
-    @contextmanager
-    def _cancelled_after(self, seconds: float) -> Iterator[None]:
-        over = threading.Timer(seconds + 0.1, cancel_tag, (self._spark, self._tag))
-        over.daemon = True
-        over.start()
-        try:
-            yield
-        finally:
-            over.cancel()
-
-    def _smallest_failure(self, sealing: Sealing, error: Exception) -> tuple[Exception, str, str]:
-        """Return the error on the fewest records that raise one of its kind, and their place, for messages.
-
-        :param error: of the seal; returned, with no place, if no records are known.
-        """
-        if self._cancelled.is_set():
-            return error, "", ""
-        log.info(
-            "Sealing failed; looking for the records that it fails on, for up to %.0f s: parts of what was "
-            "read are processed again, nothing is written",
-            SEARCH_SECONDS,
-        )
-        kind = self._kind(error)
-        failures = [error]
-
-        def raises(part: Sequence[OffsetRange]) -> bool:
-            self._check_cancelled()
-            try:
-                sealing.try_on(part, writes=kind[0] is not ProcessFailed)
-            except Exception as again:  # noqa: BLE001 - another failure names no record
-                if self._kind(again) != kind:
-                    return False
-                failures.append(again)
-                return True
-            return False
-
-        try:
-            with self._cancelled_after(SEARCH_SECONDS):
-                part = failing_part(sealing.ranges, raises, SEARCH_SECONDS)
-        except RunFailed:  # cancelled: the error of the process is known
-            return error, "", ""
-        return failures[-1] if part.ranges else error, *named(part)
-
-    def _kind(self, error: Exception) -> tuple[type[EosError], bool]:
-        """Return an error's class, and whether a task has named it; else the author's function raised."""
-        return type(process_error(error, self._mark)), self._mark.found_in(error) is not None
-
-
-def _read_at(failure: EosError, where: str, way: str) -> EosError:
-    return type(failure)(f"{failure.message}. The record was read{where}{way}" if where else failure.message)
+                raise RecordsRaise(search.more_set_aside(sealing, sealing.dead_letters, error)) from None
+            raise process_failed(*search.smallest_failure(sealing, error)) from None

@@ -1,0 +1,129 @@
+"""Searches for the records on which a seal fails, by trying it on parts of its input."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import EosError, ProcessFailed, RunFailed
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.spark.errors import ErrorMark, process_error, root_cause
+from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, failing_records, named
+from airflow_eos.spark.session import cancel_tag
+from airflow_eos.spark.set_aside import SECONDS as SET_ASIDE_SECONDS
+from airflow_eos.spark.set_aside import SetAside, may_be_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.spark.dead_letters import DeadLetterRule
+    from airflow_eos.spark.sealing import Sealing
+
+log = logging.getLogger(__name__)
+
+
+class FailureSearch:
+    """Tries failed seals of one session again, part by part; writes nothing.
+
+    :param tag: of the jobs, which are cancelled when the time is over.
+    :param mark: marks the errors that tasks have named.
+    :param check_cancelled: raises :class:`RunFailed` if the run was cancelled.
+    """
+
+    def __init__(
+        self, spark: SparkSession, tag: str, mark: ErrorMark, check_cancelled: Callable[[], None]
+    ) -> None:
+        self._spark = spark
+        self._tag = tag
+        self._mark = mark
+        self._check_cancelled = check_cancelled
+
+    def of_refusal(self, sealing: Sealing, error: Exception) -> EosError:
+        """Return the error of a refused record, with the place where it was read, if that is known."""
+        smallest, where, way = self.smallest_failure(sealing, error)
+        failure = process_error(smallest, self._mark)
+        if not where:
+            return failure
+        return type(failure)(f"{failure.message}. The record was read{where}{way}")
+
+    def more_set_aside(self, sealing: Sealing, rule: DeadLetterRule, error: Exception) -> SetAside:
+        """Return the records on which the process raises, including those that were set aside before."""
+        known = sealing.set_aside
+        seconds = max(0.0, SET_ASIDE_SECONDS - known.seconds)
+        log.info(
+            "Sealing failed; looking for the records that go to topic %s, for up to %.0f s: parts of what "
+            "was read are processed again, nothing is written",
+            rule.topic,
+            seconds,
+        )
+
+        def failure_on(part: Sequence[OffsetRange]) -> str | None:
+            self._check_cancelled()
+            try:
+                sealing.try_on(part)
+            except Exception as again:  # noqa: BLE001 - whatever the author's function raises
+                failure = process_error(again, self._mark)
+                if (
+                    not isinstance(failure, ProcessFailed)
+                    or self._mark.found_in(again) is not None
+                    or not may_be_records(failure.raised)
+                ):
+                    raise failure from None
+                return root_cause(again)
+            return None
+
+        started = time.monotonic()
+        with self._cancelled_after(seconds):
+            may_be_more = rule.at_most - len(known.records)
+            search = failing_records(sealing.ranges, failure_on, may_be_more, seconds)
+        return known.and_more(search, time.monotonic() - started, rule, root_cause(error))
+
+    @contextmanager
+    def _cancelled_after(self, seconds: float) -> Iterator[None]:
+        over = threading.Timer(seconds + 0.1, cancel_tag, (self._spark, self._tag))
+        over.daemon = True
+        over.start()
+        try:
+            yield
+        finally:
+            over.cancel()
+
+    def smallest_failure(self, sealing: Sealing, error: Exception) -> tuple[Exception, str, str]:
+        """Return the error on the fewest records that raise one of its kind, and their place, for messages.
+
+        :param error: of the seal; returned, with no place, if no records are known.
+        """
+        kind = self._kind(error)
+        failures = [error]
+
+        def raises(part: Sequence[OffsetRange]) -> bool:
+            self._check_cancelled()
+            try:
+                sealing.try_on(part, writes=kind[0] is not ProcessFailed)
+            except Exception as again:  # noqa: BLE001 - another failure names no record
+                if self._kind(again) != kind:
+                    return False
+                failures.append(again)
+                return True
+            return False
+
+        try:
+            self._check_cancelled()
+            log.info(
+                "Sealing failed; looking for the records that it fails on, for up to %.0f s: parts of what "
+                "was read are processed again, nothing is written",
+                SEARCH_SECONDS,
+            )
+            with self._cancelled_after(SEARCH_SECONDS):
+                part = failing_part(sealing.ranges, raises, SEARCH_SECONDS)
+        except RunFailed:  # cancelled: the error of the process is known
+            return error, "", ""
+        return failures[-1] if part.ranges else error, *named(part)
+
+    def _kind(self, error: Exception) -> tuple[type[EosError], bool]:
+        """Return an error's class, and whether a task has named it; else the author's function raised."""
+        return type(process_error(error, self._mark)), self._mark.found_in(error) is not None
