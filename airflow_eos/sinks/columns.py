@@ -19,8 +19,8 @@ from airflow_eos.model.table import DataFileMade
 
 _FINER = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_YEARS = {unit: (-719_162 * in_a_day, 2_932_897 * in_a_day - 1) for unit, in_a_day in _DAY.items()}
-"""Years 1 to 9999: first and last moment since 1970, in days or a timestamp's unit."""
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31, since 1970-01-01."""
 
 
 def check_types(given: pa.Schema, wanted: pa.Schema, name: str) -> None:
@@ -143,8 +143,11 @@ def check_row_count(files: Sequence[DataFileMade], rows: pa.Table, name: str) ->
         raise SendError(f"{name}: data files hold {written} rows of {rows.num_rows}; none is committed")
 
 
-def has_far_time(values: pa.ChunkedArray | pa.Array) -> bool:
-    """Return whether a date or timestamp, also a nested one, is outside of the years 1 to 9999."""
+def has_far_time(values: pa.ChunkedArray | pa.Array, last_day: int = _LAST_DAY) -> bool:
+    """Return whether a date or timestamp, also a nested one, is outside of the years 1 to 9999.
+
+    :param last_day: of another last year, for values that are not nested; days since 1970.
+    """
     kind = values.type
     if isinstance(values, pa.ChunkedArray) and pa.types.is_nested(kind):
         return any(map(has_far_time, values.chunks))
@@ -157,8 +160,10 @@ def has_far_time(values: pa.ChunkedArray | pa.Array) -> bool:
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         return False
     bounds = pc.min_max(values.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())).as_py()
-    first, last = _YEARS[str(kind.unit) if hasattr(kind, "unit") else "D"]
-    return bounds["min"] is not None and not first <= bounds["min"] <= bounds["max"] <= last
+    if bounds["min"] is None:
+        return False
+    in_a_day = _DAY[str(kind.unit) if hasattr(kind, "unit") else "D"]
+    return not _FIRST_DAY <= bounds["min"] // in_a_day <= bounds["max"] // in_a_day <= last_day
 
 
 def _missing(column: pa.ChunkedArray | pa.Array, field: pa.Field, path: str = "") -> tuple[str, int] | None:

@@ -17,7 +17,7 @@ import pyarrow.csv
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.arrow_result import returned_table
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.sinks.columns import table_columns
+from airflow_eos.sinks.columns import has_far_time, table_columns
 
 _TYPES = {
     "bool": pa.bool_(),
@@ -37,9 +37,8 @@ _HEADER = 4
 _MOST_DIGITS = 76
 _CHUNK_ROWS = 65_536
 _MOST_SECOND_DIGITS = 6
-_DAY = 86_400_000_000
-_FIRST_DAY, _LAST_DAY = -719_162, 11_248_737
-"""0001-01-01 and 32767-12-31, since 1970-01-01: Arrow writes other years as no text, or as another year."""
+_LAST_DAY = 11_248_737
+"""32767-12-31, since 1970-01-01: Arrow writes other years as no text, or as another year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +146,13 @@ def _check_text(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTab
 
 
 def _check_time(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
-    dates = pa.types.is_date(values.type)
-    numbers = pc.drop_null(values.cast(pa.int32() if dates else pa.int64()))
-    if not pa.types.is_time(values.type):
-        day = 1 if dates else _DAY
-        first, last = pc.min_max(numbers).as_py().values()
-        if numbers and not _FIRST_DAY * day <= first <= last < (_LAST_DAY + 1) * day:
-            raise RecordRefused(
-                f"process returned a value in column {column.name!r} outside the years 1 to 32767, which are "
-                f"what a run writes to {sink} as {column.declared}: correct it, or leave it out"
-            )
+    if has_far_time(values, _LAST_DAY):
+        raise RecordRefused(
+            f"process returned a value in column {column.name!r} outside the years 1 to 32767, which are "
+            f"what a run writes to {sink} as {column.declared}: correct it, or leave it out"
+        )
     if 0 <= column.modifier < _MOST_SECOND_DIGITS:
+        numbers = pc.drop_null(values.cast(pa.int64()))
         step = 10 ** (_MOST_SECOND_DIGITS - column.modifier)
         if not pc.all(pc.equal(pc.multiply(pc.divide(numbers, step), step), numbers)).as_py():
             raise RecordRefused(
