@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.versioned import JsonForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class ActiveProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerIdentity:
+class ProducerIdentity(JsonForm):
     """The (transactional id, producer id, producer epoch) of one fenced attempt (KIP-98).
 
     :param transactional_id: stable name of the *work*, the same for all attempts.
@@ -199,10 +200,6 @@ class ProducerIdentity:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ProducerIdentity:

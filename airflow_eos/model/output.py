@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.versioned import integer, topic_name
+from airflow_eos.model.versioned import JsonForm, integer, topic_name
 
 NOT_COUNTED = -1
 """Value of an unknown count."""
@@ -79,7 +79,7 @@ NO_OFFSET = -1
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionReceipt:
+class PartitionReceipt(JsonForm):
     """The records that one owner task wrote to one partition, as acknowledged by its leader.
 
     :param first_offset: base offset of the first batch; -1 if no record was written.
@@ -99,10 +99,6 @@ class PartitionReceipt:
     size: int
     batches: int
     last_sequence: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PartitionReceipt:

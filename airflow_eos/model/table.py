@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.versioned import integer, text
+from airflow_eos.model.versioned import JsonForm, integer, text
 
 PUBLISHED_VERSION = 1
 PublishedState = Literal["published", "barred"]
@@ -27,7 +27,7 @@ class TableLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class TableReceipt:
+class TableReceipt(JsonForm):
     """The rows and files that a run appended, by the table's commit.
 
     :param snapshot: id of the table's snapshot.
@@ -36,10 +36,6 @@ class TableReceipt:
     snapshot: int
     files: int
     rows: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TableReceipt:

@@ -1,4 +1,4 @@
-"""Parses ledger values: versioned JSON, which may come from untrusted writers."""
+"""JSON forms of values; parses those of ledger values, versioned, which may come from untrusted writers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
@@ -28,6 +29,16 @@ _REFUSALS = (
 _INT64 = range(-(2**63), 2**63)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class JsonForm:
+    """Base of dataclasses with a JSON form that has all of their fields, under the same names."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)  # type: ignore[call-overload]
 
 
 class Versioned:

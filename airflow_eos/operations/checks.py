@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, LedgerReplaced
 from airflow_eos.model.kafka import BrokerFeatures, TopicDescription
+from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run import laws
 from airflow_eos.run.undecided import undecided
 from airflow_eos.wording import counted, span_text
@@ -28,7 +29,7 @@ _SAFE_EXPIRATION = dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(JsonForm):
     """One finding.
 
     :param name: name of the check.
@@ -41,10 +42,6 @@ class Check:
     status: Status
     found: str
     advice: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:

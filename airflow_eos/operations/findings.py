@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_eos.model.versioned import JsonForm
 
 Outcome = Literal["ok", "mismatch", "compacted", "expired", "table"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(JsonForm):
     """The result for one target partition, or table, of one run.
 
     :param topic: or the table; its partition is 0.
@@ -29,7 +31,3 @@ class Finding:
     recorded: int
     found: int
     detail: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)

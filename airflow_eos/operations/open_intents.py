@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.ledger import LedgerValue
+from airflow_eos.model.versioned import JsonForm
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class OpenIntent:
+class OpenIntent(JsonForm):
     """An open INTENT: its run is at work, or died. The pipeline's next run settles it.
 
     :param since: when it was written, by the driver's clock.
@@ -27,10 +27,6 @@ class OpenIntent:
     table: str
     transactional_id: str
     since: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 def open_intents(values: Iterable[tuple[str, LedgerValue]]) -> tuple[OpenIntent, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
@@ -14,6 +14,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.kafka import ProducerIdentity, TransactionState
 from airflow_eos.model.spec import Deployment
+from airflow_eos.model.versioned import JsonForm
 from airflow_eos.wire.txn_requests import TransactionStatus
 
 OPEN_STATES = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
@@ -22,7 +23,7 @@ _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionTimes:
+class TransactionTimes(JsonForm):
     """Start, age and timeout of a transaction.
 
     :param started: ISO, by the coordinator's clock; None if none is open.
@@ -43,10 +44,6 @@ class TransactionTimes:
             started = keys.utc_text(moment)
             age = round(max(0.0, (now - moment).total_seconds()), 1)
         return cls(started, age, status.timeout_ms / 1000)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -19,6 +19,7 @@ from airflow_eos.ledger.records.run_record import RunRecord, named_writer
 from airflow_eos.model.kafka import OFFSETS_TOPIC, ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
+from airflow_eos.model.versioned import JsonForm
 from airflow_eos.operations.left_open import Left, LeftOpen
 from airflow_eos.operations.queries import readable_runs
 from airflow_eos.run.unfinished import coordinator_said, seen_of
@@ -29,7 +30,7 @@ Decision = Literal["commit", "abort", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hanging:
+class Hanging(JsonForm):
     """A transaction that is open on a leader although no coordinator will end it.
 
     :param start_offset: its first offset, beyond which readers cannot read.
@@ -48,10 +49,6 @@ class Hanging:
     because: str
     done: bool = False
     advice: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

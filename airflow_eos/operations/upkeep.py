@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,23 +23,19 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
-from airflow_eos.model.versioned import has_version
+from airflow_eos.model.versioned import JsonForm, has_version
 from airflow_eos.operations.pruner import Pruner
 from airflow_eos.ports import Ledger
 
 
 @dataclass(frozen=True, slots=True)
-class DismissedRecord:
+class DismissedRecord(JsonForm):
     """A ledger record that no run wrote, and whether a tombstone was written over it."""
 
     key: str
     partition: int
     offset: int
     done: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,7 @@ class SignedLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedPartition:
+class IndexedPartition(JsonForm):
     """The index of a ledger partition after an update.
 
     :param through: the index covers all records below this offset.
@@ -71,10 +67,6 @@ class IndexedPartition:
     through: int
     keys: int
     leaves: int
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
