@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -15,7 +16,10 @@ from airflow_eos.model.ledger import LedgerValue
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+V = TypeVar("V", bound="Versioned")
 _SHOWN = 60
 _REFUSALS = (
     ArithmeticError,
@@ -105,6 +109,18 @@ def read_versioned(
         f"the ledger's {name} has version {version!r}, this package reads {', '.join(map(str, versions))}: "
         "a newer airflow-eos wrote it, upgrade this one"
     )
+
+
+def readable(kind: type[V], values: Iterable[tuple[str, LedgerValue]]) -> Iterator[tuple[str, V]]:
+    """Yield the key of each ledger value and what it holds; logs and omits unreadable ones.
+
+    :param values: of one kind, with their keys.
+    """
+    for key, value in values:
+        try:
+            yield key, kind.from_json(value, key)
+        except LedgerUnreadable as error:  # noqa: PERF203 - one by one
+            log.warning("left out: %s", error)
 
 
 def json_of_transaction(version: int, producer: tuple[int, int], content: Mapping[str, Any]) -> str:

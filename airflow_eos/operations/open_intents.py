@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.ledger import LedgerValue
-from airflow_eos.model.versioned import JsonForm
-
-log = logging.getLogger(__name__)
+from airflow_eos.model.versioned import JsonForm, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +30,14 @@ def open_intents(values: Iterable[tuple[str, LedgerValue]]) -> tuple[OpenIntent,
 
     :param values: pairs of key and value.
     """
-    intents = []
-    for key, value in values:
-        if not key.startswith(keys.INTENTS):
-            continue
-        try:
-            intent = Intent.from_json(value, key)
-        except LedgerUnreadable as error:
-            log.warning("left out: %s", error)
-            continue
-        record = intent.record
-        transactional_id = key.removeprefix(keys.INTENTS)
-        intents.append(
-            OpenIntent(record.pipeline, intent.key, intent.sink, transactional_id, record.staged_at)
+    intents = [
+        OpenIntent(
+            intent.record.pipeline,
+            intent.key,
+            intent.sink,
+            key.removeprefix(keys.INTENTS),
+            intent.record.staged_at,
         )
+        for key, intent in readable(Intent, [pair for pair in values if pair[0].startswith(keys.INTENTS)])
+    ]
     return tuple(sorted(intents, key=lambda intent: intent.since))

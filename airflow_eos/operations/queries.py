@@ -18,7 +18,7 @@ from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.spec import Deployment, MayCreate
-from airflow_eos.model.versioned import finite
+from airflow_eos.model.versioned import JsonForm, finite, readable
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
@@ -173,17 +173,6 @@ def _is_pruned(control: ControlPlane, pipeline: str, run_id: str) -> bool:
     return False
 
 
-def _horizons(values: Iterable[tuple[str, LedgerValue]]) -> list[Horizon]:
-    horizons = []
-    for key, value in values:
-        if key.startswith(keys.HORIZONS):
-            try:
-                horizons.append(Horizon.from_json(value, key))
-            except LedgerUnreadable as error:
-                log.warning("left out: %s", error)
-    return horizons
-
-
 def _run_summary(run: RunRecord | PrunedRun | LedgerUnreadable | None) -> dict[str, Any] | None:
     if isinstance(run, LedgerUnreadable):
         return {"state": f"unreadable: {run}"}
@@ -233,24 +222,17 @@ def ledger_names(deployment: Deployment) -> LedgerNames:
     """
     values = _records(deployment)
     runs = readable_runs((key, value) for key, value in values if keys.is_run_record(key))
-    cursors = {_group_of(key, value) for key, value in values if keys.is_cursor_record(key)}
+    cursors = readable(CursorRecord, [pair for pair in values if keys.is_cursor_record(pair[0])])
+    horizons = readable(Horizon, [pair for pair in values if pair[0].startswith(keys.HORIZONS)])
     latest = {run.pipeline: run for run in runs}
     in_tables = {run.pipeline: run for run in runs if TABLE in run.details}
     return LedgerNames(
         dict(sorted(latest.items())),
-        tuple(sorted(cursors - {""})),
-        tuple(gaps(runs, _horizons(values))),
+        tuple(sorted({cursor.group for _, cursor in cursors})),
+        tuple(gaps(runs, [horizon for _, horizon in horizons])),
         dict(sorted(in_tables.items())),
         open_intents(values),
     )
-
-
-def _group_of(key: str, value: LedgerValue) -> str:
-    try:
-        return CursorRecord.from_json(value, key).group
-    except LedgerUnreadable as error:
-        log.warning("left out: %s", error)
-        return ""
 
 
 def no_such_pipeline(deployment: Deployment, pipeline: str) -> ConfigurationError:
@@ -318,7 +300,7 @@ def _children(item: Any) -> Iterable[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerRecord:
+class LedgerRecord(JsonForm):
     """A committed record of the ledger.
 
     :param value: the parsed JSON; text if it is not JSON, or nested deeper than 100 levels.
@@ -328,11 +310,6 @@ class LedgerRecord:
     partition: int
     offset: int
     value: Any
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        place = {"partition": self.partition, "offset": self.offset}
-        return {"key": self.key, **place, "value": self.value}
 
 
 def ledger_records(
