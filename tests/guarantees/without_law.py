@@ -398,7 +398,7 @@ REMOVALS: dict[str, Removal] = {
         "5",
         "ranges end at the last stable offset",
         "tests.protocol.model.ports:ModelCluster.last_stable_offsets",
-        lambda original: lambda self, partitions: {tp: len(self._broker.logs[tp]) for tp in partitions},
+        lambda original: lambda self, partitions: self.log_ends(partitions),
         (f"{_SEARCH}[upstream_open]",),
         wraps=True,
     ),

@@ -17,7 +17,7 @@ from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
-from tests.protocol.model.broker import LEDGER, Entry, ModelBroker
+from tests.protocol.model.broker import LEDGER, Entry, Log, ModelBroker
 from tests.protocol.model.ports import Clock, ModelCluster, ModelLedger, ModelTransactions
 from tests.protocol.model.scenes import Scene, spec
 from tests.support.ledger_values import texts
@@ -33,6 +33,9 @@ class Plain:
         del name, faults, late
         return run()
 
+    def look(self, run: Callable[[], Any]) -> Any:
+        return run()
+
 
 @pytest.fixture
 def scene() -> Scene:
@@ -44,9 +47,9 @@ def scene() -> Scene:
 
 def forget(scene: Scene) -> None:
     """The ledger is made again, empty."""
-    for where, entries in scene.broker.logs.items():
+    for where in scene.broker.logs:
         if where.topic == LEDGER:
-            entries.clear()
+            scene.broker.logs[where] = Log()
 
 
 class Died(BaseException):
@@ -182,7 +185,8 @@ def test_offsets_of_topics_that_the_run_does_not_read_say_nothing(scene: Scene) 
 def test_what_a_cut_partition_lacks_is_not_denied(scene: Scene) -> None:
     """A key that is left is answered; one that is missing may have been in what was deleted."""
     where = TopicPartition(LEDGER, 0)
-    scene.broker.logs[where] += [Entry("data", key="gone", value="1"), Entry("data", key="left", value="2")]
+    for key, value in {"gone": "1", "left": "2"}.items():
+        scene.broker.logs[where].append(Entry("data", key=key, value=value))
     run: Any = Plain()
     authority = Authority(ModelLedger(run, scene.broker))
     assert texts(authority.settle_in(0, ["gone", "left", "never"])) == {"gone": "1", "left": "2"}

@@ -5,9 +5,12 @@ Each rule used here is also checked once on a real broker, in tests/integration.
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from airflow_eos.exceptions import (
@@ -43,6 +46,7 @@ from airflow_eos.model.ranges import TopicPartition
 LEDGER = "ledger"
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 DEDUPLICATED_BATCHES = 5
+PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 STRANGER = -2
 """Producer id of ledger records that stand in no transaction of ours: they are not evidence."""
 
@@ -53,7 +57,7 @@ class BrokerTimeout(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A record or a marker; ``text`` has all of it but the time."""
+    """A record or a marker; ``digest`` is of all of it but the time."""
 
     kind: str  # data, commit, abort, gone
     producer_id: int = -1
@@ -61,29 +65,87 @@ class Entry:
     value: str | None = ""
     key: str = ""
     timestamp: int = 0
-    text: str = field(init=False, repr=False, compare=False)
+    digest: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         text = repr((self.kind, self.producer_id, self.epoch, self.value, self.key))
-        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "digest", _digest(text))
 
 
-@dataclass
+class Log(list[Entry]):
+    """The records of one partition; what is derived from them is made anew when they were changed."""
+
+    def append(self, entry: Entry) -> None:
+        super().append(entry)
+        self.__dict__.clear()
+
+    def __setitem__(self, offset: Any, entry: Any) -> None:
+        super().__setitem__(offset, entry)
+        self.__dict__.clear()
+
+    @cached_property
+    def digest(self) -> str:
+        return _digest(" ".join([entry.digest for entry in self]))
+
+    @cached_property
+    def not_aborted(self) -> tuple[tuple[int, Entry], ...]:
+        """All data with its offset, without that of aborted transactions."""
+        aborted: set[int] = set()
+        pending: dict[int, list[int]] = {}
+        for offset, entry in enumerate(self):
+            if entry.kind == "data" and entry.producer_id >= 0:
+                pending.setdefault(entry.producer_id, []).append(offset)
+            elif entry.kind in ("commit", "abort"):
+                ended = pending.pop(entry.producer_id, [])
+                if entry.kind == "abort":
+                    aborted.update(ended)
+        return tuple(
+            (offset, entry)
+            for offset, entry in enumerate(self)
+            if entry.kind == "data" and offset not in aborted
+        )
+
+    def copied(self) -> Log:
+        copied = Log(self)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True)
 class ProducerState:
     """What a partition leader knows of one producer id."""
 
     epoch: int
     last_sequence: int = -1
-    batches: list[tuple[int, int, int]] = field(default_factory=list)
+    batches: tuple[tuple[int, int, int], ...] = ()
+
+    @cached_property
+    def text(self) -> str:
+        return f"{self.epoch} {self.last_sequence} {self.batches}"
 
 
 @dataclass
 class Transaction:
+    """What the coordinator knows of one transactional id; partitions are sorted."""
+
     producer_id: int
     epoch: int = 0
     state: TransactionState = TransactionState.EMPTY
-    partitions: set[TopicPartition] = field(default_factory=set)
-    markers: list[TopicPartition] = field(default_factory=list)
+    partitions: tuple[TopicPartition, ...] = ()
+    markers: tuple[TopicPartition, ...] = ()
+
+    @property
+    def text(self) -> str:
+        partitions, markers = [*map(str, self.partitions)], [*map(str, self.markers)]
+        return f"{self.epoch} {self.state.value} {partitions} {markers}"
+
+
+def _texts(offsets: Mapping[Any, CommittedOffset]) -> list[str]:
+    return [f"{key} {o.offset} {o.metadata}" for key, o in sorted(offsets.items())]
 
 
 class ModelBroker:
@@ -94,10 +156,10 @@ class ModelBroker:
             name: TopicDescription(name, f"id-{name}", dict.fromkeys(range(partitions), 1))
             for name, partitions in {**topics, LEDGER: 2}.items()
         }
-        self.logs: dict[TopicPartition, list[Entry]] = {}
+        self.logs: dict[TopicPartition, Log] = {}
         for topic in self.topics.values():
             for p in range(topic.partitions):
-                self.logs[TopicPartition(topic.topic, p)] = []
+                self.logs[TopicPartition(topic.topic, p)] = Log()
         self.producers: dict[TopicPartition, dict[int, ProducerState]] = {tp: {} for tp in self.logs}
         self.open: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self.logs}
         self.transactions: dict[str, Transaction] = {}
@@ -116,41 +178,25 @@ class ModelBroker:
         self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key=LEDGER_IDENTITY_KEY))
 
     def fingerprint(self) -> str:
-        logs = "\n".join([" ".join([entry.text for entry in log]) for log in self.logs.values()])
-        producers = [
-            [f"{pid} {s.epoch} {s.last_sequence} {s.batches}" for pid, s in known.items()]
-            for known in self.producers.values()
-        ]
-        transactions = [
-            f"{tid} {t.epoch} {t.state.value} {sorted(map(str, t.partitions))} {[*map(str, t.markers)]}"
-            for tid, t in sorted(self.transactions.items())
-        ]
-        groups = [
-            (name, [f"{tp} {o.offset} {o.metadata}" for tp, o in sorted(offsets.items())])
-            for name, offsets in sorted(self.groups.items())
-        ]
-        opened = [sorted(o.items()) for o in self.open.values()]
-        pending = [
-            [f"{group} {tp} {o.offset} {o.metadata}" for (group, tp), o in offsets.items()]
-            for _, offsets in sorted(self.pending.items())
-        ]
+        """The logs have what ``open`` has, too."""
+        logs = " ".join([log.digest for log in self.logs.values()])
+        producers = "\n".join(
+            [",".join([f"{pid} {s.text}" for pid, s in known.items()]) for known in self.producers.values()]
+        )
+        transactions = [(tid, self.transactions[tid].text) for tid in sorted(self.transactions)]
+        groups = [(name, _texts(offsets)) for name, offsets in sorted(self.groups.items())]
+        pending = [_texts(offsets) for _, offsets in sorted(self.pending.items())]
         away = sorted(map(str, self.away))
-        return f"{logs}{producers}{opened}{pending}{transactions}{groups}{self.members}{away}"
+        return f"{logs}{producers}{pending}{transactions}{groups}{self.members}{away}"
 
     def saved(self) -> dict[str, Any]:
         """Return copies of all that changes, for :meth:`restore`."""
         return {
             "topics": dict(self.topics),
-            "logs": {tp: list(log) for tp, log in self.logs.items()},
-            "producers": {
-                tp: {pid: replace(state) for pid, state in known.items()}
-                for tp, known in self.producers.items()
-            },
+            "logs": {tp: log.copied() for tp, log in self.logs.items()},
+            "producers": {tp: dict(known) for tp, known in self.producers.items()},
             "open": {tp: dict(begins) for tp, begins in self.open.items()},
-            "transactions": {
-                tid: replace(txn, partitions=set(txn.partitions), markers=list(txn.markers))
-                for tid, txn in self.transactions.items()
-            },
+            "transactions": {tid: copy.copy(txn) for tid, txn in self.transactions.items()},
             "pending": {pid: dict(offsets) for pid, offsets in self.pending.items()},
             "groups": {group: dict(offsets) for group, offsets in self.groups.items()},
             "log_starts": dict(self.log_starts),
@@ -172,7 +218,7 @@ class ModelBroker:
         """Add partitions to a topic."""
         known = self.topics[topic]
         for tp in (TopicPartition(topic, p) for p in range(known.partitions, partitions)):
-            self.logs[tp], self.producers[tp], self.open[tp] = [], {}, {}
+            self.logs[tp], self.producers[tp], self.open[tp] = Log(), {}, {}
         self.topics[topic] = replace(known, partitions=partitions)
 
     def last_stable_offset(self, tp: TopicPartition) -> int:
@@ -184,21 +230,8 @@ class ModelBroker:
 
     def committed_entries(self, tp: TopicPartition) -> list[tuple[int, Entry]]:
         """Return (offset, entry) as a read_committed reader sees them."""
-        aborted: set[int] = set()
-        pending: dict[int, list[int]] = {}
-        for offset, entry in enumerate(self.logs[tp]):
-            if entry.kind == "data" and entry.producer_id >= 0:
-                pending.setdefault(entry.producer_id, []).append(offset)
-            elif entry.kind in ("commit", "abort"):
-                ended = pending.pop(entry.producer_id, [])
-                if entry.kind == "abort":
-                    aborted.update(ended)
         stable = self.last_stable_offset(tp)
-        return [
-            (offset, entry)
-            for offset, entry in enumerate(self.logs[tp][:stable])
-            if entry.kind == "data" and offset not in aborted
-        ]
+        return [(offset, entry) for offset, entry in self.logs[tp].not_aborted if offset < stable]
 
     # -- transactions --
 
@@ -214,7 +247,7 @@ class ModelBroker:
                 self._settle(txn)
             txn.epoch += 1
         txn.state = TransactionState.EMPTY
-        txn.partitions = set()
+        txn.partitions = ()
         return ProducerIdentity(transactional_id, txn.producer_id, txn.epoch)
 
     def _current(self, identity: ProducerIdentity) -> Transaction:
@@ -227,7 +260,7 @@ class ModelBroker:
     def add_partitions(self, identity: ProducerIdentity, partitions: list[TopicPartition]) -> None:
         txn = self._current(identity)
         txn.state = TransactionState.ONGOING
-        txn.partitions.update(partitions)
+        txn.partitions = tuple(sorted({*txn.partitions, *partitions}))
 
     def produce(
         self, identity: ProducerIdentity, tp: TopicPartition, sequence: int, value: str, key: str = ""
@@ -250,14 +283,14 @@ class ModelBroker:
             if txn.state is not TransactionState.ONGOING or tp not in txn.partitions:
                 raise ProtocolViolation(f"{tp}: INVALID_TXN_STATE")
         if known is None or known.epoch < identity.producer_epoch:
-            known = self.producers[tp][identity.producer_id] = ProducerState(identity.producer_epoch)
+            known = ProducerState(identity.producer_epoch)
         offset = len(self.logs[tp])
         self.logs[tp].append(
             Entry("data", identity.producer_id, identity.producer_epoch, value, key, self.now())
         )
         self.open[tp].setdefault(identity.producer_id, offset)
-        known.last_sequence = sequence
-        known.batches = [*known.batches, (sequence, sequence, offset)][-DEDUPLICATED_BATCHES:]
+        batches = (*known.batches, (sequence, sequence, offset))[-DEDUPLICATED_BATCHES:]
+        self.producers[tp][identity.producer_id] = ProducerState(known.epoch, sequence, batches)
         return offset
 
     def add_offsets(
@@ -265,7 +298,7 @@ class ModelBroker:
     ) -> None:
         txn = self._current(identity)
         txn.state = TransactionState.ONGOING
-        txn.partitions.add(OFFSETS)
+        txn.partitions = tuple(sorted({*txn.partitions, OFFSETS}))
         self._leader(OFFSETS)
         pending = self.pending.setdefault(identity.producer_id, {})
         pending.update({(group, tp): offset for tp, offset in offsets.items()})
@@ -294,18 +327,19 @@ class ModelBroker:
     @staticmethod
     def _prepare(txn: Transaction, state: TransactionState) -> None:
         txn.state = state
-        txn.markers = sorted(txn.partitions)
+        txn.markers = txn.partitions
 
     def write_marker(self, txn: Transaction) -> None:
         """Write one marker; the transaction is complete with the last."""
         commits = txn.state is TransactionState.PREPARE_COMMIT
         if txn.markers:
-            tp = txn.markers.pop(0)
+            tp, *left = txn.markers
+            txn.markers = tuple(left)
             if tp not in self.away:  # else a broker of 4.x leaves it out (KAFKA-20734)
                 self.marker(tp, txn.producer_id, txn.epoch, commits=commits)
         if not txn.markers:
             txn.state = TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT
-            txn.partitions = set()
+            txn.partitions = ()
 
     def marker(self, tp: TopicPartition, producer_id: int, epoch: int, *, commits: bool) -> None:
         """Write the marker of a transaction into one partition."""
@@ -325,7 +359,7 @@ class ModelBroker:
 
     def _settle(self, txn: Transaction) -> None:
         """A request that meets a transaction still being completed is retried until it is."""
-        while txn.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
+        while txn.state in PREPARED:
             self.write_marker(txn)
 
     def settle(self) -> None:
@@ -334,11 +368,7 @@ class ModelBroker:
             self._settle(txn)
 
     def unsettled(self) -> list[str]:
-        return [
-            tid
-            for tid, txn in sorted(self.transactions.items())
-            if txn.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-        ]
+        return [tid for tid, txn in sorted(self.transactions.items()) if txn.state in PREPARED]
 
     # -- reads --
 
@@ -372,6 +402,9 @@ class ModelBroker:
     def has_pending(self, group: str, partitions: list[TopicPartition]) -> bool:
         self._leader(OFFSETS)
         return any(g == group and tp in partitions for offsets in self.pending.values() for g, tp in offsets)
+
+    def leaders_return(self) -> None:
+        self.away.clear()
 
     def _leader(self, tp: TopicPartition) -> None:
         if tp in self.away:

@@ -4,11 +4,10 @@ A *process* is ordinary blocking code whose every call to the outside is one ste
 process makes the next step and what befalls it. The search starts from the schedule without deviations (each
 process runs to its end) and adds deviations one at a time, so the first counter-example it meets is a
 shortest one, unless a seed draws the schedules. A state of the whole system met before is not searched again:
-what a process will do depends on nothing but the answers it got.
+what a process will do depends on nothing but the answers it got, and the time at which it got them.
 
-A process cannot be copied in the middle, so each execution begins anew and repeats the one that it varies.
-What was hashed there, how the scene was prepared and what the oracle answered is not computed again: see
-:class:`Schedule` and :class:`Common`.
+For the same reason its code runs once for the same answers: see :class:`Point`. A schedule is continued from
+the state of the world in which it deviates from the one before it: see :meth:`Run.repeat`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Any, Protocol
 
@@ -37,41 +37,32 @@ class Died(greenlet.GreenletExit):
     """The process was killed: no clean-up of its own runs against the world."""
 
 
+class HasTime(Protocol):
+    seconds: float
+
+
 class Collaborators(Protocol):
     """What is explored: shared state, background events, and an oracle."""
+
+    clock: HasTime
+    """The one thing that processes may read without a step."""
 
     def fingerprint(self) -> str:
         """Return all that a step or the oracle may depend on, except for the answers that processes got."""
 
+    def changed(self) -> None:
+        """Take notice that an event happened, or a step that may fail; other steps only read, or wait."""
+
+    def saved(self) -> Any:
+        """Return a copy of all that steps and events may change."""
+
+    def restore(self, saved: Any) -> None: ...
     def events(self) -> list[str]:
         """Return what can happen by itself; this changes nothing, for it is not asked in a repetition."""
 
     def fire(self, event: str) -> None: ...
     def check_step(self) -> str | None: ...
     def check_end(self) -> str | None: ...
-
-
-@dataclass
-class Step:
-    """One call to the outside."""
-
-    name: str
-    run: Callable[[], Any]
-    faults: tuple[str, ...]
-    late: Callable[[], None] | None = None
-
-
-@dataclass
-class Process:
-    name: str
-    glet: greenlet.greenlet
-    pending: Step | None = None
-    history: bytes = b""
-    """Digest of the answers it got."""
-    done: bool = False
-    dying: bool = False
-    result: Any = None
-    error: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -85,67 +76,165 @@ class Action:
         return f"{self.actor}{': ' + self.fault if self.fault else ''}"
 
 
+@cache
+def event_action(event: str) -> Action:
+    return Action(f"event {event}")
+
+
+@dataclass(slots=True)
+class Step:
+    """One call to the outside.
+
+    :param run: depends on the world and on constants only: it is called in each execution that comes here,
+        and the process may be further on by then.
+    :param is_look: made at once, without another action in between and without faults.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    faults: tuple[str, ...] = ()
+    late: Callable[[], None] | None = None
+    is_look: bool = False
+
+
+@dataclass(slots=True)
+class End:
+    """What a process left when it was over."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a process hears of its step: an outcome, or an error."""
+
+    outcome: Any = None
+    error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return repr(self.outcome) if self.error is None else repr(self.error)
+
+
+@dataclass(slots=True)
+class Point:
+    """Where the code of a process stands after some answers: at a step, or at its end.
+
+    Any execution in which the process gets the same answers at the same times comes to the same point, and
+    does not run the code again. Only the way from a point to a new one takes a greenlet that stands there.
+
+    :param answer: what it heard at the point before, at ``seconds`` of the clock.
+    :param glet: a greenlet that stands here.
+    """
+
+    reached: Step | End
+    actions: tuple[Action, ...]
+    before: Point | None
+    answer: Answer
+    seconds: float
+    glet: greenlet.greenlet | None
+    next: dict[tuple[str, float], Point] = field(default_factory=dict)
+
+
+class Process:
+    """One process in the present execution.
+
+    :param history: number of the sequence of the answers it got, and of what befell its steps.
+    """
+
+    def __init__(self, name: str, body: Callable[[], Any], point: Point) -> None:
+        self.name, self.body = name, body
+        self.point = point
+        self.history = 0
+        self.dead = False
+
+    @property
+    def pending(self) -> Step | None:
+        reached = self.point.reached
+        return reached if isinstance(reached, Step) and not self.dead else None
+
+    @property
+    def done(self) -> bool:
+        return self.pending is None
+
+    @property
+    def result(self) -> Any:
+        reached = self.point.reached
+        return reached.result if isinstance(reached, End) else None
+
+    @property
+    def error(self) -> BaseException | None:
+        reached = self.point.reached
+        return reached.error if isinstance(reached, End) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """An execution to make: another one up to some action, then a deviation from it, then the plain order.
 
     :param actions: what the other execution did; ``length`` of these are repeated.
     :param deviations: how many of the actions that will be made deviate from the plain order.
-    :param histories: what the processes have heard before the deviation, in their order.
     """
 
     actions: tuple[Action, ...] = ()
     length: int = 0
     deviation: Action | None = None
     deviations: int = 0
-    histories: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """An execution as it was after the first ``length`` of its actions."""
+
+    actions: tuple[Action, ...]
+    length: int
+    world: Any
+    processes: tuple[tuple[Point, int, bool], ...]
+    late: dict[str, Callable[[], None]]
+    narrative: tuple[str, ...]
+    last: str | None
+    previous: str
 
 
 @dataclass
-class Common:
-    """What the executions of one search have in common.
+class Known:
+    """What a search remembers of all executions.
 
-    :param prepared: what the scenario does before the processes begin, in order, with its outcome.
-    :param sound: fingerprints of worlds that the oracle accepted at the end of an execution.
+    :param histories: the numbers of what processes heard, by what they heard before.
+    :param sound: worlds that the oracle accepted at the end of an execution.
     """
 
-    prepared: list[Any] = field(default_factory=list)
-    sound: set[str] = field(default_factory=set)
+    histories: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    sound: set[bytes] = field(default_factory=set)
 
 
 class Run:
-    """One execution of a scenario under a schedule."""
+    """The executions of a scenario, one at a time."""
 
-    def __init__(self, scenario: Callable[[Run], Collaborators], common: Common) -> None:
-        self.common = common
+    def __init__(self, scenario: Callable[[Run], Collaborators], known: Known) -> None:
+        self.known = known
         self.processes: dict[str, Process] = {}
         self.late: dict[str, Callable[[], None]] = {}
         self.narrative: list[str] = []
         self.violation: str | None = None
-        self._current: Process | None = None
         self.taken: list[Action] = []
         self._last: str | None = None
         """The process that made the last step, of those that did not end with it."""
         self._previous = ""
-        self._repeats = False
         self._hub = greenlet.getcurrent()
+        self._standing: set[greenlet.greenlet] = set()
+        self._ends = False
+        self.world: Collaborators
         self.world = scenario(self)
+        self._begin = self._deviated = self._save(())
 
     # -- used by scenarios and ports --
 
     def spawn(self, name: str, body: Callable[[], Any]) -> None:
-        process = Process(name, greenlet.greenlet(lambda: self._body(process, body), parent=self._hub))
-        self.processes[name] = process
-        self._resume(process, process.glet.switch)
-
-    def _body(self, process: Process, body: Callable[[], Any]) -> None:
-        try:
-            process.result = body()
-        except Died:
-            process.error = None
-        except Exception as error:
-            process.error = error
-        process.done = True
+        glet = greenlet.greenlet(_to_its_end, parent=self._hub)
+        point = self._arrived(name, glet, glet.switch(body), None, Answer())
+        self.processes[name] = Process(name, body, point)
+        self._look(self.processes[name])
 
     def step(
         self,
@@ -155,42 +244,88 @@ class Run:
         late: Callable[[], None] | None = None,
     ) -> Any:
         """Make one step of the calling process; called from inside its greenlet."""
-        process = self._current
-        assert process is not None
-        if process.dying:
+        return self._await(Step(name, run, faults, late))
+
+    def look(self, run: Callable[[], Any]) -> Any:
+        """Ask something at once; called from inside the greenlet of a process."""
+        return self._await(Step("", run, is_look=True))
+
+    def _await(self, step: Step) -> Any:
+        if self._ends:
             # Handlers of the dying process may want to act; the dead do not.
             raise Died
-        process.pending = Step(name, run, faults, late)
-        return self._hub.switch()
+        return self._hub.switch(step)
+
+    # -- where the code of processes stands --
+
+    def _arrived(
+        self, name: str, glet: greenlet.greenlet, reached: Step | End, before: Point | None, answer: Answer
+    ) -> Point:
+        actions: tuple[Action, ...] = ()
+        if isinstance(reached, Step):
+            self._standing.add(glet)
+            actions = tuple(Action(name, fault) for fault in (Fault.NONE, *reached.faults))
+        return Point(reached, actions, before, answer, self.world.clock.seconds, glet)
+
+    def _hear(self, process: Process, answer: Answer, fault: str = Fault.NONE) -> None:
+        """Let a process go on to its next step."""
+        text = repr(answer)
+        point, heard = process.point, (text, self.world.clock.seconds)
+        numbers = self.known.histories
+        process.history = numbers.setdefault((process.history, fault, text), len(numbers) + 1)
+        if heard not in point.next:
+            glet = self._greenlet_at(process, point)
+            self._standing.discard(glet)
+            point.glet = None
+            reached = _told(glet, answer)
+            point.next[heard] = self._arrived(process.name, glet, reached, point, answer)
+        process.point = point.next[heard]
+
+    def _look(self, process: Process) -> None:
+        """Answer what a process asks without a step."""
+        while isinstance(step := process.point.reached, Step) and step.is_look:
+            self._hear(process, _answer_of(step))
+
+    def _greenlet_at(self, process: Process, point: Point) -> greenlet.greenlet:
+        """Return a greenlet that stands at a point: where there is none, the way there is gone again."""
+        way = [point]
+        while way[-1].glet is None and way[-1].before is not None:
+            way.append(way[-1].before)
+        now = self.world.clock.seconds
+        start = way.pop()
+        if start.glet is None:
+            self.world.clock.seconds = start.seconds
+            glet = greenlet.greenlet(_to_its_end, parent=self._hub)
+            _same(glet.switch(process.body), start)
+        else:
+            glet, start.glet = start.glet, None
+        for later in reversed(way):
+            self.world.clock.seconds = later.seconds
+            _same(_told(glet, later.answer), later)
+        self.world.clock.seconds = now
+        return glet
 
     # -- the scheduler --
 
-    def _resume(self, process: Process, switch: Callable[[], Any]) -> None:
-        self._current, process.pending = process, None
-        switch()
-        self._current = None
-
     def actions(self) -> list[Action]:
         """Return what can happen next."""
-        found = []
+        actions: list[Action] = []
         for process in self.processes.values():
-            if process.done or process.pending is None:
-                continue
-            found.append(Action(process.name))
-            found.extend(Action(process.name, fault) for fault in process.pending.faults)
-        found.extend(Action(f"event {e}") for e in [*self.world.events(), *sorted(self.late)])
-        return found
+            if not process.dead:
+                actions.extend(process.point.actions)
+        actions.extend(event_action(event) for event in [*self.world.events(), *sorted(self.late)])
+        return actions
 
     def default(self, actions: list[Action]) -> Action:
         """Return the action of the schedule without deviations: go on; else the next process, then events."""
+        last = self.processes.get(self._last or "")
+        if last is not None and last.pending is not None and last.pending.name != "sleep":
+            return last.point.actions[0]
         plain = [a for a in actions if not a.fault]
         sleeping = {
             p.name for p in self.processes.values() if p.pending is not None and p.pending.name == "sleep"
         }
         awake = [a for a in plain if a.actor not in sleeping]
-        for action in awake:
-            if action.actor == self._last:
-                return action
         if self._last in sleeping:
             # While somebody waits, the coordinator goes on writing markers.
             markers = [a for a in plain if a.actor.startswith("event markers")]
@@ -208,20 +343,43 @@ class Run:
         raise AssertionError("nothing can happen")
 
     def repeat(self, schedule: Schedule) -> None:
-        """Perform the schedule; what is repeated is not hashed again."""
-        self._repeats = True
-        for action in schedule.actions[: schedule.length]:
+        """Perform the schedule, from where the one before it deviated if both vary the same execution."""
+        known = self._deviated
+        if known.actions is not schedule.actions or known.length > schedule.length:
+            known = self._begin
+        self._restore(known)
+        for action in schedule.actions[known.length : schedule.length]:
             self.perform(action)
-        self._repeats = False
+        self._deviated = self._save(schedule.actions)
         if schedule.deviation is not None:
-            for process, history in zip(self.processes.values(), schedule.histories, strict=True):
-                process.history = history
             self.perform(schedule.deviation)
+
+    def _save(self, actions: tuple[Action, ...]) -> Saved:
+        return Saved(
+            actions,
+            len(self.taken),
+            self.world.saved(),
+            tuple((p.point, p.history, p.dead) for p in self.processes.values()),
+            dict(self.late),
+            tuple(self.narrative),
+            self._last,
+            self._previous,
+        )
+
+    def _restore(self, saved: Saved) -> None:
+        self.world.restore(saved.world)
+        for process, (point, history, dead) in zip(self.processes.values(), saved.processes, strict=True):
+            process.point, process.history, process.dead = point, history, dead
+        self.late, self.narrative = dict(saved.late), list(saved.narrative)
+        self.taken = list(saved.actions[: saved.length])
+        self._last, self._previous = saved.last, saved.previous
+        self.violation = None
 
     def perform(self, action: Action) -> None:
         """Make the next step, or let an event happen."""
         self._previous = action.actor
         if action.actor.startswith("event "):
+            self.world.changed()
             event = action.actor.removeprefix("event ")
             self.narrative.append(f"        {event}")
             if event in self.late:
@@ -240,58 +398,86 @@ class Run:
         step = process.pending
         assert step is not None
         self.narrative.append(f"{process.name}: {step.name}{f'   <-- {fault}' if fault else ''}")
-        self._note(process, step.name, fault)
         if fault == Fault.DIE:
-            process.dying = True
-            self._resume(process, lambda: process.glet.throw(Died))
-            process.done = True
+            process.dead = True
             return
         if fault == Fault.DELAY:
             assert step.late is not None
             self.late[f"late {process.name} {step.name}"] = step.late
-        outcome: Any = None
-        error: BaseException | None = None
-        if fault in (Fault.NONE, Fault.LOSE):
-            try:
-                outcome = step.run()
-            except Exception as raised:
-                error = raised
-        if fault != Fault.NONE:
-            error = TimeoutError(f"{step.name}: {fault}")
-        self._note(process, outcome, error)
-        if error is not None:
-            self._resume(process, lambda: process.glet.throw(error))
-        else:
-            self._resume(process, lambda: process.glet.switch(outcome))
-
-    def _note(self, process: Process, *heard: object) -> None:
-        if not self._repeats:
-            process.history = hashlib.blake2b(process.history + repr(heard).encode(), digest_size=16).digest()
+        if step.faults:
+            self.world.changed()
+        made = _answer_of(step) if fault in (Fault.NONE, Fault.LOSE) else Answer()
+        # Whoever hears nothing does not know why.
+        answer = Answer(error=TimeoutError(f"{step.name}: no answer")) if fault else made
+        self._hear(process, answer, fault)
+        self._look(process)
 
     def key(self) -> bytes:
-        parts = [
-            f"{p.name}:{p.done}:{p.history.hex()}:{p.pending.name if p.pending else ''}"
-            for p in self.processes.values()
-        ]
-        text = "|".join(
-            [self.world.fingerprint(), *parts, *sorted(self.late), str(self._last), self._previous[:13]]
+        histories = ",".join([f"{process.history}{process.dead}" for process in self.processes.values()])
+        return _digest(
+            "|".join(
+                [
+                    self.world.fingerprint(),
+                    histories,
+                    *sorted(self.late),
+                    str(self._last),
+                    self._previous[:13],
+                ]
+            )
         )
-        return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     def judge(self) -> str | None:
         """Ask the oracle at the end, unless it accepted this world before."""
-        world = self.world.fingerprint()
-        violation = None if world in self.common.sound else self.world.check_end()
+        world = _digest(self.world.fingerprint())
+        violation = None if world in self.known.sound else self.world.check_end()
         if violation is None:
-            self.common.sound.add(world)
+            self.known.sound.add(world)
         return violation
 
     def close(self) -> None:
         """End processes that are still waiting, without letting them act."""
-        for process in self.processes.values():
-            if not process.glet.dead:
-                self._current, process.dying = process, True
-                process.glet.throw(Died)
+        self._ends = True
+        for glet in self._standing:
+            glet.throw(Died)
+        self._standing.clear()
+
+
+def _to_its_end(body: Callable[[], Any]) -> End:
+    try:
+        return End(body())
+    except Died:
+        return End()
+    except Exception as error:
+        return End(error=error)
+
+
+def _answer_of(step: Step) -> Answer:
+    try:
+        return Answer(step.run())
+    except Exception as error:
+        return Answer(error=error)
+
+
+def _told(glet: greenlet.greenlet, answer: Answer) -> Step | End:
+    """Let a process hear an answer; return where it came to."""
+    reached: Step | End
+    if answer.error is None:
+        reached = glet.switch(answer.outcome)
+    else:
+        reached = glet.throw(answer.error)
+        answer.error.__traceback__ = None  # has all frames of the process
+    return reached
+
+
+def _same(reached: Step | End, point: Point) -> None:
+    """Check that a process did again what it did after the same answers."""
+    expected = point.reached
+    again, expected = (one.name if isinstance(one, Step) else one for one in (reached, point.reached))
+    assert again == expected, f"{again}, not {expected}: it depends on more than answers"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -324,6 +510,7 @@ def explore(
     faults: bool = True,
     seed: int | None = None,
     max_steps: int = 600,
+    afresh: bool = False,
 ) -> Report:
     """Search all schedules with at most ``deviations`` deviations, breadth first.
 
@@ -331,10 +518,17 @@ def explore(
     :param executions: stop after so many; the report says whether the search was exhaustive.
     :param seed: after all schedules with one deviation, take the next ones at random: a search that is
         stopped has seen others with another seed.
+    :param afresh: make the scenario anew for each execution, and run all code in each.
     """
-    search = _Search(scenario, deviations, max_steps, faults=faults)
+    search = _Search(scenario, deviations, max_steps, faults=faults, afresh=afresh)
+    try:
+        return _searched(search, executions, None if seed is None else Random(seed))
+    finally:
+        search.close()
+
+
+def _searched(search: _Search, executions: int, random: Random | None) -> Report:
     queue = deque([Schedule()])
-    random = None if seed is None else Random(seed)
     while queue:
         if search.report.executions >= executions:
             return search.report
@@ -352,33 +546,39 @@ class _Search:
     """Makes executions, and remembers the states that they met."""
 
     def __init__(
-        self, scenario: Callable[[Run], Collaborators], deviations: int, max_steps: int, *, faults: bool
+        self,
+        scenario: Callable[[Run], Collaborators],
+        deviations: int,
+        max_steps: int,
+        *,
+        faults: bool,
+        afresh: bool,
     ) -> None:
         self.report = Report()
         self._scenario, self._deviations = scenario, deviations
-        self._max_steps, self._faults = max_steps, faults
-        self._common = Common()
+        self._max_steps, self._faults, self._afresh = max_steps, faults, afresh
+        self._known = Known()
+        self._run = Run(scenario, self._known)
         self._visited: set[bytes] = set()
+
+    def close(self) -> None:
+        self._run.close()
 
     def execute(self, schedule: Schedule) -> list[Schedule]:
         """Make an execution until everything is done or a known state is met; return its variations."""
         self.report.executions += 1
-        run = Run(self._scenario, self._common)
-        branches: list[tuple[int, Action, tuple[bytes, ...]]] = []
-        try:
-            run.repeat(schedule)
-            if self._goes_on_to_the_end(run, schedule, branches):
-                self._judge(run, schedule)
-        finally:
-            run.close()
+        if self._afresh:
+            self._run.close()
+            self._run = Run(self._scenario, self._known)
+        run = self._run
+        run.repeat(schedule)
+        branches: list[tuple[int, Action]] = []
+        if self._goes_on_to_the_end(run, schedule, branches):
+            self._judge(run, schedule)
         actions, deviations = tuple(run.taken), schedule.deviations + 1
-        return [
-            Schedule(actions, length, action, deviations, histories) for length, action, histories in branches
-        ]
+        return [Schedule(actions, length, action, deviations) for length, action in branches]
 
-    def _goes_on_to_the_end(
-        self, run: Run, schedule: Schedule, branches: list[tuple[int, Action, tuple[bytes, ...]]]
-    ) -> bool:
+    def _goes_on_to_the_end(self, run: Run, schedule: Schedule, branches: list[tuple[int, Action]]) -> bool:
         """Go on in the plain order; note what else could be done, in each state that is new.
 
         :returns: False where a known state is met: what follows was searched.
@@ -394,9 +594,8 @@ class _Search:
             self.report.states += 1
             chosen = run.default(actions)
             if schedule.deviations < self._deviations:
-                histories = tuple(process.history for process in run.processes.values())
                 branches.extend(
-                    (len(run.taken), action, histories)
+                    (len(run.taken), action)
                     for action in actions
                     if action != chosen and (self._faults or not action.fault)
                 )

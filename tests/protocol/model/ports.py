@@ -74,6 +74,7 @@ class ModelCluster:
         self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True
     ) -> Any:
         del wait  # nothing is behind here
+        # No scene changes the topics.
         return self._broker.describe_topics(
             [*topics, *(name for name in optional if name in self._broker.topics)]
         )
@@ -89,12 +90,14 @@ class ModelCluster:
         return dict.fromkeys(partitions, 0)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Any:
-        return self._read("read log ends", lambda: {tp: len(self._broker.logs[tp]) for tp in partitions})
+        asked = list(partitions)
+        return self._read("read log ends", lambda: {tp: len(self._broker.logs[tp]) for tp in asked})
 
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Any:
+        asked = list(partitions)
         return self._read(
             "read last stable offsets",
-            lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in partitions},
+            lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in asked},
         )
 
     def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
@@ -109,29 +112,31 @@ class ModelCluster:
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
     ) -> Any:
         del markers  # have no time here
+        asked = list(partitions)
         return self._read(
             "look up offsets for time",
-            lambda: {tp: self._broker.offsets_for_time(tp, timestamp_ms) for tp in partitions},
+            lambda: {tp: self._broker.offsets_for_time(tp, timestamp_ms) for tp in asked},
         )
 
     def max_timestamps(self, partitions: Collection[TopicPartition]) -> Any:
+        asked = list(partitions)
         return self._read(
             "look up highest timestamps",
-            lambda: {tp: self._broker.max_timestamp(tp) for tp in partitions},
+            lambda: {tp: self._broker.max_timestamp(tp) for tp in asked},
         )
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
     ) -> Any:
+        asked = None if partitions is None else list(partitions)
         return self._read(
             "read committed offsets",
-            lambda: self._broker.committed_offsets(group, partitions, stable=stable),
+            lambda: self._broker.committed_offsets(group, asked, stable=stable),
         )
 
     def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
-        return self._read(
-            "look for pending offsets", lambda: self._broker.has_pending(group, list(partitions))
-        )
+        asked = list(partitions)
+        return self._read("look for pending offsets", lambda: self._broker.has_pending(group, asked))
 
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         return self._read(f"look at {tp}", lambda: self._broker.is_visible(tp, offset, producer))
@@ -151,14 +156,18 @@ class ModelCluster:
         return self._read("describe transaction", lambda: self._broker.describe_transaction(transactional_id))
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Any:
-        found = {txn.producer_id: tid for tid, txn in self._broker.transactions.items()}
-        return self._read(
-            "list transactions", lambda: {one: found[one] for one in producer_ids if one in found}
-        )
+        asked = list(producer_ids)
+
+        def ids() -> dict[int, str]:
+            found = {txn.producer_id: tid for tid, txn in self._broker.transactions.items()}
+            return {one: found[one] for one in asked if one in found}
+
+        return self._read("list transactions", ids)
 
     def describe_producers(self, partitions: Collection[TopicPartition]) -> Any:
+        asked = list(partitions)
         return self._read(
-            "describe producers", lambda: {tp: self._broker.describe_producers(tp) for tp in partitions}
+            "describe producers", lambda: {tp: self._broker.describe_producers(tp) for tp in asked}
         )
 
 
@@ -174,20 +183,18 @@ class ModelSession:
         pass
 
     def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        added = list(partitions)
         self._run.step(
-            "add partitions",
-            lambda: self._broker.add_partitions(self._identity, list(partitions)),
-            WRITE_FAULTS,
+            "add partitions", lambda: self._broker.add_partitions(self._identity, added), WRITE_FAULTS
         )
 
     def stage(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
     ) -> Sequence[int]:
         broker, identity = self._broker, self._identity
-        if offsets:
-            self._run.step(
-                "stage offsets", lambda: broker.add_offsets(identity, group, dict(offsets)), WRITE_FAULTS
-            )
+        staged, messages = dict(offsets), tuple(messages)
+        if staged:
+            self._run.step("stage offsets", lambda: broker.add_offsets(identity, group, staged), WRITE_FAULTS)
 
         def write() -> list[int]:
             partitions = [
@@ -230,11 +237,12 @@ class ModelTransactions:
 
     def __init__(self, run: Run, broker: ModelBroker, scene: Any, name: str) -> None:
         self._run, self._broker, self._scene, self._name = run, broker, scene, name
-        self._superseded: set[str] = set()
 
     def fence(self, transactional_id: str) -> ModelSession:
         def init() -> ProducerIdentity:
-            if transactional_id in self._superseded and id_kind(transactional_id) != "boundary":
+            if (self._name, transactional_id) in self._scene.superseded and id_kind(
+                transactional_id
+            ) != "boundary":
                 self._scene.broken = self._scene.broken or (
                     f"{self._name} was told that {transactional_id} is no longer its own and took it again"
                 )
@@ -248,7 +256,7 @@ class ModelTransactions:
             answer = self._broker.end_transaction(identity, commit=False)
             assert answer is not None
             if answer is EndTxnAnswer.FENCED:
-                self._superseded.add(identity.transactional_id)
+                self._is_superseded(identity)
             return answer
 
         return self._run.step("abort own transaction", end, WRITE_FAULTS)
@@ -256,17 +264,25 @@ class ModelTransactions:
     def abort_again(
         self, identity: ProducerIdentity, partitions: Collection[TopicPartition], group: str | None = None
     ) -> EndTxnAnswer:
+        added = list(partitions)
+
         def add() -> None:
-            self._broker.add_partitions(identity, list(partitions))
-            if group is not None:
-                self._broker.add_offsets(identity, group, {})
+            try:
+                self._broker.add_partitions(identity, added)
+                if group is not None:
+                    self._broker.add_offsets(identity, group, {})
+            except ProducerFenced:
+                self._is_superseded(identity)
+                raise
 
         try:
             self._run.step("add what is open", add, WRITE_FAULTS)
         except ProducerFenced:
-            self._superseded.add(identity.transactional_id)
             return EndTxnAnswer.FENCED
         return self.abort(identity)
+
+    def _is_superseded(self, identity: ProducerIdentity) -> None:
+        self._scene.superseded.add((self._name, identity.transactional_id))
 
     def write_markers(
         self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool
@@ -299,11 +315,13 @@ class ModelLedger:
         return ledger_partition(routing)
 
     def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> Any:
-        def read() -> Any:
-            return self._broker.ledger_view(partition, set(keys), tuple(prefixes))
+        asked, beginning = set(keys), tuple(prefixes)
 
-        if LEDGER_IDENTITY_KEY in keys:
-            return read()
+        def read() -> Any:
+            return self._broker.ledger_view(partition, asked, beginning)
+
+        if LEDGER_IDENTITY_KEY in asked:
+            return self._run.look(read)
         more = " and more" if len(keys) > 1 else ""
         return self._run.step(f"ask the ledger for {min(keys, default=f'all {prefixes}')}{more}", read)
 
@@ -353,6 +371,8 @@ class ModelData:
         return {}
 
     def seal(self, plan: RunPlan, writer: object = None) -> ModelSealed:
+        lost = self._lost is not None
+
         def read() -> ModelSealed:
             batches: dict[TopicPartition, list[str]] = {}
             counts: dict[TopicPartition, int] = {}
@@ -367,7 +387,7 @@ class ModelData:
                         counts[r.topic_partition] = counts.get(r.topic_partition, 0) + 1
             if writer is not None:
                 return self._of_table(batches, counts, plan)
-            if self._lost is not None:
+            if lost:
                 batches = {target: values[::-1] for target, values in batches.items()}
             targets = tuple(SealedTarget(t.topic, t.partition, len(b), len(b), 1) for t, b in batches.items())
             return ModelSealed(SealedManifest(targets, counts), batches)

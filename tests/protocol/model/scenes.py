@@ -19,7 +19,7 @@ from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, To
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.cursor_reset import Reset
 from tests.protocol.model.broker import LEDGER, STRANGER, Entry, ModelBroker, Transaction
-from tests.protocol.model.explorer import Common, Run
+from tests.protocol.model.explorer import Run
 from tests.protocol.model.ports import (
     Clock,
     ModelData,
@@ -44,6 +44,9 @@ class Inline:
         self._broker.settle()
         return run()
 
+    def look(self, run: Callable[[], Any]) -> Any:
+        return run()
+
 
 class Scene:
     """A cluster, the attempts that share it, and what must be true at the end.
@@ -63,27 +66,40 @@ class Scene:
         self.timed_out = False
         self.expected: Callable[[], list[str]] = self._all_input
         self.processes: dict[str, Any] = {}
-        self.common = Common()
-        self._prepared = 0
+        self.superseded: set[tuple[str, str]] = set()
+        """Processes, each with a transactional id that it was told is no longer its own."""
+        self.fired: set[str] = set()
         self._answered: set[str] = set()
+        self._of_broker: str | None = None
+        """The broker's fingerprint since it was changed."""
 
     def prepare(self, act: Callable[[], Any]) -> Any:
-        """Do something before the processes begin; other executions of the search take over what it did."""
-        if self._prepared == len(self.common.prepared):
-            outcome = act()
-            self.broker.settle()
-            self.common.prepared.append((self.broker.saved(), self.clock.seconds, outcome))
-        else:
-            saved, self.clock.seconds, outcome = self.common.prepared[self._prepared]
-            self.broker.restore(saved)
-        self._prepared += 1
+        """Do something before the processes begin, with all its markers."""
+        outcome = act()
+        self.broker.settle()
         return outcome
 
     # -- world, as the explorer sees it --
 
     def fingerprint(self) -> str:
         parts = (self.clock.seconds, sorted(self.once), self.timed_out, self.broken)
-        return f"{self.broker.fingerprint()}{parts}"
+        if self._of_broker is None:
+            self._of_broker = self.broker.fingerprint()
+        return f"{self._of_broker}{parts}"
+
+    def changed(self) -> None:
+        self._of_broker = None
+
+    def saved(self) -> Any:
+        sets = (set(self.superseded), set(self.fired), set(self._answered))
+        return self.broker.saved(), self.clock.seconds, dict(self.once), self.timed_out, self.broken, sets
+
+    def restore(self, saved: Any) -> None:
+        broker, self.clock.seconds, once, self.timed_out, self.broken, sets = saved
+        self.broker.restore(broker)
+        self.changed()
+        self.once = dict(once)
+        self.superseded, self.fired, self._answered = map(set, sets)
 
     def events(self) -> list[str]:
         found = [f"markers of {tid}" for tid in self.broker.unsettled()]
@@ -103,6 +119,7 @@ class Scene:
             self.timed_out = True
             self.broker.time_out(event.removeprefix("time-out of "))
         else:
+            self.fired.add(event)
             self.once.pop(event)()
 
     def check_step(self) -> str | None:
@@ -223,14 +240,13 @@ def stage(
 ) -> Scene:
     """Set a scene: a source of two partitions, a sink, and concurrent attempts."""
     scene = Scene(broker or ModelBroker({"src": 2, "out": 2}))
-    scene.common = run.common
+    run.world = scene
     scene.time_outs = time_outs
     for i in range(records):
         for p in range(2):
             scene.broker.write_input("src", p, f"p{p}r{i}")
     if prepare is not None:
         prepare(scene)
-    run.world = scene
     for name, its_spec in attempts:
         run.spawn(name, attempt(run, scene, name, its_spec, data))
     scene.processes = run.processes
@@ -393,7 +409,7 @@ def indexed_away(run: Run) -> Scene:
 
     def leave() -> None:
         scene.broker.away.add(away)
-        scene.once["the leader returns"] = scene.broker.away.clear
+        scene.once["the leader returns"] = scene.broker.leaders_return
 
     scene.once["the leader leaves"] = leave
     return scene
@@ -605,7 +621,6 @@ def _timestamp(seconds: int) -> int:
 def intervals(run: Run) -> Scene:
     """Two neighbouring intervals at once, the later first, while late records arrive in an idle partition."""
     scene = Scene(ModelBroker({"src": 2, "out": 2}))
-    scene.common = run.common
     scene.broker.write_input("src", 0, "p0t5", _timestamp(5))
     scene.broker.write_input("src", 0, "p0t15", _timestamp(15))
     scene.broker.write_input("src", 0, "p0t25", _timestamp(25))
@@ -696,10 +711,9 @@ def foreign_consumer(run: Run) -> Scene:
             scene.broker.write_input("src", p, f"p{p}new")
         scene.time_outs = False
         check_step, settle = scene.check_step, scene.broker.write_marker
-        moved: list[bool] = []
+        commits_to_the_group = "a consumer commits to the group"
 
         def commit() -> None:
-            moved.append(True)
             scene.broker.groups["group"][tp] = CommittedOffset(0)
 
         def until_the_last_look() -> str | None:
@@ -711,11 +725,12 @@ def foreign_consumer(run: Run) -> Scene:
         def watched(txn: Transaction) -> None:
             pending = scene.broker.pending.get(txn.producer_id, {})
             commits = txn.state is TransactionState.PREPARE_COMMIT and ("group", tp) in pending
+            moved = commits_to_the_group in scene.fired
             if commits and moved and scene.broker.groups["group"][tp].offset == 0:
                 scene.broken = "the run committed over an offset it never planned from"
             settle(txn)
 
-        scene.once["a consumer commits to the group"] = commit
+        scene.once[commits_to_the_group] = commit
         scene.check_step = until_the_last_look  # type: ignore[method-assign]
         scene.broker.write_marker = watched  # type: ignore[method-assign]
         scene.check_end = lambda: scene.broken  # type: ignore[method-assign]
@@ -766,7 +781,7 @@ def leader_away(*partitions: TopicPartition, twins: bool = False) -> Callable[[R
         def prepare(scene: Scene) -> None:
             def leave() -> None:
                 scene.broker.away.update(partitions)
-                scene.once["the leader returns"] = scene.broker.away.clear
+                scene.once["the leader returns"] = scene.broker.leaders_return
 
             scene.once["the leader leaves"] = leave
 

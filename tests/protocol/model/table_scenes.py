@@ -30,6 +30,14 @@ class TableScene(scenes.Scene):
     def fingerprint(self) -> str:
         return f"{super().fingerprint()}{self.table.fingerprint()}"
 
+    def saved(self) -> Any:
+        return super().saved(), self.table.saved()
+
+    def restore(self, saved: Any) -> None:
+        of_scene, of_table = saved
+        super().restore(of_scene)
+        self.table.restore(of_table)
+
     def _visible(self, topic: str) -> list[str]:
         if topic != self.sink:
             return super()._visible(topic)

@@ -74,6 +74,13 @@ class ModelTable:
     def fingerprint(self) -> str:
         return repr((self.head, self.property_text, self.snapshots, self.rows_by_snapshot))
 
+    def saved(self) -> tuple[Any, ...]:
+        return self.head, self.property_text, tuple(self.snapshots), dict(self.rows_by_snapshot)
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        self.head, self.property_text, snapshots, rows = saved
+        self.snapshots, self.rows_by_snapshot = list(snapshots), dict(rows)
+
     def version(self) -> ModelVersion:
         layout = TableLayout("uuid", 0, 0)
         return ModelVersion(self.head, layout, self.property_text, tuple(self.snapshots))
