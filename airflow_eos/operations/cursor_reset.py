@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -108,14 +109,22 @@ class CursorMove:
     """The reset of one group; reads the current state from ledger and brokers.
 
     :param prefix: prefix of the transactional id of a group without a cursor.
+    :param now: returns the moment that names the reset.
     :raises GroupNotEmpty: the group has live members.
     """
 
-    def __init__(self, control: ControlPlane, reset: Reset, prefix: str, ledger: LedgerId) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        reset: Reset,
+        prefix: str,
+        ledger: LedgerId,
+        now: Callable[[], dt.datetime] = utc_now,
+    ) -> None:
         self._control = control
         self._reset = reset
         self._ledger = ledger
-        self._moment = keys.utc_text(utc_now())
+        self._moment = keys.utc_text(now())
         self._known = known = self._record(control.authority.peek, None)
         if known is None and reset.pipeline is None:
             raise ConfigurationError(

@@ -22,6 +22,7 @@ from tests.protocol.test_interleavings import OUT
         (scenes.reprocessed, 40),
         (scenes.rounds, 40),
         (scenes.lost_blocks, 200),
+        (scenes.reset_beside, 200),
         (scenes.leader_away(OUT), 40),
         (table_scenes.maintained, 100),
         # Its event is over in the middle of an execution; what repeats that one is the 900th.

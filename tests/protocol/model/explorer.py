@@ -77,6 +77,11 @@ class Action:
 
 
 @cache
+def step_actions(process: str, faults: tuple[str, ...]) -> tuple[Action, ...]:
+    return tuple(Action(process, fault) for fault in (Fault.NONE, *faults))
+
+
+@cache
 def event_action(event: str) -> Action:
     return Action(f"event {event}")
 
@@ -264,7 +269,7 @@ class Run:
         actions: tuple[Action, ...] = ()
         if isinstance(reached, Step):
             self._standing.add(glet)
-            actions = tuple(Action(name, fault) for fault in (Fault.NONE, *reached.faults))
+            actions = step_actions(name, reached.faults)
         return Point(reached, actions, before, answer, self.world.clock.seconds, glet)
 
     def _hear(self, process: Process, answer: Answer, fault: str = Fault.NONE) -> None:

@@ -537,7 +537,8 @@ def resetter(run: Run, scene: Any, name: str, spec: RunSpec, reset: Reset) -> Ca
             writer=LedgerWriter(cluster, transactions, sleep=sleep, clock=clock),
             visibility=Visibility(cluster, transactions, sleep=sleep, clock=clock),
         )
-        return CursorMove(control, reset, spec.prefix, LedgerId("id-ledger", 2, "eos")).carry_out()
+        ledger_id = LedgerId("id-ledger", 2, "eos")
+        return CursorMove(control, reset, spec.prefix, ledger_id, scene.clock.now).carry_out()
 
     return body
 
