@@ -69,7 +69,7 @@ class _LedgerCheck:
     def existing_or_created(self) -> TopicDescription:
         """Return the ledger topic, made now where there is none and one may be made."""
         try:
-            return self.ledger.describe(wait=self.may_create is MayCreate.NEVER)
+            return self.ledger.describe(wait=False)
         except LedgerMissing as missing:
             refusal = self._refusal()
             if refusal is not None:

@@ -15,6 +15,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import read_topic
 from tests.support.brokers import (
     QUIET,
@@ -65,6 +66,27 @@ def test_a_missing_ledger_names_the_command_that_creates_it(config, link):
     ledger = KafkaLedger(config, LedgerSettings(topic=unique("missing")), link=link)
     with pytest.raises(LedgerMissing, match="python -m airflow_eos init"):
         ledger.describe()
+
+
+def test_a_missing_ledger_is_waited_for_once(config, link, monkeypatch):
+    """Before the first run there is none: a command that asks for it several times waits once."""
+    asked = []
+    topics = BrokerConnections.topics
+
+    def listed(connections, names, *, wait=True):
+        asked.append(wait)
+        return topics(connections, names, wait=wait)
+
+    monkeypatch.setattr(BrokerConnections, "topics", listed)
+    ledger = KafkaLedger(config, LedgerSettings(topic=unique("missing"), partitions=1), link=link)
+    for _ in range(3):
+        with pytest.raises(LedgerMissing):
+            ledger.describe()
+    assert asked == [True, False, False]
+    ledger.create()
+    asked.clear()
+    ledger.describe()
+    assert asked == [True]
 
 
 def test_a_new_ledger_is_compacted_and_never_expires(embedded_kafka, ledger):

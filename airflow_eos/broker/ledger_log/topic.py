@@ -81,6 +81,7 @@ class KafkaLedger(LinkUser):
         self._signed_from = SignedFrom()
         self._index_keys = index_keys
         self._topic_id = ""
+        self._waited_in_vain = False
         self._indexes: dict[int, PartitionIndex] = {}
 
     @property
@@ -96,13 +97,16 @@ class KafkaLedger(LinkUser):
     def describe(self, *, wait: bool = True) -> TopicDescription:
         """Request the ledger topic's description.
 
-        :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
+        :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale; not
+            again after that was in vain.
         :raises LedgerMissing: names the command that creates the topic.
         :raises AuthorizationFailed: Describe on the topic is missing.
         """
         try:
+            wait = wait and not self._waited_in_vain
             described = self._link.ask(BrokerConnections.topics, [self.topic], wait=wait)[self.topic]
         except UnknownTopic as error:
+            self._waited_in_vain |= wait
             raise LedgerMissing(
                 f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "
                 "create it once with 'airflow eos init' ('python -m airflow_eos init' without Airflow), or "
@@ -298,6 +302,7 @@ class KafkaLedger(LinkUser):
             create_topic, self.topic, partitions=partitions, replication_factor=replicas, settings=config
         ):
             log.info("Created the ledger topic %s with %d partitions", self.topic, partitions)
+        self._waited_in_vain = False
         self._wait_for_leaders()
 
     def _wait_for_leaders(self) -> None:

@@ -219,7 +219,7 @@ class ModelBroker:
         known = self.topics[topic]
         for tp in (TopicPartition(topic, p) for p in range(known.partitions, partitions)):
             self.logs[tp], self.producers[tp], self.open[tp] = Log(), {}, {}
-        self.topics[topic] = replace(known, partitions=partitions)
+        self.topics[topic] = replace(known, leaders=dict.fromkeys(range(partitions), 1))
 
     def last_stable_offset(self, tp: TopicPartition) -> int:
         return min(self.open[tp].values(), default=len(self.logs[tp]))
