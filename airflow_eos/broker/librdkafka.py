@@ -37,7 +37,7 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
     (
         frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED}),
         AuthorizationFailed,
-        "grant this principal Write on the topic, or Create where it does not exist, by an ACL",
+        "grant this principal Write on the topic by an ACL",
     ),
     (
         frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED}),

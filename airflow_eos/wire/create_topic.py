@@ -49,7 +49,9 @@ def create_topic(
         if is_transient(error):  # also of a broker that is not the controller: another one is asked
             raise error
         if isinstance(error, kafka_errors.AuthorizationError):
-            raise AuthorizationFailed(f"{subject}: {error}; grant Create on the topic by an ACL")
+            raise AuthorizationFailed(
+                f"{subject} is refused: grant this principal Create on the topic by an ACL"
+            )
         if answer.error_code and not isinstance(error, kafka_errors.TopicAlreadyExistsError):
             raise RequestRefused(f"{subject}: {error}")
         return not answer.error_code

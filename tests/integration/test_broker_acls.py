@@ -375,7 +375,7 @@ def test_a_ledger_needs_create(user):
     """Creating without the permission says so, and creates nothing."""
     name = unique("forbidden")
     ledger = KafkaLedger(user.config, LedgerSettings(topic=name, partitions=1))
-    with ledger, pytest.raises(AuthorizationFailed, match=f"{name}.*Create where it does not exist"):
+    with ledger, pytest.raises(AuthorizationFailed, match=f"{name}.*grant this principal Create"):
         ledger.create()
 
 

@@ -80,7 +80,7 @@ def test_passing_errors_are_asked_again(create, error):
 )
 def test_a_missing_right_is_named(create, error):
     """With the grant."""
-    with pytest.raises(AuthorizationFailed, match=r"'books'.*grant Create"):
+    with pytest.raises(AuthorizationFailed, match=r"'books'.*grant this principal Create"):
         create(error.errno)
 
 
