@@ -533,7 +533,7 @@ def test_local_data_that_is_returned_is_called_by_its_full_name(broker, spark, c
 
 def test_a_search_that_is_cut_does_not_read_like_a_finding(broker, spark, fn, monkeypatch):
     """The function takes longer than the search may."""
-    monkeypatch.setattr("airflow_eos.spark.data_plane.SEARCH_SECONDS", 4.0)
+    monkeypatch.setattr("airflow_eos.spark.failure_search.SEARCH_SECONDS", 4.0)
     source = numbered(broker)
 
     def slow(value):
