@@ -59,10 +59,14 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
 
 
 def _asks_a_server(parameters: str) -> bool:
-    """Return whether libpq takes the values of the parameters, so that it asks a server."""
+    """Return whether libpq takes the values of the parameters, so that it asks a server; waits for none."""
     from psycopg import pq
 
-    return pq.PGconn.ping(parameters.encode()) != pq.Ping.NO_ATTEMPT
+    begun = pq.PGconn.connect_start(parameters.encode())
+    is_waiting = begun.status != pq.ConnStatus.BAD
+    begun.finish()
+    # What fails at once are the values, the name of the host, or a port where nobody listens.
+    return is_waiting or pq.PGconn.ping(parameters.encode()) != pq.Ping.NO_ATTEMPT
 
 
 def reason(error: Exception, sink: PostgresTable) -> str:
