@@ -201,14 +201,15 @@ def _partitions(metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]
 
 
 def _aligned(metadata: Any, table: pa.Table) -> pa.Table:
-    """Return the rows with copies of the columns that the partition spec takes.
+    """Return the rows with copies of the columns that the partition spec takes and that may hold decimals.
 
     Rust reads a decimal at a multiple of 16 bytes alone, and in Spark's batches it stands at one of 8.
     """
     paths = [metadata.schema().find_column_name(field.source_id) for field in metadata.spec().fields]
     rows = pa.array(np.arange(table.num_rows))
     for number, column in enumerate(table.schema):
-        if any(f"{path}.".startswith(f"{column.name}.") for path in paths):
+        may_hold_decimals = pa.types.is_decimal(column.type) or pa.types.is_nested(column.type)
+        if may_hold_decimals and any(f"{path}.".startswith(f"{column.name}.") for path in paths):
             table = table.set_column(number, column, table.column(number).take(rows))
     return table
 
