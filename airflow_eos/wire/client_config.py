@@ -16,7 +16,8 @@ Settings: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.m
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,20 @@ _SECRET_PARTS = (
     "oauth_cb",
     "basic.auth",
 )
+
+_MAX_PORT = 65_535
+_INT32 = 2**31 - 1
+_BOUNDS = {
+    "connections.max.idle.ms": (0, _INT32),
+    "metadata.max.age.ms": (1, 86_400_000),
+    "receive.message.max.bytes": (1_000, _INT32),
+    "reconnect.backoff.max.ms": (0, 3_600_000),
+    "reconnect.backoff.ms": (0, 3_600_000),
+    "socket.connection.setup.timeout.ms": (1_000, _INT32),
+    "socket.receive.buffer.bytes": (0, 100_000_000),
+    "socket.send.buffer.bytes": (0, 100_000_000),
+    "socket.timeout.ms": (10, 300_000),
+}
 
 _PLAIN: dict[str, tuple[str, Callable[[str, Any], Any]]] = {}
 
@@ -128,12 +143,12 @@ class ClientConfig:
         """
         return DecodeLimits(
             **{
-                name: _bound(key, value)
+                name: read_int(key, self[key])
                 for name, key in (
                     ("max_bytes", MAX_BYTES_SETTING),
                     ("max_record_headers", MAX_HEADERS_SETTING),
                 )
-                if (value := self.get(key)) is not None
+                if key in self
             }
         )
 
@@ -146,16 +161,6 @@ class ClientConfig:
     def uses_tls(self) -> bool:
         """Whether connections are encrypted."""
         return _protocol(self) in ("SSL", "SASL_SSL")
-
-
-def _bound(key: str, value: Any) -> int:
-    try:
-        bound = int(value)
-    except (TypeError, ValueError):
-        bound = 0
-    if not 0 < bound < 2**31:
-        raise ConfigurationError(f"client setting {key!r} is {value!r}; it must be from 1 to 2147483647")
-    return bound
 
 
 def for_librdkafka(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:
@@ -192,6 +197,7 @@ def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]
 
 def _translate(config: ClientConfig) -> dict[str, Any]:
     """Translate every key except certificates and callbacks."""
+    _check_addresses(config.bootstrap_servers)
     out: dict[str, Any] = {"bootstrap_servers": list(config.bootstrap_servers)}
     _ = config.decode_limits  # validates these two settings together with all others
     out["security_protocol"] = _protocol(config)
@@ -225,6 +231,20 @@ def _is_secret(key: str) -> bool:
 def _servers(value: Any) -> tuple[str, ...]:
     entries = value.split(",") if isinstance(value, str) else list(value or ())
     return tuple(str(entry).strip() for entry in entries if str(entry).strip())
+
+
+def _check_addresses(servers: Sequence[str]) -> None:
+    from kafka.cluster import collect_hosts
+
+    for server in servers:
+        with suppress(ValueError):
+            host, port, _ = collect_hosts([server], randomize=False)[0]
+            if host and 0 < port <= _MAX_PORT:
+                continue
+        raise ConfigurationError(
+            f"{server!r} in client setting 'bootstrap.servers' is not an address; use HOST:PORT, "
+            "several with commas"
+        )
 
 
 def _protocol(config: ClientConfig) -> str:
@@ -289,11 +309,18 @@ def read_bool(key: str, value: Any) -> bool:
 
 
 def read_int(key: str, value: Any) -> int:
-    """Read an integer."""
+    """Read an integer within the bounds that librdkafka has for the setting.
+
+    :raises ConfigurationError: names the setting and its bounds.
+    """
+    least, most = _BOUNDS.get(key, (1, _INT32))
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError):
-        raise ConfigurationError(f"client setting {key!r} must be an integer, got {value!r}") from None
+        number = least - 1
+    if not least <= number <= most:
+        raise ConfigurationError(f"client setting {key!r} is {value!r}; it must be from {least} to {most}")
+    return number
 
 
 def _read_text(_key: str, value: Any) -> str:

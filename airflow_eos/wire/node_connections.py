@@ -53,13 +53,7 @@ class NodeConnections(Closeable):
         self._suspects: dict[Any, float] = {}
         # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
         self._net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
-        try:
-            self._manager = Manager(self._net, **settings)
-        except ValueError as error:
-            self._net.close()
-            raise ConfigurationError(
-                f"'bootstrap.servers' {self._servers!r} must be HOST:PORT, several with commas: {error}"
-            ) from error
+        self._manager = Manager(self._net, **settings)
         try:
             self._bootstrap(bootstrap_timeout)
         except BaseException:

@@ -43,11 +43,21 @@ def test_only_the_servers_are_needed():
     assert for_kafka_python(BASE) == {"bootstrap_servers": ["a:1", "b:2"], "security_protocol": "PLAINTEXT"}
 
 
-@pytest.mark.parametrize("servers", ["localhost:port", "::::", "a:1,b:x"])
-def test_servers_that_are_no_addresses_are_refused(servers):
+@pytest.mark.parametrize(
+    "server", ["localhost:port", "::::", "b:x", "c:", ":9092", "d:0", "e:99999999", "f:-1"]
+)
+def test_servers_that_are_no_addresses_are_refused(server):
     """Before anything is connected, and with nothing left open."""
-    with pytest.raises(ConfigurationError, match=f"'bootstrap.servers' '{servers}' must be HOST:PORT"):
-        NodeConnections({"bootstrap.servers": servers})
+    with pytest.raises(
+        ConfigurationError, match=f"^'{server}' in client setting 'bootstrap.servers' is not an"
+    ):
+        NodeConnections({"bootstrap.servers": f"a:1,{server}"})
+
+
+def test_addresses_of_all_forms_are_passed_on():
+    """With a protocol, of IPv6, and without a port."""
+    servers = ["PLAINTEXT://a:1", "[::1]:9092", "::1", "b"]
+    assert for_kafka_python({"bootstrap.servers": ",".join(servers)})["bootstrap_servers"] == servers
 
 
 @pytest.mark.parametrize(
@@ -71,6 +81,21 @@ def test_a_setting_is_translated(key, value, name, expected):
     out = for_kafka_python({**BASE, key: value})
     assert out[name] == (value if expected is None else expected)
     assert name in KafkaConnectionManager.DEFAULT_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("reconnect.backoff.ms", -5),
+        ("socket.timeout.ms", 0),
+        ("socket.send.buffer.bytes", 10**12),
+        ("metadata.max.age.ms", "soon"),
+    ],
+)
+def test_a_number_that_librdkafka_refuses_is_refused_before_a_connection(key, value):
+    """Not retried as if no broker answered, as it would be where a socket refuses it."""
+    with pytest.raises(ConfigurationError, match=f"^client setting '{key}' is {value!r}; it must be from "):
+        NodeConnections({**BASE, key: value})
 
 
 @pytest.mark.parametrize("key", ["sasl.mechanism", "sasl.mechanisms"])
