@@ -295,13 +295,12 @@ class LedgerMissing(PlanError):
 
 
 class LedgerReplaced(PlanError):
-    """The ledger topic was deleted, or its id or partition count is not the one that was used before.
+    """The ledger topic was deleted, or its id is not the one that was used before.
 
     Safe: This try did nothing. With `--adopt-new` no run counts as committed: runs that are then cleared,
     retried or backfilled are written twice.
-    Do: Restore the original topic. If it is lost for good, or partitions were added to it, which Kafka cannot
-    undo, read [the cost of a new ledger](guarantees/limits.md#the-ledger-must-be-kept) first, and delete what
-    is left of the topic.
+    Do: Restore the original topic. If it is lost for good, read [the cost of a new
+    ledger](guarantees/limits.md#the-ledger-must-be-kept) first, and delete what is left of the topic.
 
         airflow eos init --adopt-new
     """

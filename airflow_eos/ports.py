@@ -220,6 +220,9 @@ class Ledger(Protocol):
     def create(self) -> None:
         """Create the ledger topic; does nothing when it is there."""
 
+    def route_over(self, partitions: int) -> None:
+        """Route among as many partitions as the ledger was made with, whatever was added to the topic."""
+
     def partition_for(self, routing: str) -> int:
         """Return the partition a routing string belongs to; the empty string is always partition 0."""
 

@@ -35,22 +35,23 @@ def verify(
 ) -> LedgerId:
     """Return the ledger's topic id and partition count, after checking them against its identity record.
 
-    The first user pins both in partition 0 of the ledger, with its prefix. This check detects added
-    partitions, which would route keys elsewhere, and a topic that was created again, which would forget every
-    run.
+    The first user pins both in partition 0 of the ledger, with its prefix. This check detects a topic that
+    was created again, which would forget every run. Keys stay where they are when partitions are added: they
+    are routed by the pinned count.
 
     :param witnesses: asked if the ledger or its identity is missing.
     :param may_create: whether to create a missing ledger, or a missing identity.
     :raises ConfigurationError: the identity is missing, the ledger is signed, and the settings have no key.
     :raises LedgerMissing: the ledger or its identity is missing, and may not be created.
-    :raises LedgerReplaced: topic id or partition count differ from the pinned ones, or the identity is
-        missing and a witness knows that there was a ledger.
+    :raises LedgerReplaced: the topic id differs from the pinned one, or the identity is missing and a witness
+        knows that there was a ledger.
     """
     check = _LedgerCheck(ledger, authority, pins, settings, prefix, witnesses, may_create)
     topic = check.existing_or_created()
     own = _own_records(authority, settings)
     identity = check.pinned_identity(topic, own)
     check.unchanged(topic, identity)
+    ledger.route_over(identity.partitions)
     return LedgerId(identity.topic_id, identity.partitions, identity.prefix or prefix, _any_signed(own))
 
 
@@ -113,18 +114,12 @@ class _LedgerCheck:
     def unchanged(self, topic: TopicDescription, identity: IdentityRecord) -> None:
         """Compare the topic as it is with the identity.
 
-        :raises LedgerReplaced: it is another topic, or has another number of partitions.
+        :raises LedgerReplaced: it is another topic.
         """
-        if (identity.topic_id, identity.partitions) != (topic.topic_id, topic.partitions):
-            way = "restore the original"
-            if identity.topic_id == topic.topic_id:
-                way = (
-                    "partitions must never be added to a ledger, and Kafka removes none: all that is left is "
-                    "to delete the topic and make another by `airflow eos init --adopt-new`"
-                )
+        if identity.topic_id != topic.topic_id:
             raise LedgerReplaced(
-                f"ledger {self.settings.topic!r} was made as topic id {identity.topic_id} with "
-                f"{identity.partitions} partitions and is now {topic.topic_id} with {topic.partitions}: {way}"
+                f"ledger {self.settings.topic!r} was made as topic id {identity.topic_id} and is now "
+                f"{topic.topic_id}: restore the original"
             )
 
     def _refusal(self) -> LedgerMissing | LedgerReplaced | None:

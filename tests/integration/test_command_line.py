@@ -109,20 +109,26 @@ def test_init_makes_no_ledger_of_a_topic_that_deletes(cli: Cli, pipeline: Pipeli
     assert cli("init")[0] == 0
 
 
-def test_a_ledger_with_added_partitions_is_made_anew_as_its_error_says(cli: Cli, pipeline: Pipeline) -> None:
-    """Nothing removes a partition: init refuses it too, until the topic is deleted."""
+def test_a_ledger_with_added_partitions_knows_its_runs(cli: Cli, pipeline: Pipeline) -> None:
+    """Nothing removes a partition again; every key is looked up, and written, where it was before."""
     pipeline.publish(["a"])
-    pipeline.run("r1")
-    pipeline.add_partitions(pipeline.ledger, 3)
-    for adopt in ((), ("--adopt-new",)):
-        code, refused = cli("init", *adopt)
-        assert (code, error_of(refused)[0]) == (1, "LedgerReplaced")
-        assert "delete the topic and make another by `airflow eos init --adopt-new`" in error_of(refused)[1]
-    ledger = {one["name"]: one for one in cli("doctor")[1]["checks"]}["ledger"]
-    assert ("delete" in ledger["advice"], ledger["status"]) == (True, "fail")
-    pipeline.kafka.delete_topic(pipeline.ledger)
-    assert cli("init", "--adopt-new", "--partitions", "2")[0] == 0
-    assert pipeline.run("r2", group_id=f"{pipeline.spec.group_id}-2").records_read == 1
+    first = pipeline.run("r1")
+
+    def places() -> list[int]:
+        with ControlPlane(pipeline.spec) as control:
+            control.verify_ledger()
+            return [control.ledger.partition_for(str(number)) for number in range(20)]
+
+    before = places()
+    pipeline.add_partitions(pipeline.ledger, 7)
+    assert places() == before
+    assert replace(pipeline.run("r1"), trace=()) == replace(first, trace=())
+    pipeline.publish(["b"])
+    assert pipeline.run("r2").records_read == 1
+    assert pipeline.output() == ["a", "b"]
+    code, found = cli("doctor")
+    ledger = {check["name"]: check for check in found["checks"]}["ledger"]
+    assert (code, ledger["status"], ledger["found"].split(", ")[-1]) == (0, "ok", "2 partitions")
 
 
 def test_broker_that_is_not_there_is_an_error_in_both_forms(

@@ -77,7 +77,7 @@ class KafkaLedger(LinkUser):
         self._settings = settings
         self.key = LedgerKey(settings.key)
         self._signed_key = signed_key
-        self._partitions: int | None = None
+        self._partitions = 0
         self._signed_from = SignedFrom()
         self._index_keys = index_keys
         self._topic_id = ""
@@ -114,20 +114,21 @@ class KafkaLedger(LinkUser):
                 "LedgerSettings(create=...), allows that: a cleared run may have committed in a ledger that "
                 "is lost"
             ) from error
-        self._partitions = len(described.leaders)
         if self._topic_id != described.topic_id:
             self._topic_id, self._indexes = described.topic_id, {}
         return described
+
+    def route_over(self, partitions: int) -> None:
+        """Choose among the first ``partitions`` only: those added to the topic since hold no record."""
+        self._partitions = partitions
 
     def partition_for(self, routing: str) -> int:
         """Return the partition that the Java producer would choose for a key; partition 0 for ""."""
         if not routing:
             return 0
-        if self._partitions is None:
-            self.describe()
-        assert self._partitions is not None
+        partitions = self._partitions or self.describe().partitions
         key = pa.array([routing.encode()], pa.binary())
-        return int(partitions_for(1, self._partitions, topic=self.topic, key=key)[0])
+        return int(partitions_for(1, partitions, topic=self.topic, key=key)[0])
 
     def view(
         self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
