@@ -101,5 +101,5 @@ def cell_of(text: str) -> Cell:
         raise ValueError(f"{text!r} is not FAULT:STATE; faults are {', '.join(Fault.__members__)}")
     cell = Cell(Fault[fault], State[state])
     if cell not in CELLS:
-        raise ValueError(f"{cell} cannot be reached: {UNREACHABLE.get(cell, 'it is no state of the table')}")
+        raise ValueError(f"{cell} cannot be reached: {UNREACHABLE.get(cell, 'not a state of the table')}")
     return cell

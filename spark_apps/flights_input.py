@@ -69,7 +69,7 @@ def read_flights(path: str | Path) -> Iterator[Message]:
 def generate_flights(records: int, *, malformed: float = 0.0, seed: int = 20011) -> Iterator[Message]:
     """Generate flights over 90 days, in order of time; the same arguments give the same stream.
 
-    :param malformed: fraction of values that are no flight: cut short, of wrong types, without an origin.
+    :param malformed: fraction of values that are not a flight: cut short, of wrong types, without an origin.
     """
     chance = random.Random(seed)
     for number in range(records):

@@ -229,7 +229,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _text(keys: pa.Array) -> pa.Array:
-    """Header keys as text; bytes that are no UTF-8 are replaced, as Java does."""
+    """Header keys as text; bytes that are not UTF-8 are replaced, as Java does."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

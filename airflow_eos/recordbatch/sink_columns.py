@@ -157,7 +157,7 @@ def listed_headers(column: Column) -> Column:
     else:
         is_lossless = pa.types.is_map(kind) or pa.types.is_null(kind)
     if not is_lossless:
-        raise pa.ArrowTypeError("it is no list of structs of key and value")
+        raise pa.ArrowTypeError("it is not a list of structs of key and value")
     return column.cast(HEADERS_TYPE)
 
 

@@ -198,7 +198,7 @@ class RunProtocol:
         try:
             planned = self._plan(work, topics)
         except (PlanError, DifferentWork) as refusal:
-            # What another run committed while we read, or between two of our epochs, is no fault of the plan.
+            # Another run may have committed while we read, or between two of our epochs.
             if not is_ours(self._collaborators.cluster, session.identity):
                 return self._endings.superseded(work, refusal)
             if was_planned:

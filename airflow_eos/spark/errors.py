@@ -114,7 +114,7 @@ class ErrorMark:
             raise TaskError(self.text(error)) from None
         except (GeneratorExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # a panic of a library in Rust is no Exception
+        except BaseException as error:  # a panic of a library in Rust is not an Exception
             log.exception("a task of this package failed")
             failure = RunFailed(f"a task failed outside of process: {root_cause(error)}")
             raise TaskError(self.text(failure)) from None

@@ -261,7 +261,7 @@ class EmbeddedKafka:
     def _new_admin(self, config: Mapping[str, Any]) -> Any:
         from confluent_kafka.admin import AdminClient
 
-        # log_level 2: refused connections to a broker that a test has killed are no news.
+        # log_level 2: refused connections to a broker that a test has killed are expected.
         return AdminClient({**config, "log_level": 2, "reconnect.backoff.max.ms": 200})
 
     def _admins(self, user: str = SUPER_USER) -> list[Any]:

@@ -87,7 +87,7 @@ def test_a_run_that_fails_raises_its_own_error(pipeline, driver):
             run.wait_for(State.SEALED)
         with pytest.raises(ProcessFailed, match="no such column"):
             run.result()
-        with pytest.raises(ConfigurationError, match="'SENT' is no point"):
+        with pytest.raises(ConfigurationError, match="'SENT' is not a point"):
             driver.run(pipeline.spec, copy, stop_at="SENT")
 
 

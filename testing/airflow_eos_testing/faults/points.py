@@ -42,5 +42,5 @@ def point_names(points: State | str | Collection[State | str] | None) -> tuple[s
     names = tuple(point.value if isinstance(point, State) else point for point in given)
     for name in names:
         if name not in POINTS:
-            raise ConfigurationError(f"{name!r} is no point of a run; it is one of {sorted(POINTS)}")
+            raise ConfigurationError(f"{name!r} is not a point of a run; use one of {sorted(POINTS)}")
     return names

@@ -213,5 +213,5 @@ def _known(api: str) -> str:
     from kafka.protocol.api_key import ApiKey
 
     if api not in ApiKey.__members__:
-        raise ConfigurationError(f"{api!r} is no Kafka API; it is one of {', '.join(ApiKey.__members__)}")
+        raise ConfigurationError(f"{api!r} is not a Kafka API; use one of {', '.join(ApiKey.__members__)}")
     return api
