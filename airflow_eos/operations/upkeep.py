@@ -165,7 +165,9 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
     """
     with ControlPlane(deployment) as control, control.refusing_lost_ledger():
         if not control.ledger.key:
-            raise ConfigurationError("there is no key to sign with: set [eos] ledger_key")
+            raise ConfigurationError(
+                "there is no key to sign with: set [eos] ledger_key, or without Airflow --ledger-key-file"
+            )
         # The ledger is not verified, because its identity may lack the signature.
         partitions = control.ledger.describe().topic_partitions
         name = keys.ledger_transactional_id(deployment.prefix, deployment.ledger.topic)
