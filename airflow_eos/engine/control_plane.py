@@ -62,6 +62,7 @@ class ControlPlane(Closeable):
         self.ledger = KafkaLedger(
             config,
             self._deployment.ledger,
+            identity_key=keys.LEDGER_IDENTITY_KEY,
             signed_key=keys.SIGNED_KEY,
             index_keys=keys.INDEX,
             link=self._link,

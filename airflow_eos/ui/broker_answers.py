@@ -126,7 +126,12 @@ class _Connections(Closeable):
         self.link = Link(config)
         self.cluster = KafkaCluster(config, link=self.link)
         self.ledger = KafkaLedger(
-            config, deployment.ledger, signed_key=keys.SIGNED_KEY, index_keys=keys.INDEX, link=self.link
+            config,
+            deployment.ledger,
+            identity_key=keys.LEDGER_IDENTITY_KEY,
+            signed_key=keys.SIGNED_KEY,
+            index_keys=keys.INDEX,
+            link=self.link,
         )
 
     def close(self) -> None:

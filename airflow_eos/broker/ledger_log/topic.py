@@ -15,6 +15,7 @@ from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
 from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, committed_values, raw_entries
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, OffsetsOutOfRange, UnknownTopic
+from airflow_eos.ledger.records.identity import IdentityRecord
 from airflow_eos.ledger.records.ledger_index import Around, IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
 from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
 from airflow_eos.model.kafka import TopicDescription
@@ -58,6 +59,8 @@ class KafkaLedger(LinkUser):
 
     :param config: client configuration in librdkafka's names.
     :param settings: name of the topic, how to create it, and the key that signs its records.
+    :param identity_key: key of the record in partition 0 that says with how many partitions the ledger was
+        made; empty: as many as the topic has.
     :param signed_key: key of the record in partition 0 that says from which offsets on records are signed;
         empty for none.
     :param index_keys: keys of the records that index a partition; None: look-ups read the whole partition.
@@ -69,6 +72,7 @@ class KafkaLedger(LinkUser):
         config: ClientConfig | Mapping[str, Any],
         settings: LedgerSettings,
         *,
+        identity_key: str = "",
         signed_key: str = "",
         index_keys: IndexKeys | None = None,
         link: Link | None = None,
@@ -76,6 +80,7 @@ class KafkaLedger(LinkUser):
         super().__init__(config, link)
         self._settings = settings
         self.key = LedgerKey(settings.key)
+        self._identity_key = identity_key
         self._signed_key = signed_key
         self._partitions = 0
         self._signed_from = SignedFrom()
@@ -115,7 +120,7 @@ class KafkaLedger(LinkUser):
                 "is lost"
             ) from error
         if self._topic_id != described.topic_id:
-            self._topic_id, self._indexes = described.topic_id, {}
+            self._topic_id, self._indexes, self._partitions = described.topic_id, {}, 0
         return described
 
     def route_over(self, partitions: int) -> None:
@@ -126,9 +131,17 @@ class KafkaLedger(LinkUser):
         """Return the partition that the Java producer would choose for a key; partition 0 for ""."""
         if not routing:
             return 0
-        partitions = self._partitions or self.describe().partitions
+        partitions = self._partitions or self._partitions_at_first()
         key = pa.array([routing.encode()], pa.binary())
         return int(partitions_for(1, partitions, topic=self.topic, key=key)[0])
+
+    def _partitions_at_first(self) -> int:
+        """Return the number in the identity record; before there is one, the topic's."""
+        partitions, key = self.describe().partitions, self._identity_key
+        value = self.view(0, [key]).committed.get(key) if key else None
+        if value is not None:
+            partitions = self._partitions = IdentityRecord.from_json(value, key).partitions
+        return partitions
 
     def view(
         self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
