@@ -42,7 +42,11 @@ def broker_features(connections: BrokerConnections, *, timeout: float = METADATA
 
     async def ask() -> BrokerFeatures:
         nodes = connections.known_brokers()
-        versions = [connections.send(_versions_request(), node, timeout=_BROKER_TIMEOUT) for node in nodes]
+        about_us = {"client_software_name": "airflow-eos", "client_software_version": "0"}
+        versions = [
+            connections.send(ApiVersionsRequest(**about_us, max_version=3), node, timeout=_BROKER_TIMEOUT)
+            for node in nodes
+        ]
         settings = [
             connections.send(configs_request(BROKER, [str(node)], _SETTINGS), node, timeout=_BROKER_TIMEOUT)
             for node in nodes
@@ -74,10 +78,6 @@ async def _answers(futures: Sequence[Any], subject: str) -> list[Any]:
     if not answers:
         raise last
     return answers
-
-
-def _versions_request() -> ApiVersionsRequest:
-    return ApiVersionsRequest(client_software_name="airflow-eos", client_software_version="0", max_version=3)
 
 
 def _can_verify(answer: ApiVersionsResponse) -> bool:

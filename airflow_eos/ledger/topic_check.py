@@ -50,7 +50,11 @@ def verify(
     topic = check.existing_or_created()
     own = _own_records(authority, settings)
     identity = check.pinned_identity(topic, own)
-    check.unchanged(topic, identity)
+    if identity.topic_id != topic.topic_id:
+        raise LedgerReplaced(
+            f"ledger {settings.topic!r} was made as topic id {identity.topic_id} and is now "
+            f"{topic.topic_id}: restore the original"
+        )
     ledger.route_over(identity.partitions)
     return LedgerId(identity.topic_id, identity.partitions, identity.prefix or prefix, _any_signed(own))
 
@@ -110,17 +114,6 @@ class _LedgerCheck:
                 self.prefix,
             )
         return IdentityRecord.from_json(pinned, key)
-
-    def unchanged(self, topic: TopicDescription, identity: IdentityRecord) -> None:
-        """Compare the topic as it is with the identity.
-
-        :raises LedgerReplaced: it is another topic.
-        """
-        if identity.topic_id != topic.topic_id:
-            raise LedgerReplaced(
-                f"ledger {self.settings.topic!r} was made as topic id {identity.topic_id} and is now "
-                f"{topic.topic_id}: restore the original"
-            )
 
     def _refusal(self) -> LedgerMissing | LedgerReplaced | None:
         return _refusal(self.witnesses, self.settings.topic, self.may_create)
