@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,11 @@ from airflow_eos.operators.parameter_table import TABLE, Row
 DAG = "dag"
 """Stands in a row for the Dag of the task, which is known after the task's parameters."""
 _EMPTY_IS_THE_DEFAULT = ("pipeline", "prefix", "ledger_topic", "run_key")
+_NAMES = (
+    *("group_id", "pipeline", "prefix", "topics", "sink_topic", "dead_letter_topic", "kafka_config_id"),
+    *("run_id", "run_key", "ledger_topic"),
+)
+_NONE = re.compile(r"(?<![A-Za-z0-9])None(?![A-Za-z0-9])")
 
 
 class CheckedParameters:
@@ -67,6 +73,13 @@ def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
                 f"{name} is empty: its template {_shown(template)} rendered to {value!r}; give its "
                 "variables a value"
             )
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if name in _NAMES and isinstance(text, str) and _is_no_name(name, text, str(template)):
+                raise ConfigurationError(
+                    f"{name} {text!r} is no name: its template {_shown(template)} rendered a variable that "
+                    "is None, or white space at an end; give its variables a value. A name that is like "
+                    "this must be in the Dag file, not in a variable"
+                )
     _apply(type(task), values, (), whole=True, with_dag=False)
 
 
@@ -125,6 +138,16 @@ def _check(cls: type, row: Row, values: list[Any]) -> None:
         row.check(*values)
     except (TypeError, ValueError, OverflowError) as error:  # of a range or an interval that cannot be
         raise ConfigurationError(str(error)) from error
+
+
+def _is_no_name(parameter: str, text: str, template: str) -> bool:
+    """Return whether a name stems from a variable without a value, or from a text that ends a line.
+
+    It would be another name: of a group that reads all again, of a pipeline that has committed nothing.
+    """
+    if parameter != "topics" and text != text.strip():  # of a list the text may begin or end with any
+        return True
+    return _NONE.search(text) is not None and "None" not in template
 
 
 def _shown(template: Any) -> str:

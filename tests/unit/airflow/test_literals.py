@@ -20,6 +20,7 @@ from airflow_eos.compat import (
 )
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Interval
+from airflow_eos.operators.literals import check_rendered
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
 from airflow_eos.sensors.kafka_lag import KafkaLagSensor
@@ -162,6 +163,14 @@ def rendered(operator: Any, **fields: Any) -> Any:
     [
         ("group_id", "", "group_id is empty: its template '{{ params.any }}' rendered to ''"),
         ("group_id", None, "group_id must be text, got None"),
+        (
+            "group_id",
+            "None",
+            "group_id 'None' is no name: its template '{{ params.any }}' rendered a variable",
+        ),
+        ("group_id", "g\n", r"group_id 'g\n' is no name"),
+        ("pipeline", "orders-None", "pipeline 'orders-None' is no name"),
+        ("topics", ["src", "None"], "topics 'None' is no name"),
         ("topics", " ", "topics is empty: its template '{{ params.any }}' rendered to ' '"),
         ("topics", "a,b", "topics 'a,b' is not the name of a topic"),
         ("sink_topic", "", "sink_topic is empty"),
@@ -182,6 +191,15 @@ def test_what_a_template_rendered_is_checked_before_spark_starts(
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         operator.execute(make_context(operator))
     assert (runs, spark_starts) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("template", "value"), [("{{ params.any }}", "NoneSuch"), ("None-{{ params.any }}", "None-a")]
+)
+def test_a_name_that_only_looks_like_none_is_a_name(dag: DAG, template: str, value: str) -> None:
+    """Part of a word, or the author's own."""
+    operator = rendered(make(dag, group_id=template), group_id=value)
+    check_rendered(operator, {"group_id": template})
 
 
 @pytest.mark.parametrize(
