@@ -24,6 +24,7 @@ from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
 from airflow_eos.spark.encryption import ADVICE, local_defaults
+from airflow_eos.triggers.kafka_lag import utc_now
 from airflow_eos.triggers.spark_driver import SparkDriverTrigger
 from airflow_eos.wire.client_config import ClientConfig
 
@@ -186,6 +187,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if not self.deferrable:
             super().poll_until_complete(external_id, context)
             return
+        # Airflow's own time-out ends with the process that defers; the trigger's ends the driver, too.
+        limit = self.execution_timeout
         self.defer(
             trigger=SparkDriverTrigger(
                 backend=submit_hook.cluster_manager(hook),
@@ -193,6 +196,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 conn_id=self._conn_id,
                 poll_interval=max(1.0, self._status_poll_interval),
                 user=name_yarn_user(hook) if on_yarn else None,
+                deadline=None if limit is None else (utc_now() + limit).isoformat(),
             ),
             method_name="resume",
         )
@@ -205,6 +209,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         """
         spec = self.build_spec(context)
         ending = f"Spark driver {event['driver_id']}: {event['status']}"
+        if event["status"] == "TIMED_OUT":
+            ending = f"{ending} (execution_timeout is {self.execution_timeout})"
         failure = None if event["succeeded"] else RunFailed(ending)
         # A cluster that could not be asked may still run the driver: the next try takes it up again.
         ended = event["status"] != "UNREACHABLE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.compat import to_thread
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
+from airflow_eos.triggers.kafka_lag import utc_now
 from airflow_eos.triggers.serialized import SerializedTrigger
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class SparkDriverTrigger(SerializedTrigger):
     The event is ``{"driver_id", "status", "succeeded"}``: a reason to look into the ledger, not an answer. A
     driver can fail after its commit, and be reported as finished without one. ``status`` is ``UNREACHABLE``
     when the cluster manager could not be asked ``max_failures`` times in a row, ``NOT_FOUND`` when it did not
-    know the driver in three looks in a row.
+    know the driver in three looks in a row, ``TIMED_OUT`` when the driver was killed at the ``deadline``.
 
     The first look is one ``poll_interval`` away: Airflow 3.3 may fail a try whose trigger fires before the
     scheduler has seen the end of the process that deferred it (apache/airflow#72716).
@@ -43,6 +45,7 @@ class SparkDriverTrigger(SerializedTrigger):
     :param poll_interval: seconds between two looks.
     :param max_failures: looks that may fail, one after the other.
     :param user: YARN's user of the application; default: this process's.
+    :param deadline: ISO time with a zone at which the driver is killed; None: never.
     """
 
     backend: Backend
@@ -51,12 +54,17 @@ class SparkDriverTrigger(SerializedTrigger):
     poll_interval: float = 10.0
     max_failures: int = 10
     user: str | None = None
+    deadline: str | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once."""
         failures = missing = 0
         while True:
             await asyncio.sleep(self.poll_interval)
+            if self.deadline is not None and utc_now() >= dt.datetime.fromisoformat(self.deadline):
+                await self.on_kill()
+                yield self._event("TIMED_OUT", succeeded=False)
+                return
             try:
                 driver = await to_thread(self._driver)
                 status = await to_thread(driver.status)

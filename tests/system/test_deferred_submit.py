@@ -81,6 +81,20 @@ def test_marked_while_deferred_the_driver_is_killed(
     assert pipeline.look() == before
 
 
+def test_time_out_while_deferred_ends_the_driver(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
+) -> None:
+    """Nothing of Airflow counts the task's time while it is deferred."""
+    before = Pipeline(kafka, "driver", "driver.copy").look()
+    run_id = "late"
+    spark_master.states[f"driver-{run_id}-1"] = "RUNNING"
+    airflow.trigger("driver_limited", run_id)
+    airflow.wait_for_task("driver_limited", run_id, "copy", ["failed"])
+    assert f"driver-{run_id}-1" in spark_master.killed
+    assert "TIMED_OUT (execution_timeout is 0:01:00)" in airflow.task_log("driver_limited", run_id, "copy", 1)
+    assert Pipeline(kafka, "driver", "driver.copy").look() == before
+
+
 @pytest.mark.chaos
 def test_driver_of_a_killed_task_ends_with_it(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path

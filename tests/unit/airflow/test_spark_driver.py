@@ -305,6 +305,18 @@ def test_user_who_ends_the_task_ends_the_driver(cluster: Cluster) -> None:
     assert cluster.requests == [("POST", "/v1/submissions/kill/driver-1", "")]
 
 
+def test_driver_is_killed_at_the_deadline(cluster: Cluster) -> None:
+    """Also by a triggerer that starts when it is over; before it, the driver is only watched."""
+    cluster.answers = [standalone("FINISHED")]
+    later = trigger("standalone", "driver-1", "spark", deadline="2999-01-01T00:00:00+00:00")
+    assert asyncio.run(event_of(later))["status"] == "FINISHED"
+    cluster.answers = [{"success": True}]
+    over = trigger("standalone", "driver-1", "spark", deadline="2026-01-01T00:00:00+00:00")
+    found = asyncio.run(event_of(over))
+    assert found == {"driver_id": "driver-1", "status": "TIMED_OUT", "succeeded": False}
+    assert cluster.requests[1:] == [("POST", "/v1/submissions/kill/driver-1", "")]
+
+
 def test_kill_returns_in_time_from_a_cluster_that_hangs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

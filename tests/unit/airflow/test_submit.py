@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -261,6 +262,7 @@ def test_deferred_wait_frees_the_worker_and_ends_with_the_ledger(dag: DAG, ledge
         "poll_interval": 7,
         "max_failures": 10,
         "user": None,
+        "deadline": None,
     }
     assert store["spark_job_id"] == "driver-2"
 
@@ -269,6 +271,25 @@ def test_deferred_wait_frees_the_worker_and_ends_with_the_ledger(dag: DAG, ledge
     assert operator.resume(context_of(operator, store), ended)["records_written"] == 10
     ledger.answers = [None]
     with pytest.raises(RunFailed, match="FAILED"):
+        operator.resume(context_of(operator, store), ended)
+    assert "spark_job_id" not in store
+
+
+def test_time_out_of_the_task_holds_while_it_is_deferred(dag: DAG, ledger: Ledger) -> None:
+    """Airflow's ends with the process that defers. A driver that was ended may have committed before."""
+    limit = dt.timedelta(hours=1)
+    operator, store = make(dag, Deferring, deferrable=True, execution_timeout=limit), Store()
+    earliest = dt.datetime.now(dt.timezone.utc) + limit
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context_of(operator, store))
+    deadline = dt.datetime.fromisoformat(deferred.value.trigger.serialize()[1]["deadline"])
+    assert earliest <= deadline <= dt.datetime.now(dt.timezone.utc) + limit
+
+    ended = {"driver_id": "driver-2", "status": "TIMED_OUT", "succeeded": False}
+    ledger.answers = [a_record(found=True)]
+    assert operator.resume(context_of(operator, store), ended)["records_written"] == 10
+    ledger.answers = [None]
+    with pytest.raises(RunFailed, match=r"driver-2: TIMED_OUT \(execution_timeout is 1:00:00\)"):
         operator.resume(context_of(operator, store), ended)
     assert "spark_job_id" not in store
 
