@@ -131,8 +131,8 @@ class RunSpec:
     :param try_number: number of the try; only recorded.
     :param round: round of a cursor that reads until it has caught up, from 0; set by the engine.
     :param audit: who requested the run and why; kept in the run record.
-    :param task: the Airflow task of the run: ``dag_id``, ``task_id``, ``map_index`` (-1 if not mapped) and
-        ``run_id``; kept in the run record, which is visible to users who may read that Dag.
+    :param task: the Airflow task of the run: ``dag_id``, ``task_id``, ``map_index`` (-1 if not mapped),
+        ``run_id`` and ``max_tries``; kept in the run record, which is visible to users who may read that Dag.
     :param on_committed: what to do if another run id or clear has committed the run; ``accept`` also accepts
         a record of a run with other parameters.
     :param mark_output: which records get headers that name their run (:mod:`airflow_eos.run.marks`): those

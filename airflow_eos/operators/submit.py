@@ -378,7 +378,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     def _forget_other_lives(self, context: Context, spec: RunSpec) -> None:
         """Keep a stored job only if this life of the task submitted it: a clear requests new work."""
         store = context.get("task_state_store")
-        life = f"{spec.run_id} {spec.clear_number}"
+        life = f"{spec.run_id} {spec.clear_number} {context['ti'].max_tries}"
         if store is not None and store.get(_LIFE_KEY) != life:
             self._forget_job(context)
             store.set(_LIFE_KEY, life)

@@ -147,9 +147,7 @@ def clear_number(context: Context) -> int:
     task, and ``on_committed="reprocess"`` would write a committed run again. Only a clear of this task
     instance sets ``max_tries`` to the tries so far plus ``retries`` (Airflow 3.1 to 3.3:
     ``clear_task_instances``, and the scheduler for a task that was cleared while it ran and that Airflow
-    ended; one that ended by itself in that moment is retried, and so is a retry here). Airflow 3.1 does not
-    count a clear in a running Dag run: if it is the run's only one, it is a retry here, which finds a
-    committed run.
+    ended; one that ended by itself in that moment is retried, and so is a retry here).
     """
     if not context["dag_run"].clear_number:
         return 0
@@ -158,13 +156,18 @@ def clear_number(context: Context) -> int:
 
 
 def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
-    """Return the task's names for the run's record: a user who may see this Dag may see the record."""
+    """Return the task's names for the run's record: a user who may see this Dag may see the record.
+
+    ``max_tries`` tells a clear from a retry where :func:`clear_number` cannot: a clear sets it by the
+    ``retries`` that the scheduler knows, and this process may have others, of a file that was just edited.
+    """
     index = context["ti"].map_index
     return {
         "dag_id": dag_id,
         "task_id": task_id,
         "map_index": -1 if index is None else index,
         "run_id": context["run_id"],
+        "max_tries": context["ti"].max_tries,
     }
 
 

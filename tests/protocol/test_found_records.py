@@ -50,6 +50,18 @@ def test_a_commit_of_another_environment_is_not_this_ones_success(
     assert before(scene, of("staging", ranges=ranges)).found
 
 
+def test_a_clear_is_told_from_a_retry_though_its_task_has_other_retries_now() -> None:
+    """Their clear numbers are equal: the scheduler had not read the edited Dag file before the clear."""
+    scene, again = a_cluster(), spec(on_committed="reprocess")
+    first, cleared = ({"task": {"max_tries": tries}} for tries in (0, 1))
+    done = before(scene, replace(again, **first))
+    assert before(scene, replace(again, **first)).found  # a retry
+    repeated = before(scene, replace(again, **cleared))
+    assert (repeated.mode, repeated.found) == ("reprocess", False)
+    assert before(scene, replace(again, **cleared)).run_key == repeated.run_key
+    assert before(scene, again).run_key == done.run_key  # nothing is known of its task
+
+
 def one_round(scene: Scene, its_spec: RunSpec) -> None:
     """Let a run in rounds commit its first one and fail in the second."""
 

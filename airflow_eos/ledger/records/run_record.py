@@ -25,7 +25,7 @@ TABLE = "table"
 REPLACED = "replaced"
 """Part of the detail of a table: the snapshots whose rows the run's own took the place of."""
 AIRFLOW = "airflow"
-"""The detail that names the Airflow task that did the work: ``{dag_id, task_id, map_index, run_id}``."""
+"""The detail about the Airflow task of the run: ``{dag_id, task_id, map_index, run_id, max_tries}``."""
 ROUNDS = "rounds"
 """The detail that counts the rounds of a cursor's run, this one included."""
 WORK = "work"
@@ -88,6 +88,13 @@ class RunRecord(Versioned):
         task = self.details.get(AIRFLOW)
         dag_id = task.get("dag_id") if isinstance(task, Mapping) else None
         return dag_id if isinstance(dag_id, str) else ""
+
+    @property
+    def max_tries(self) -> int | None:
+        """``max_tries`` of the task, which a clear changes and a retry does not; None: not recorded."""
+        task = self.details.get(AIRFLOW)
+        value = task.get("max_tries") if isinstance(task, Mapping) else None
+        return value if type(value) is int else None
 
     @property
     def records_written(self) -> int:

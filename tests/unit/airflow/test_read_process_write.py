@@ -184,6 +184,7 @@ def test_a_run_names_the_task_that_wants_it(
         "task_id": "copy",
         "map_index": recorded,
         "run_id": "scheduled__2026-11-20",
+        "max_tries": 2,
     }
 
 

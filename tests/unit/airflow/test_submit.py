@@ -163,7 +163,7 @@ def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> No
     """A worker that crashed left a running driver: polled, not submitted again."""
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag)
-    store = Store(spark_job_id="driver-1", airflow_eos_life="scheduled__2026-11-20 0")
+    store = Store(spark_job_id="driver-1", airflow_eos_life="scheduled__2026-11-20 0 2")
     operator.execute(context_of(operator, store, try_number=2))
     assert operator.calls == ["status driver-1", "poll driver-1"]
     assert ledger.asked == [MayCreate.WHERE_NEW, MayCreate.NEVER]
@@ -174,11 +174,11 @@ def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledge
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag)
     store = Store(
-        spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life="scheduled__2026-11-20 0"
+        spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life="scheduled__2026-11-20 0 2"
     )
     operator.execute(context_of(operator, store, try_number=2, clear_number=1, max_tries=3))
     assert operator.calls == ["submit", "poll driver-2"]
-    assert store["airflow_eos_life"] == "scheduled__2026-11-20 1"
+    assert store["airflow_eos_life"] == "scheduled__2026-11-20 1 3"
     assert store["spark_job_id"] == "driver-2"
     assert "k8s_driver_status" not in store
 
@@ -726,7 +726,7 @@ def test_on_kill_ends_an_application_that_an_earlier_try_submitted(
         lambda *_: operator.on_kill(),
     )
     ledger.answers = [None, a_record(found=True)]
-    store = Store(spark_job_id="application_1_0001", airflow_eos_life="scheduled__2026-11-20 0")
+    store = Store(spark_job_id="application_1_0001", airflow_eos_life="scheduled__2026-11-20 0 2")
     operator.execute(context_of(operator, store, try_number=2))
     assert killed == ["application_1_0001"]
 
