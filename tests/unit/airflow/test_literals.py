@@ -166,8 +166,9 @@ def rendered(operator: Any, **fields: Any) -> Any:
         (
             "group_id",
             "None",
-            "group_id 'None' is no name: its template '{{ params.any }}' rendered a variable",
+            "group_id is empty: its template '{{ params.any }}' rendered to 'None'",
         ),
+        ("prefix", "None", "prefix is empty"),
         ("group_id", "g\n", r"group_id 'g\n' is no name"),
         ("pipeline", "orders-None", "pipeline 'orders-None' is no name"),
         ("topics", ["src", "None"], "topics 'None' is no name"),
