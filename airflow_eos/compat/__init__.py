@@ -7,9 +7,12 @@ be done, or nothing. docs/airflow-versions.md lists what an older Airflow cannot
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import datetime as dt
+import functools
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -122,20 +125,32 @@ def with_options_of_providers(reads: Read) -> Read:
     return reads
 
 
+@functools.cache
+def _threads(system: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(8, thread_name_prefix=f"airflow-eos {system}")
+
+
 async def to_thread(
-    function: Callable[Arguments, Answer], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    system: str, function: Callable[Arguments, Answer], /, *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Answer:
     """Run a blocking function of a trigger in a thread, as :func:`asyncio.to_thread`.
+
+    The triggerer's own threads are few, and all triggers share them: one system that hangs would stop them
+    all. So each has eight of its own.
 
     The function may read connections and variables, and mask secrets. Airflow 3.1 sends such a request on the
     triggerer's event loop only from a thread that asgiref has started. From any other thread it reads the
     answer in another loop: the request fails, or takes the answer to another one and the triggerer stops.
+
+    :param system: what the function asks.
     """
     if AIRFLOW_VERSION < (3, 2):
         from asgiref.sync import sync_to_async
 
-        return await sync_to_async(function, thread_sensitive=False)(*args, **kwargs)
-    return await asyncio.to_thread(function, *args, **kwargs)
+        asked = sync_to_async(function, thread_sensitive=False, executor=_threads(system))
+        return await asked(*args, **kwargs)
+    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_threads(system), call)
 
 
 # -- schedules --------------------------------------------------------------------------------------------

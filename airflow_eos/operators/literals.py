@@ -68,8 +68,8 @@ def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
     values = vars(task)
     for name, template in templates.items():
         value = values.get(name)
-        said = value.strip() if isinstance(value, str) else value
-        if said == "None" or (said == "" and name not in _EMPTY_IS_THE_DEFAULT):
+        stripped = value.strip() if isinstance(value, str) else value
+        if stripped == "None" or (stripped == "" and name not in _EMPTY_IS_THE_DEFAULT):
             raise ConfigurationError(
                 f"{name} is empty: its template {_shown(template)} rendered to {value!r}; give its "
                 "variables a value"

@@ -73,7 +73,7 @@ class ConditionTrigger(SerializedTrigger):
             # scheduler has seen the end of the process that deferred (apache/airflow#67287, #72716).
             await asyncio.sleep(self.poll_interval)
             try:
-                answer = await to_thread(self.poll)
+                answer = await to_thread(f"kafka {self.kafka_config_id}", self.poll)
                 failures = 0
             except EosError as error:
                 yield TriggerEvent({"error": type(error).__name__, "message": str(error)})

@@ -86,7 +86,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
         waiting_since: float | None = None
         while True:
             try:
-                group_unread = await to_thread(self._look)
+                group_unread = await to_thread(f"kafka {self.kafka_config_id}", self._look)
             except EosError as error:
                 log.warning("Asking again in %.0f s: %s: %s", self.poll_interval, type(error).__name__, error)
                 await asyncio.sleep(self.poll_interval)

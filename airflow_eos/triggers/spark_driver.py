@@ -66,8 +66,8 @@ class SparkDriverTrigger(SerializedTrigger):
                 yield self._event("TIMED_OUT", succeeded=False)
                 return
             try:
-                driver = await to_thread(self._driver)
-                status = await to_thread(driver.status)
+                driver = await to_thread(f"spark {self.conn_id}", self._driver)
+                status = await to_thread(f"spark {self.conn_id}", driver.status)
                 failures = 0
             except Exception as error:  # noqa: BLE001 - after any error the cluster may answer next time
                 failures += 1
@@ -88,7 +88,8 @@ class SparkDriverTrigger(SerializedTrigger):
         """Kill the driver; returns within 5 s and never raises."""
         budget = KillBudget(KILL_SECONDS)
         try:
-            await asyncio.wait_for(to_thread(self._kill, budget), budget.left())
+            killed = to_thread(f"kill {self.conn_id}", self._kill, budget)
+            await asyncio.wait_for(killed, budget.left())
         except Exception as error:  # noqa: BLE001 - its transaction ends by its time-out in any case
             log.warning("Driver %s could not be killed: %r", self.driver_id, error)
 

@@ -38,7 +38,9 @@ async def ask() -> None:
 
         own = [f"triggerer-{number}" for number in range(QUESTIONS)]
         names = [f"trigger-{number}" for number in range(QUESTIONS)]
-        answers = await asyncio.gather(in_the_event_loop(), *(to_thread(in_a_thread, name) for name in names))
+        answers = await asyncio.gather(
+            in_the_event_loop(), *(to_thread("test", in_a_thread, name) for name in names)
+        )
         assert answers == [own, *names]
 
 

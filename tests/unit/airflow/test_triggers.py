@@ -97,6 +97,32 @@ def test_triggerer_asks_an_interval_after_the_sensor() -> None:
     assert trigger.asked == []
 
 
+def test_a_cluster_that_hangs_stops_no_other_trigger() -> None:
+    """Not even one of another package, which has the event loop's own threads: at most 32."""
+    goes_on = threading.Event()
+
+    class Hanging(Scripted):
+        def poll(self) -> dict[str, Any] | None:
+            return {"went on": goes_on.wait(60)}
+
+    async def others() -> list[Any]:
+        answered = await events_of(Scripted({"lag": 5}))
+        return [*answered, await asyncio.get_running_loop().run_in_executor(None, goes_on.is_set)]
+
+    async def scenario() -> list[Any]:
+        hanging = [Hanging() for _ in range(40)]
+        for trigger in hanging:
+            trigger.kafka_config_id = "hangs"
+        waiting = asyncio.gather(*map(events_of, hanging))  # they ask before the others
+        try:
+            return await asyncio.wait_for(others(), 10)
+        finally:
+            goes_on.set()
+            await waiting
+
+    assert asyncio.run(scenario()) == [{"answer": {"lag": 5}}, False]
+
+
 def test_question_that_cannot_be_answered_ends_the_trigger_with_its_reason() -> None:
     """The sensor learns the class of the error, and decides whether to retry."""
     trigger = Scripted(None, AuthorizationFailed("no Describe on group g"))
