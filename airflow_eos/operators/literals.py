@@ -75,11 +75,11 @@ def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
                 "variables a value"
             )
         for text in value if isinstance(value, list | tuple) else (value,):
-            if name in _NAMES and isinstance(text, str) and _is_no_name(name, text, str(template)):
+            if name in _NAMES and isinstance(text, str) and _is_unnamed(name, text, str(template)):
                 raise ConfigurationError(
-                    f"{name} {text!r} is no name: its template {_shown(template)} rendered a variable that "
-                    "is None, or white space at an end; give its variables a value. A name that is like "
-                    "this must be in the Dag file, not in a variable"
+                    f"{name} {text!r} is not a name: its template {_shown(template)} rendered a variable "
+                    "that is None, or white space at an end; give its variables a value. A name that is "
+                    "like this must be in the Dag file, not in a variable"
                 )
     _apply(type(task), values, (), whole=True, with_dag=False)
 
@@ -141,7 +141,7 @@ def _check(cls: type, row: Row, values: list[Any]) -> None:
         raise ConfigurationError(str(error)) from error
 
 
-def _is_no_name(parameter: str, text: str, template: str) -> bool:
+def _is_unnamed(parameter: str, text: str, template: str) -> bool:
     """Return whether a name stems from a variable without a value, or from a text that ends a line.
 
     It would be another name: of a group that reads all again, of a pipeline that has committed nothing.
