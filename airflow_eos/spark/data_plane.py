@@ -21,7 +21,7 @@ from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFa
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
-from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, send_error
+from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, root_cause, send_error
 from airflow_eos.spark.failure_search import FailureSearch
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
@@ -29,6 +29,7 @@ from airflow_eos.spark.sealing import sealing_class
 from airflow_eos.spark.session import cancel_tag, executed_once, speculates, tagged
 from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
 from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
+from airflow_eos.spark.spark_failure import is_block_lost
 from airflow_eos.spark.stage_log import progress
 from airflow_eos.spark.task_log import hide_tasks
 
@@ -308,6 +309,9 @@ class SparkDataPlane:
             inconsistent = not_rolled_back(error)
             if inconsistent is not None:
                 raise inconsistent from error
+            if is_block_lost(error):
+                # Of the seal, or of a checkpoint that the author's function made: it makes another one.
+                raise InconsistentSeal(f"blocks are gone with their executor: {root_cause(error)}") from error
             failure = process_error(error, self._mark)
             search = FailureSearch(self._spark, self._tag, self._mark, self._check_cancelled)
             # Of an error that a task has named, Spark's stack says nothing that the error does not.

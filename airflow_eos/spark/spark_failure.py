@@ -49,6 +49,11 @@ _LOST_CONDITIONS = frozenset(
     }
 )
 _LOST_WORKER = ("Python worker exited unexpectedly", "Python worker failed to connect back")
+# The cluster's manager or an administrator ended the application, or its JVM is shutting down.
+_STOPPED = re.compile(
+    r"Job \d+ cancelled because SparkContext was shut down|SparkContext has been shutdown"
+    r"|Cannot call methods on a stopped SparkContext"
+)
 _DISK_IS_FULL = "No space left on device"  # the operating system's whole message
 _BLOCK_CONDITIONS = frozenset(
     {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND", "DATAFRAME_NOT_FOUND"}
@@ -146,15 +151,26 @@ def is_infrastructure(error: BaseException) -> bool:
     """Return whether Spark failed, independent of the function that it ran."""
     if type(error).__name__ == "Py4JNetworkError" and module_of(error).startswith("py4j."):
         return True  # the JVM is gone
+    if isinstance(error, ConnectionError) and _is_raised_by(error, "py4j."):
+        return True  # it was gone before this call
     chain = java_errors(error)
     if not chain and type(error).__name__ == "Py4JJavaError" and module_of(error).startswith("py4j."):
         return True  # since it threw this
+    if chain and _STOPPED.match(chain[0].message):
+        return True
     for thrown in chain:
         if thrown.java == PYTHON_EXCEPTION:
             return False
         if thrown.is_infrastructure:
             return True
     return False
+
+
+def _is_raised_by(error: BaseException, package: str) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(package)
 
 
 def is_block_lost(error: BaseException) -> bool:

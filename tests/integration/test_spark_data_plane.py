@@ -43,10 +43,11 @@ from airflow_eos.spark import SparkDataPlane, preflight, probe
 from airflow_eos.spark.arrow_batches import ROWS
 from airflow_eos.spark.code_shipping import our_modules
 from airflow_eos.spark.placement import route, route_by_hash
+from airflow_eos.spark.session import free_checkpoint
 from airflow_eos.spark.single_evaluation import REPEATABLE
 from airflow_eos.spark.source import ReadTask, source_frame
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos_testing import read_topic
+from airflow_eos_testing import count_records, read_topic
 from tests.support.patience import wait_until
 from tests.support.source_order import out_of_order, seal_in_tasks
 from tests.support.spark_sessions import KIND, attempt, run
@@ -810,6 +811,22 @@ def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):
     with broker.transaction(sealed.manifest.partitions, commit=False) as identity:
         caught = attempt(plane.send, sealed, identity, 60)
     assert type(caught) is SealedBlockLost
+
+
+def test_a_checkpoint_of_the_function_that_lost_blocks_is_made_again(broker, spark):
+    """As if their executor had died: no function is to be corrected, and no record searched for."""
+    source, sink = broker.numbered("src", 2, 50), broker.topic("out", 2)
+    made = []
+
+    def process(df):
+        made.append(df.select("key", "value").localCheckpoint())
+        if len(made) == 1:
+            free_checkpoint(made[0])
+        return made[-1]
+
+    run(broker, spark, broker.spec(source, sink), process)
+    assert len(made) == 2
+    assert count_records(broker.bootstrap, sink) == 100
 
 
 @pytest.mark.parametrize("streamed_from", [0, 1 << 30])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+from types import SimpleNamespace
+
 import grpc
 import pyspark
 import pytest
+from py4j.clientserver import JavaClient, JavaParameters, PythonParameters
 from pyspark.errors import PySparkRuntimeError
 from pyspark.errors.exceptions import connect
 
@@ -317,6 +321,7 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
         f"{STAGE}java.io.IOException: No space left on device\n\tat x.Y",
         "Job aborted due to stage failure: Total size of serialized results of 1 tasks (12.3 MiB) is bigger",
         "Python worker failed to connect back.",
+        "Job 15 cancelled because SparkContext was shut down",
     ],
 )
 def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault(spark_error, message):
@@ -331,6 +336,8 @@ def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault
         classic("[SPARK_JOB_CANCELLED] Job 15 cancelled", condition="SPARK_JOB_CANCELLED"),
         on_connect("[OPERATION_CANCELED] Operation has been canceled.", "OPERATION_CANCELED"),
         classic("Java heap space", "java.lang.OutOfMemoryError"),
+        classic("SparkContext has been shutdown", "java.lang.IllegalStateException"),
+        classic("Cannot call methods on a stopped SparkContext.\nThis", "java.lang.IllegalStateException"),
         classic(
             f"{STAGE}org.apache.spark.SparkException: x",
             cause=JavaThrowable("org.apache.spark.SparkException", "Python worker exited unexpectedly"),
@@ -358,6 +365,20 @@ def test_an_error_of_a_jvm_that_is_gone_is_not_the_authors():
     error = process_error(Py4JJavaError(OfDeadJvm()), MARK)
     assert type(error) is RunFailed
     assert "ConnectionRefusedError" in error.message
+
+
+def test_a_call_of_a_jvm_that_was_gone_before_is_not_the_authors():
+    """A function of the author may have connections of its own."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        jvm = JavaClient(JavaParameters(port=port), PythonParameters(), SimpleNamespace(pool=None))
+        with pytest.raises(ConnectionRefusedError) as of_spark:
+            jvm.send_command("c\n")
+        with pytest.raises(ConnectionRefusedError) as of_author:
+            socket.create_connection(("127.0.0.1", port))
+    assert type(process_error(of_spark.value, MARK)) is RunFailed
+    assert type(process_error(of_author.value, MARK)) is ProcessFailed
 
 
 @KINDS
