@@ -6,6 +6,7 @@ Installed modules are pickled by name: executors have them, or the author ships 
 from __future__ import annotations
 
 import functools
+import pickle
 import sys
 import sysconfig
 import threading
@@ -14,8 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow_eos.spark.session import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LARGE = 512 << 10
+"""Bytes of a pickled function that tasks do not hold themselves."""
 _lock = threading.Lock()
 _holders: Counter[str] = Counter()
 
@@ -44,6 +52,35 @@ def module_by_value(module: ModuleType) -> Iterator[None]:
             _holders[name] -= 1
             if not _holders[name]:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Apart:
+    """A function in a broadcast variable of its own; tasks get the function itself.
+
+    PySpark writes the pickled function of a task into files of driver and executors if it is larger than a
+    megabyte. Without what the author's function holds, this package's are small, and their credentials stay
+    in memory.
+    """
+
+    def __init__(self, spark: SparkSession, pickled: bytes) -> None:
+        self._variable = spark.sparkContext.broadcast(pickled)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (self._variable,)
+
+
+def _loaded(variable: Any) -> Any:
+    return pickle.loads(variable.value)  # noqa: S301 - the author's function
+
+
+def apart_if_large(spark: SparkSession, process: Callable[..., Any]) -> Any:
+    """Return an author's function as a classic session's tasks may hold it beside credentials."""
+    if is_connect(spark):
+        return process  # its client sends functions as they are, and writes none
+    from pyspark.serializers import CloudPickleSerializer
+
+    pickled = CloudPickleSerializer().dumps(process)
+    return process if len(pickled) < LARGE else _Apart(spark, pickled)
 
 
 def _module_of(process: Callable[..., Any]) -> ModuleType | None:

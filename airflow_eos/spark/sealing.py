@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.spark.arrow_batches import NESTED, settings_of_few_rows
+from airflow_eos.spark.by_value import apart_if_large
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.frame_contract import sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
@@ -286,7 +287,8 @@ class ArrowSealing(Sealing):
         from airflow_eos.spark.seal_task import ArrowSealTask
 
         seal, layout = self._seal_task(open_ended=True)
-        self._task = ArrowSealTask(seal, self._tasks, self._process, self._context, self.dead_letters)
+        process = apart_if_large(self._spark, self._process)
+        self._task = ArrowSealTask(seal, self._tasks, process, self._context, self.dead_letters)
         return ArrowTasks(self._task, len(self._tasks), layout)
 
     def reads(

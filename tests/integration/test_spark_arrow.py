@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import os
 import time
 import traceback
 from collections import Counter
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -21,6 +23,7 @@ from airflow_eos.exceptions import OffsetsOutOfRange, ProcessFailed, UnknownTopi
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark.session import is_connect
 from airflow_eos_testing import read_topic
 from tests.support.source_order import out_of_order, seal_in_tasks
 from tests.support.spark_sessions import run
@@ -153,6 +156,25 @@ def test_the_run_is_told_to_functions_that_ask(broker, spark):
 
     run(broker, spark, broker.spec(source, sink), functools.partial(process, suffix="!"))
     assert {r.value for r in committed(broker, sink)} == {b"tests/1!"}
+
+
+def test_a_large_function_is_in_no_file_with_the_credentials(broker, spark):
+    """PySpark writes what it broadcasts: on a cluster, into files of driver and executors."""
+    source, sink = broker.numbered("src", 1, 10), broker.topic("out", 1)
+    model = os.urandom(2 << 20)
+
+    @arrow_process
+    def process(batch):
+        return pa.table({"value": [str(len(model))] * len(batch)})
+
+    secret = f"SECRET-{sink}"
+    config = {**broker.config, "sasl.username": "me", "sasl.password": secret}
+    run(broker, spark, broker.spec(source, sink, kafka=config), process)
+    assert {r.value for r in committed(broker, sink)} == {b"%d" % len(model)}
+    if not is_connect(spark):
+        written = [path.read_bytes() for path in Path(spark.sparkContext._temp_dir).iterdir()]
+        assert any(model in content for content in written)
+        assert not any(secret.encode() in content for content in written)
 
 
 def test_sealed_batches_can_be_sent_again_under_a_new_identity(broker, spark):

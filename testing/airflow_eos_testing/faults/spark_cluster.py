@@ -36,7 +36,7 @@ class SparkCluster:
     :param workers: number of workers.
     :param cores: cores each of them offers; they need not exist.
     :param memory: memory each of them offers to executors.
-    :param home: folder for logs and work; default is a temporary one, removed at the end.
+    :param home: folder for logs, work and blocks; default is a temporary one, removed at the end.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class SparkCluster:
             **os.environ,
             "SPARK_HOME": str(spark_home),
             "SPARK_LOCAL_IP": HOST,
+            "SPARK_LOCAL_DIRS": str(self.home / "blocks"),
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
         }
