@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,11 @@ from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, root_cause, send_error
 from airflow_eos.spark.failure_search import FailureSearch
+from airflow_eos.spark.first_attempts import first_attempts_only
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import sealing_class
-from airflow_eos.spark.session import cancel_tag, executed_once, speculates, tagged
+from airflow_eos.spark.session import cancel_tag, executed_once, is_connect, speculates, tagged
 from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
 from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
 from airflow_eos.spark.spark_failure import is_block_lost
@@ -181,7 +182,12 @@ class SparkDataPlane:
             return []
         self._check_cancelled()
         # Without speculation a second attempt means that the first is lost: there is nothing to wait for.
-        wait = SECOND_ATTEMPT_WAIT if speculates(self._spark) else 0.0
+        wait = 0.0
+        watched: AbstractContextManager[None] = nullcontext()
+        if speculates(self._spark):
+            wait = SECOND_ATTEMPT_WAIT
+            if not is_connect(self._spark):
+                wait, watched = timeout, first_attempts_only(self._spark)
         task = SendTask(
             config=self._config,
             identity=identity,
@@ -202,6 +208,7 @@ class SparkDataPlane:
                 tagged(self._spark, self._tag),
                 progress(self._spark, f"sending {manifest.records} records"),
                 executed_once(self._spark),
+                watched,
             ):
                 answers = sealed.blocks.send(task)
             return read_answers(answers, manifest)

@@ -43,7 +43,7 @@ from airflow_eos.wire.produce import send_partitions
 ANSWER_DDL = "answer string"
 _ANSWER = pa.schema([("answer", pa.string())])
 SECOND_ATTEMPT_WAIT = 30.0
-"""Seconds a speculative copy waits: it is killed as soon as the first attempt ends."""
+"""Seconds a speculative copy waits on Spark Connect, which cannot tell a lost attempt from a slow one."""
 STREAM_ORDER = ("topic", "partition", "seal_partition", "seq")
 """Columns by which Spark sorts an owner's rows when they are too many to be held."""
 _BOOTSTRAP_TIMEOUT = 60.0
