@@ -29,7 +29,7 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -142,7 +142,7 @@ class ServerEvidence:
         """
         if is_on(self._spark, REPEATABLE):
             return
-        plan = sealed._explain_string()  # noqa: SLF001
+        plan = _text_of(self._spark, sealed._explain_string)  # noqa: SLF001
         if _CACHED in plan:
             action, alternative = "reads a cached DataFrame", "or do not cache it"
         elif _SHUFFLES.search(plan) and spark_version(self._spark) < _CHECKSUMS_FROM:
@@ -319,10 +319,16 @@ def _unfilled_caches(spark: Any, sealed: Any) -> int:
 def _plan_with_caches(spark: Any, sealed: Any) -> str:
     """Return the text of a plan with the storage levels of its caches; empty if nothing is cached."""
     if is_connect(spark):
-        return str(sealed._explain_string())  # noqa: SLF001
+        return _text_of(spark, sealed._explain_string)  # noqa: SLF001
     if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
         return ""
-    return str(sealed._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001
+    return _text_of(spark, sealed._jdf.queryExecution().optimizedPlan().toString)  # noqa: SLF001
+
+
+def _text_of(spark: Any, plan: Callable[[], Any]) -> str:
+    """Return the text of a plan that a setting of the session must not cut off."""
+    with settings(spark, {"spark.sql.maxPlanStringLength": str(2**31 - 16)}):
+        return str(plan())
 
 
 def not_rolled_back(error: BaseException) -> InconsistentSeal | None:

@@ -49,11 +49,7 @@ _LOST_CONDITIONS = frozenset(
     }
 )
 _LOST_WORKER = ("Python worker exited unexpectedly", "Python worker failed to connect back")
-# The cluster's manager or an administrator ended the application, or its JVM is shutting down.
-_STOPPED = re.compile(
-    r"Job \d+ cancelled because SparkContext was shut down|SparkContext has been shutdown"
-    r"|Cannot call methods on a stopped SparkContext"
-)
+_SHUT_DOWN = re.compile(r"Job \d+ cancelled because SparkContext was shut down")
 _DISK_IS_FULL = "No space left on device"  # the operating system's whole message
 _BLOCK_CONDITIONS = frozenset(
     {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND", "DATAFRAME_NOT_FOUND"}
@@ -156,14 +152,25 @@ def is_infrastructure(error: BaseException) -> bool:
     chain = java_errors(error)
     if not chain and type(error).__name__ == "Py4JJavaError" and module_of(error).startswith("py4j."):
         return True  # since it threw this
-    if chain and _STOPPED.match(chain[0].message):
+    if chain and _SHUT_DOWN.match(chain[0].message):
         return True
     for thrown in chain:
         if thrown.java == PYTHON_EXCEPTION:
             return False
         if thrown.is_infrastructure:
             return True
-    return False
+    return bool(chain) and not module_of(error).startswith(_CONNECT) and _is_application_ended()
+
+
+def _is_application_ended() -> bool:
+    """Return whether the cluster or an administrator ended the classic session of this process."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    try:
+        return context is not None and bool(context._jsc.sc().isStopped())  # noqa: SLF001
+    except Exception:  # noqa: BLE001 - the JVM is gone
+        return True
 
 
 def _is_raised_by(error: BaseException, package: str) -> bool:

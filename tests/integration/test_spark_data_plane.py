@@ -655,7 +655,7 @@ def test_a_cache_in_memory_only_is_refused(broker, spark, setting, topics, level
     """Blocks that do not fit are computed again; the author may say that it gives the same rows."""
     from pyspark import StorageLevel
 
-    setting({REPEATABLE: repeatable})
+    setting({REPEATABLE: repeatable, "spark.sql.maxPlanStringLength": "50"})
     cached = []
 
     def process(df):

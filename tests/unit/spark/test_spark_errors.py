@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from types import SimpleNamespace
+from unittest import mock
 
 import grpc
 import pyspark
@@ -336,8 +337,6 @@ def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault
         classic("[SPARK_JOB_CANCELLED] Job 15 cancelled", condition="SPARK_JOB_CANCELLED"),
         on_connect("[OPERATION_CANCELED] Operation has been canceled.", "OPERATION_CANCELED"),
         classic("Java heap space", "java.lang.OutOfMemoryError"),
-        classic("SparkContext has been shutdown", "java.lang.IllegalStateException"),
-        classic("Cannot call methods on a stopped SparkContext.\nThis", "java.lang.IllegalStateException"),
         classic(
             f"{STAGE}org.apache.spark.SparkException: x",
             cause=JavaThrowable("org.apache.spark.SparkException", "Python worker exited unexpectedly"),
@@ -365,6 +364,18 @@ def test_an_error_of_a_jvm_that_is_gone_is_not_the_authors():
     error = process_error(Py4JJavaError(OfDeadJvm()), MARK)
     assert type(error) is RunFailed
     assert "ConnectionRefusedError" in error.message
+
+
+@pytest.mark.parametrize(("ended", "kind"), [(True, RunFailed), (False, ProcessFailed)])
+def test_no_error_of_an_application_that_was_ended_is_the_authors(monkeypatch, ended, kind):
+    """Spark has various ones between two jobs; but what a function raised before stays its own."""
+    context = mock.Mock()
+    context._jsc.sc().isStopped.return_value = ended
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", context)
+    between = classic('"SparkContext.dagScheduler()" is null', "java.lang.NullPointerException")
+    assert type(process_error(between, MARK)) is kind
+    assert type(process_error(ValueError("x"), MARK)) is ProcessFailed
+    assert type(process_error(python_error(TRACEBACK), MARK)) is ProcessFailed
 
 
 def test_a_call_of_a_jvm_that_was_gone_before_is_not_the_authors():

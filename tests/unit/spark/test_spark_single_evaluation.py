@@ -90,12 +90,19 @@ def test_the_words_of_a_record_are_not_taken_for_sparks():
     assert not_rolled_back(RuntimeError(text)) is None
 
 
+class Conf(dict):
+    """The settings of a session."""
+
+    set = dict.__setitem__
+    unset = dict.pop
+
+
 class Server:
     """What a Spark Connect session says of its server."""
 
     def __init__(self, version, **conf):
         self.version = version
-        self.conf = {name.replace("__", "."): value for name, value in conf.items()}
+        self.conf = Conf({name.replace("__", "."): value for name, value in conf.items()})
 
 
 class Plan:
@@ -151,7 +158,7 @@ class Session:
     """What a classic session on a cluster says of its settings and of a plan with caches."""
 
     def __init__(self, *levels, filled=False, speculation="false", repeatable="false"):
-        self.conf = {REPEATABLE: repeatable}
+        self.conf = Conf({REPEATABLE: repeatable})
         self.sparkContext = SimpleNamespace(getConf=lambda: {"spark.speculation": speculation})
         manager = SimpleNamespace(isEmpty=lambda: not levels)
         shared = SimpleNamespace(cacheManager=lambda: manager)
