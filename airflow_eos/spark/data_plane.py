@@ -27,7 +27,7 @@ from airflow_eos.spark.first_attempts import first_attempts_only
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import sealing_class
-from airflow_eos.spark.session import cancel_tag, executed_once, is_connect, speculates, tagged
+from airflow_eos.spark.session import add_tag, cancel_tag, executed_once, is_connect, speculates, tagged
 from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
 from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
 from airflow_eos.spark.spark_failure import is_block_lost
@@ -261,6 +261,7 @@ class SparkDataPlane:
         with single_evaluation(self._spark, sealing, self._tag, local=environment.local) as evaluation:
             with self._process_errors():
                 blocks = planned_blocks(self._spark, sealing, evaluation)
+                add_tag(self._spark, self._tag)  # the author's function may have cleared all tags
             kept = self._kept(plan, environment, sealing, blocks, evaluation)
         return kept if writer is None else _files_of(kept)
 

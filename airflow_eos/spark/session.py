@@ -89,6 +89,14 @@ def elements_of(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
+def add_tag(spark: SparkSession, tag: str) -> None:
+    """Tag the jobs that this thread starts from now on."""
+    if is_connect(spark):
+        spark.addTag(tag)
+    else:
+        spark.sparkContext.addJobTag(tag)
+
+
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     """Tag the jobs that this thread starts, so that any thread can cancel them and no others.
@@ -96,10 +104,7 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     Only the thread that set a classic session's tags sees them, so those of its context are used.
     """
     context = None if is_connect(spark) else spark.sparkContext
-    if context is None:
-        spark.addTag(tag)
-    else:
-        context.addJobTag(tag)
+    add_tag(spark, tag)
     outer = _tag.set(tag)
     try:
         yield

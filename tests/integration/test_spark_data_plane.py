@@ -876,9 +876,15 @@ def sealing_thread(plane, plan):
 
 
 def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn, tmp_path):
-    """From another thread, within seconds; the session goes on."""
+    """From another thread, within seconds, whatever tags the function clears; the session goes on."""
     marker = tmp_path / "begun"
-    plane = SparkDataPlane(spark, broker.spec(*topics), slow_process(fn, marker, 1.5))
+    slow = slow_process(fn, marker, 1.5)
+
+    def process(df):
+        (spark.clearTags if CONNECT else spark.sparkContext.clearJobTags)()
+        return slow(df)
+
+    plane = SparkDataPlane(spark, broker.spec(*topics), process)
     plan = broker.plan(topics[0])
     plane.preflight()
     thread, caught = sealing_thread(plane, plan)
