@@ -68,6 +68,7 @@ BORROWED = [
     (SPARK, "pyspark.sql.connect.client:SparkConnectClient", "_use_reattachable_execute"),
     (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_plan"),
     (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_explain_string"),
+    (SPARK, "pyspark.core.context:SparkContext", "_active_spark_context"),
     (SPARK, "pyspark.core.context:SparkContext", "_accumulatorServer"),
     (SPARK, "pyspark.core.context:SparkContext", "_jsc"),
     (SPARK, "pyspark.core.context:SparkContext", "_jvm"),
