@@ -37,7 +37,14 @@ def _properties(connection: Connection) -> dict[str, str]:
         properties["uri"] = connection.host
     if connection.login or connection.password:
         properties["credential"] = ":".join(filter(None, (connection.login, connection.password)))
-    properties.update({name: str(value) for name, value in connection.extra_dejson.items()})
+    extra = connection.extra_dejson
+    nested = [name for name, value in extra.items() if isinstance(value, (dict, list))]
+    if nested:
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r}: its extra {nested[0]!r} is not one value. Give it in "
+            f"pyiceberg's own configuration, as a property of the catalog {connection.conn_id!r}"
+        )
+    properties.update({name: str(value) for name, value in extra.items()})
     if properties["type"] in ("rest", "sql") and "uri" not in properties:
         raise ConfigurationError(
             f"connection {connection.conn_id!r} has neither a host nor 'uri' among its extras: it names no "

@@ -8,6 +8,7 @@ deletes the manifests of a commit that was answered with a refusal, also where a
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -194,6 +195,12 @@ class IcebergSink(BaseSink):
                 self._catalog = load_catalog(name, **properties)
             except NotInstalledError as error:
                 raise ConfigurationError(f"{self.name}: {error}") from None
+            except Exception as error:
+                if not _is_of_properties(error):
+                    raise
+                raise ConfigurationError(
+                    f"{self.name}: the properties of its catalog cannot be used: {self._reason(error)}"
+                ) from None
         return self._catalog
 
     def _refuse_unwritable(self, table: Table) -> None:
@@ -220,3 +227,16 @@ class IcebergSink(BaseSink):
                     f"{self.name}: {branch!r} is {'a tag' if ref else 'not a branch of the table'}; create "
                     "the branch, or correct IcebergTable(branch=...)"
                 )
+
+
+def _is_of_properties(error: Exception) -> bool:
+    """Return whether a catalog could not be asked: its properties have an address or a value that is invalid.
+
+    requests raises a ValueError for an address. Those of pydantic and of JSON are about an answer.
+    """
+    from pydantic import ValidationError
+
+    if isinstance(error, (ValidationError, json.JSONDecodeError)):
+        return False
+    # Of sqlalchemy, which only catalogs in a database need.
+    return isinstance(error, ValueError) or "ArgumentError" in {kind.__name__ for kind in type(error).__mro__}

@@ -84,6 +84,9 @@ def test_a_connection_that_names_no_catalog_is_refused(connection):
     connection()
     with pytest.raises(ConfigurationError, match="'lake' has neither a host nor 'uri'"):
         catalog_properties("lake")
+    connection(host="http://catalog", extra=json.dumps({"auth": {"type": "google"}}))
+    with pytest.raises(ConfigurationError, match="'lake': its extra 'auth' is not one value"):
+        catalog_properties("lake")
 
 
 @pytest.mark.parametrize(

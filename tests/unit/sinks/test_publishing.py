@@ -395,6 +395,11 @@ def test_partitions_are_written_apart(iceberg):
     [
         ({"type": "rset", "uri": "http://127.0.0.1:1"}, "the type 'rset', which is none of rest, "),
         ({"type": "dynamodb"}, r"pyiceberg\[dynamodb\]"),
+        ({"type": "rest", "uri": "127.0.0.1:8181"}, "InvalidSchema"),
+        ({"type": "rest", "uri": "http://127.0.0.1:port"}, "InvalidURL"),
+        ({"type": "sql", "uri": "warehouse"}, "ArgumentError"),
+        ({"type": "sql", "uri": "postgre://reader:s3cret-word@db/c"}, "NoSuchModuleError"),
+        ({"type": "sql"}, "URI missing"),
     ],
 )
 def test_a_catalog_that_cannot_be_opened_is_a_wrong_setting(properties, says):
