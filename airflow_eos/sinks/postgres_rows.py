@@ -92,7 +92,9 @@ class PostgresRows:
                 "at the run or by somebody"
             ) from None
         except psycopg.Error as error:
-            refused = refusal(error, self.sink)
+            # By a time-out, or by somebody: PostgreSQL names the row that it had reached.
+            is_cancelled = isinstance(error, psycopg.errors.QueryCanceled)
+            refused = None if is_cancelled else refusal(error, self.sink)
             if isinstance(refused, TableRefused):
                 place = error.diag.context
                 raise RecordRefused(refused.message + (f" ({place})" if place else "")) from None

@@ -25,6 +25,7 @@ from airflow_eos.exceptions import (
     OutcomeUnknown,
     RecordRefused,
     RunFenced,
+    SendError,
     StagedRowsLost,
     TableChanged,
     TableRefused,
@@ -514,6 +515,18 @@ def test_a_copy_that_fails_stages_nothing(database):
         with pytest.raises(ConnectionError):
             attempt.writer.write(rows)
     assert database.sql(f"SELECT count(*) FROM airflow_eos.{attempt.writer.staging}") == [["2"]]
+
+
+def test_a_copy_that_is_cancelled_says_nothing_about_a_row(database):
+    """By a time-out, or by somebody: another try may stage the same rows."""
+    attempt = Attempt(database)
+    properties = {**database.properties, "options": "-c statement_timeout=100ms"}
+    attempt.writer = replace(attempt.writer, sink=database.sink(properties=properties))
+    with psycopg.connect(**database.properties) as other:
+        other.execute(f"LOCK TABLE airflow_eos.{attempt.writer.staging} IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(SendError, match="statement timeout") as caught:
+            attempt.stage({"id": [1], "name": ["a"]})
+    assert type(caught.value) is SendError
 
 
 @pytest.mark.parametrize("lost", ["DROP TABLE", "TRUNCATE"])
