@@ -8,7 +8,6 @@ deletes the manifests of a commit that was answered with a refusal, also where a
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -234,9 +233,8 @@ def _is_of_properties(error: Exception) -> bool:
 
     requests raises a ValueError for an address. Those of pydantic and of JSON are about an answer.
     """
-    from pydantic import ValidationError
-
-    if isinstance(error, (ValidationError, json.JSONDecodeError)):
-        return False
-    # Of sqlalchemy, which only catalogs in a database need.
-    return isinstance(error, ValueError) or "ArgumentError" in {kind.__name__ for kind in type(error).__mro__}
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    # The last one is sqlalchemy's.
+    return not kinds & {"ValidationError", "JSONDecodeError"} and bool(
+        kinds & {"ValueError", "ArgumentError"}
+    )
