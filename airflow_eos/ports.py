@@ -66,6 +66,9 @@ class Cluster(Protocol):
     def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
         """Return log start, last stable offset and high watermark of each log."""
 
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return the first offset behind what leaders up to an epoch have written; -1 if unknown."""
+
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Return an offset of each range below which it holds nothing for ``read_committed`` readers.
 

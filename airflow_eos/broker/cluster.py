@@ -34,7 +34,14 @@ from airflow_eos.wire.groups import (
     offsets_partition,
 )
 from airflow_eos.wire.next_data import next_data
-from airflow_eos.wire.offsets import Isolation, first_since, list_offsets, log_bounds, max_timestamps
+from airflow_eos.wire.offsets import (
+    Isolation,
+    epoch_ends,
+    first_since,
+    list_offsets,
+    log_bounds,
+    max_timestamps,
+)
 from airflow_eos.wire.txn_requests import (
     TransactionStatus,
     describe_producers,
@@ -107,6 +114,10 @@ class KafkaCluster(LinkUser):
     def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
         """Return start, last stable offset and high watermark of each log, requested together."""
         return self._link.ask(log_bounds, partitions)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Return the first offset behind what leaders up to an epoch have written; -1 if unknown."""
+        return self._link.ask(epoch_ends, epochs)
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Return an offset of each range below which it has no record for ``read_committed`` readers.

@@ -29,6 +29,7 @@ def advanced(
     ledger: LedgerId,
 ) -> CursorRecord:
     """Return the cursor after the plan's run; partitions that the plan does not name keep their offset."""
+    kept = {} if before is None else {tp: e for tp, e in before.epochs.items() if tp not in plan.ends}
     return CursorRecord(
         group=spec.group_id,
         pipeline=spec.pipeline,
@@ -41,6 +42,7 @@ def advanced(
         ledger_topic_id=ledger.topic_id,
         ledger_partitions=ledger.partitions,
         origin=spec.origin or (before.origin if before else ""),
+        epochs={**kept, **plan.epochs},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.model.ranges import TopicPartition
@@ -81,19 +81,25 @@ class LogBounds:
     :param stable: last stable offsets (LSO): first offset of the oldest open transaction, or log end.
     :param ends: high watermarks, which include open transactions. One may be below ``stable`` if the log grew
         between both answers.
+    :param epochs: epochs of the leaders that answered for ``stable``; -1 if unknown.
     """
 
     starts: Mapping[TopicPartition, int]
     stable: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOffset:
-    """A record's offset, and its timestamp in ms since 1970."""
+    """A record's offset, and its timestamp in ms since 1970.
+
+    :param leader_epoch: of the record, or of the leader for the end of a log; -1 if unknown.
+    """
 
     offset: int
     timestamp: int
+    leader_epoch: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

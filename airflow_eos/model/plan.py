@@ -29,6 +29,7 @@ class RunPlan:
     :param accepted_loss: offsets of the ranges that are, or may be, deleted, which was accepted; for the run
         record.
     :param lag: offsets between a cursor's ends and the last stable offsets; None for other modes.
+    :param epochs: epochs of the source's leaders when the ends of a cursor were read.
     :param undecided: offsets between the last stable offsets and the high watermarks at planning.
     :param headers: headers of every output record that name the run.
     :param sinks: the topics for output and dead letters when the plan was made; rows may name others.
@@ -42,6 +43,7 @@ class RunPlan:
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     lag: int | None = None
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     undecided: int = 0
     accepted_loss: tuple[Mapping[str, Any], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()

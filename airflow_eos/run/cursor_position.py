@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import CursorMoved, GroupOwned, LedgerReplaced, NoStartingPoint
+from airflow_eos.exceptions import CursorMoved, GroupOwned, LedgerReplaced, NoStartingPoint, OffsetsOutOfRange
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.cursor import layout_of
@@ -94,6 +94,7 @@ class CursorReader:
         :param bounds: of the partitions to read.
         :raises CursorMoved: group and ledger differ, or the position is beyond the log.
         :raises NoStartingPoint: there is no position, and the mode accepts none.
+        :raises OffsetsOutOfRange: the log was cut below the position, and written anew.
         """
         notes = self._unread_partitions(topics, position.layout)
         starts = {tp: self._start(tp, position, bounds, mode, notes) for tp in sorted(bounds.starts)}
@@ -105,7 +106,25 @@ class CursorReader:
                     "cursor never saw; inspect the topic, then reset the cursor with "
                     "`airflow eos reset-offsets`"
                 )
+        self._refuse_rewritten(starts, position, bounds)
         return starts, tuple(notes)
+
+    def _refuse_rewritten(
+        self, starts: Mapping[TopicPartition, int], position: CursorPosition, bounds: LogBounds
+    ) -> None:
+        """Refuse a position above the place where a later leader began: it lacked what was read there."""
+        known = position.cursor.epochs if position.cursor else {}
+        changed = {tp: known[tp] for tp in starts if 0 <= known.get(tp, -1) < bounds.epochs.get(tp, -1)}
+        ends = self.cluster.epoch_ends(changed) if changed else {}
+        for tp, end in sorted(ends.items()):
+            if 0 <= end < starts[tp]:
+                raise OffsetsOutOfRange(
+                    f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the "
+                    f"last records was elected (unclean), and the log was written anew from {end} on: what "
+                    "is there now was not read. Move the cursor: `airflow eos reset-offsets`, with "
+                    f"--offset {tp.topic}:{tp.partition}={end} to read it, or "
+                    f"={starts[tp]} to leave it out"
+                )
 
     def check_start(self, position: CursorPosition, wanted: OffsetRange) -> None:
         """Check that a given range starts where the cursor stands; in an added partition, at offset 0.

@@ -12,10 +12,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
-from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from airflow_eos.model.kafka import LogBounds, TimedOffset
 from airflow_eos.model.ranges import TopicPartition, by_topic
@@ -29,7 +29,7 @@ OffsetSpec = Literal["earliest", "latest", "earliest_local", "max_timestamp"] | 
 _SPECIAL = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4}
 _MIN_VERSIONS = {_SPECIAL["max_timestamp"]: 7, _SPECIAL["earliest_local"]: 8}
 """Lowest request version per special timestamp; isolation levels need version 2."""
-_BOUNDS: tuple[tuple[OffsetSpec, Isolation], ...] = (
+_BOUNDS: tuple[tuple[str, Isolation], ...] = (
     ("earliest", "read_committed"),
     ("latest", "read_committed"),
     ("latest", "read_uncommitted"),
@@ -91,13 +91,60 @@ def log_bounds(
     :param starts: False leaves the log starts out.
     """
     asked = {
-        (spec, isolation): connections.spawn(
-            list_offsets_async(connections, partitions, spec, isolation=isolation)
-        )
+        (spec, isolation): connections.spawn(_ask(connections, partitions, _SPECIAL[spec], isolation))
         for spec, isolation in _BOUNDS
         if starts or spec != "earliest"
     }
-    return LogBounds(*(connections.wait(asked[bound]) if bound in asked else {} for bound in _BOUNDS))
+    answers = [connections.wait(asked[bound]) if bound in asked else {} for bound in _BOUNDS]
+    first, stable, end = ({tp: timed.offset for tp, timed in answer.items()} for answer in answers)
+    return LogBounds(first, stable, end, {tp: timed.leader_epoch for tp, timed in answers[1].items()})
+
+
+def epoch_ends(
+    connections: BrokerConnections, epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the first offset behind what leaders up to an epoch have written (KIP-101); -1 if unknown.
+
+    Raises as :func:`list_offsets`.
+
+    :param epochs: per partition.
+    """
+
+    def request(partitions: Collection[TopicPartition]) -> Any:
+        topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        part_class = topic_class.OffsetForLeaderPartition
+        topics = [
+            topic_class(
+                topic=topic,
+                partitions=[
+                    part_class(
+                        partition=index,
+                        current_leader_epoch=-1,
+                        leader_epoch=epochs[TopicPartition(topic, index)],
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(partitions).items()
+        ]
+        return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics, min_version=3, max_version=4)
+
+    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
+        for topic in answer.topics:
+            for part in topic.partitions:
+                yield TopicPartition(topic.topic, part.partition), part.error_code, part.end_offset
+
+    return connections.run(
+        ask_leaders(
+            connections,
+            list(epochs),
+            request,
+            read,
+            subject="ends of leader epochs",
+            timeout=METADATA_TIMEOUT,
+            table=LIST_OFFSETS,
+        )
+    )
 
 
 def first_since(
@@ -151,7 +198,7 @@ def _read(answer: Any) -> Iterator[tuple[TopicPartition, int, TimedOffset]]:
     for topic in answer.topics:
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
-            yield tp, part.error_code, TimedOffset(part.offset, part.timestamp)
+            yield tp, part.error_code, TimedOffset(part.offset, part.timestamp, part.leader_epoch)
 
 
 def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: Isolation) -> Any:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
 import pytest
 
 from airflow_eos.broker import shared_connections
-from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.exceptions import BrokersUnavailable, OffsetsOutOfRange
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import Pipeline
@@ -69,3 +72,31 @@ def test_a_broker_killed_in_mid_run_and_started_again_loses_nothing(pipeline, ow
     assert len(pipeline.output()) == 100
     assert record.records_written == 50
     assert pipeline.run("r2").records_read == 0
+
+
+@pytest.mark.parametrize("source_partition", [None, 0])
+def test_a_log_that_lost_its_end_and_grew_again_is_not_read_on(own_kafka, source_partition):
+    """As after an unclean election, or a power loss: other records stand where the cursor has read."""
+    pipeline, broker = (
+        Pipeline(own_kafka, partitions=1, source_partition=source_partition),
+        own_kafka.brokers[0],
+    )
+    pipeline.publish(["a"])
+    log = broker.data_folder / f"{pipeline.source}-0" / f"{0:020}.log"
+    kept = log.stat().st_size
+    pipeline.publish(["b", "c"])
+    pipeline.run("r1")
+    broker.kill()
+    os.truncate(log, kept)
+    broker.start()
+    pipeline.publish(["d", "e", "f"])
+    source = TopicPartition(pipeline.source, 0)
+    with pytest.raises(
+        OffsetsOutOfRange, match=rf"stands at 3.* anew from 1 on.*--offset {source.topic}:0=1 "
+    ):
+        pipeline.run("r2")
+
+    spec = pipeline.spec
+    reset_cursor(spec.deployment, Reset(spec.group_id, offsets={source: 1}, topics=[source.topic]))
+    assert pipeline.run("r3").records_read == 3
+    assert pipeline.output() == ["a", "b", "c", "d", "e", "f"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from airflow_eos.model.names import checked_name
@@ -24,6 +24,7 @@ class CursorRecord(Versioned):
     :param partition_counts: partitions per topic when the cursor first named the topic. A partition at or
         above the count was added since, and is read from offset 0 unless ``ends`` has it.
     :param ledger_topic_id: topic id of the ledger it was written to.
+    :param epochs: epochs of the leaders when ``ends`` were read; omits those that are unknown.
     :param origin: the environment that owns the cursor; empty if unknown.
     """
 
@@ -41,6 +42,7 @@ class CursorRecord(Versioned):
     ledger_topic_id: str
     ledger_partitions: int
     origin: str = ""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def is_added(self, tp: TopicPartition) -> bool:
         """Return whether a partition was added to its topic since the cursor first named the topic."""
@@ -62,19 +64,20 @@ class CursorRecord(Versioned):
                 "ledger_topic_id": self.ledger_topic_id,
                 "ledger_partitions": self.ledger_partitions,
                 **({"origin": self.origin} if self.origin else {}),
+                **({"epochs": [self.epochs.get(tp, -1) for tp in sorted(self.ends)]} if self.epochs else {}),
             }
         )
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> CursorRecord:
+        ends = {TopicPartition(topic_name(t), integer(p, 0)): integer(end, 0) for t, p, end in data["ends"]}
+        epochs = zip(ends, data["epochs"], strict=True) if "epochs" in data else ()
         return cls(
             group=checked_name("group", data["group"]),
             pipeline=checked_name("pipeline", data["pipeline"]),
             prefix=text(data["prefix"]),
             layout=_layout(data["layout"]),
-            ends={
-                TopicPartition(topic_name(t), integer(p, 0)): integer(end, 0) for t, p, end in data["ends"]
-            },
+            ends=ends,
             topic_ids={topic_name(name): text(topic_id) for name, topic_id in data["topic_ids"].items()},
             partition_counts={
                 topic_name(name): integer(n, 1) for name, n in data["partition_counts"].items()
@@ -83,6 +86,7 @@ class CursorRecord(Versioned):
             ledger_topic_id=text(data["ledger_topic_id"]),
             ledger_partitions=integer(data["ledger_partitions"], 1),
             origin=text(data.get("origin", "")),
+            epochs={tp: epoch for tp, epoch in epochs if integer(epoch, -1) >= 0},
         )
 
 

@@ -55,6 +55,7 @@ CURSOR = CursorRecord(
     "key",
     "ledger",
     2,
+    epochs={TopicPartition("src", 0): 4},
 )
 RECORDS = {
     "run": RUN,

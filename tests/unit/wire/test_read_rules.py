@@ -93,6 +93,7 @@ class FakeLeader(FakeConnections):
                             error_code=0,
                             offset=answer[p.timestamp],
                             timestamp=-1,
+                            leader_epoch=0,
                         )
                         for p in topic.partitions
                     ],

@@ -89,7 +89,11 @@ class FakeBrokers(FakeConnections):
                 where = TopicPartition(topic.name, part.partition_index)
                 topics.setdefault(topic.name, []).append(
                     SimpleNamespace(
-                        partition_index=part.partition_index, error_code=0, offset=ends[where], timestamp=-1
+                        partition_index=part.partition_index,
+                        error_code=0,
+                        offset=ends[where],
+                        timestamp=-1,
+                        leader_epoch=0,
                     )
                 )
         return SimpleNamespace(
