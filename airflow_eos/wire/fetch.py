@@ -194,9 +194,8 @@ class _RangeReader:
             try:
                 return await self._try(position)
             except _Waiting as error:
-                # The broker has already waited (max_wait_ms); a pause would only delay the answer.
                 last: Exception = error
-                pause = 0.0
+                pause = min(error.pause, backoff.left)
             except NotYet as error:
                 last, pause = error, backoff.next_pause()
             except Exception as error:
@@ -221,7 +220,8 @@ class _RangeReader:
             await self._out_of_range(position)
         if code:
             self._raise_for(code)
-        assert part is not None
+        if part is None:  # so brokers answer a client that has used up its quota
+            raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
         if part.log_start_offset > position:
             raise self._gone(position, part.log_start_offset)
         batches = tuple(iter_batches(part.records or b"", self._where.topic, self._where.partition))
@@ -247,7 +247,7 @@ class _RangeReader:
             name = "last stable offset (an open transaction holds it)" if committed else "high watermark"
             raise _Waiting(f"the {name} is {bound}, below the end of the range")
         if answer.throttle_time_ms:
-            raise _Waiting("the broker throttles this client")
+            raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
         # A broker that reads from remote storage may return an empty answer although records exist (KIP-405).
         # From the local log, an empty answer below the bound means that all batches up to the end were
         # compacted away.
@@ -334,4 +334,12 @@ def fetch_request(
 
 
 class _Waiting(NotYet):
-    """The broker has no readable records at the position yet."""
+    """The broker has no readable records at the position yet.
+
+    :param pause: seconds until it answers again. Without one it has waited already (max_wait_ms): a pause
+        would only delay the answer.
+    """
+
+    def __init__(self, reason: str, pause: float = 0.0) -> None:
+        super().__init__(reason)
+        self.pause = pause

@@ -162,6 +162,13 @@ def test_every_fatal_code_ends_the_read(leader, code):
         offsets_of(leader)
 
 
+def test_an_answer_without_the_partition_is_a_throttle(leader):
+    """So brokers answer a client that has used up its quota: asked again, after the time that they name."""
+    leader.script += [as_usual, lambda *_: SimpleNamespace(error_code=0, throttle_time_ms=1, responses=[])]
+    assert offsets_of(leader) == list(range(100))
+    assert leader.positions[:3] == [0, 20, 20]
+
+
 @pytest.mark.parametrize(
     "error",
     [kafka_errors.KafkaConnectionError("gone"), kafka_errors.NodeNotReadyError("paused"), OSError("reset")],
