@@ -106,17 +106,20 @@ class CursorReader:
                     "cursor never saw; inspect the topic, then reset the cursor with "
                     "`airflow eos reset-offsets`"
                 )
-        self._refuse_rewritten(starts, position, bounds)
+        known = position.cursor.epochs if position.cursor else {}
+        changed = {tp: known[tp] for tp in starts if 0 <= known.get(tp, -1) < bounds.epochs.get(tp, -1)}
+        if changed:
+            self._refuse_rewritten(starts, changed)
         return starts, tuple(notes)
 
     def _refuse_rewritten(
-        self, starts: Mapping[TopicPartition, int], position: CursorPosition, bounds: LogBounds
+        self, starts: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
     ) -> None:
-        """Refuse a position above the place where a later leader began: it lacked what was read there."""
-        known = position.cursor.epochs if position.cursor else {}
-        changed = {tp: known[tp] for tp in starts if 0 <= known.get(tp, -1) < bounds.epochs.get(tp, -1)}
-        ends = self.cluster.epoch_ends(changed) if changed else {}
-        for tp, end in sorted(ends.items()):
+        """Refuse a position above the place where a later leader began: it lacked what was read there.
+
+        :param epochs: of the leaders from which the cursor's runs have read.
+        """
+        for tp, end in sorted(self.cluster.epoch_ends(epochs).items()):
             if 0 <= end < starts[tp]:
                 raise OffsetsOutOfRange(
                     f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the "

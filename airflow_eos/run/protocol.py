@@ -217,8 +217,10 @@ class RunProtocol:
             if isinstance(self._spec.ranges, Cursor):
                 raise
             return self._endings.overtaken(work, session, deleted)
-        topics = self._collaborators.cluster.describe_topics(sorted(self._topics_written(work)))
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
+        # In each of them an attempt at this work may have left a transaction open.
+        written = {target.topic for target in manifest.targets}.union(self._spec.output_topics)
+        topics = self._collaborators.cluster.describe_topics(sorted(written))
         self._targets.fit(manifest, topics)
         ended = self._unfinished.end_in_topics(session.identity, topics.values())
         if ended is not None:
@@ -254,11 +256,6 @@ class RunProtocol:
             return None
         work.forget(self._collaborators.data)
         return self._endings.used_up(work, session)
-
-    def _topics_written(self, work: UnitOfWork) -> set[str]:
-        """Return the topics in which an attempt at this work may have left a transaction open."""
-        topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
-        return topics.union(self._spec.output_topics)
 
     def _plan(self, work: UnitOfWork, topics: TopicsNow) -> Planned:
         if work.planned is not None:
