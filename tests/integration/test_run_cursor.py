@@ -240,14 +240,6 @@ def test_a_ledger_made_again_is_refused(pipeline):
     assert pipeline.output() == ["a"]
 
 
-def test_a_ledger_with_added_partitions_is_refused(pipeline):
-    """Keys would be looked for in other partitions than they were written to."""
-    pipeline.run("r1")
-    pipeline.add_partitions(pipeline.ledger, 4)
-    with pytest.raises(LedgerReplaced, match="with 2 partitions and is now"):
-        pipeline.run("r2")
-
-
 def test_a_clear_is_answered_by_on_committed(pipeline):
     """The same run, cleared: skip answers from the ledger, fail refuses, reprocess writes it again."""
     pipeline.publish(["a"])
