@@ -74,8 +74,10 @@ def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
                 f"{name} is empty: its template {_shown(template)} rendered to {value!r}; give its "
                 "variables a value"
             )
+        if name not in _NAMES:
+            continue
         for text in value if isinstance(value, list | tuple) else (value,):
-            if name in _NAMES and isinstance(text, str) and _is_unnamed(name, text, str(template)):
+            if isinstance(text, str) and _is_unnamed(name, text, str(template)):
                 raise ConfigurationError(
                     f"{name} {text!r} is not a name: its template {_shown(template)} rendered a variable "
                     "that is None, or white space at an end; give its variables a value. A name that is "

@@ -189,9 +189,8 @@ class Planner:
         ranges = [OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in sorted(partitions)]
         planned = self._planned(topics, ranges, "cursor", position)
         lag = sum(bounds.stable[tp] - ends[tp] for tp in partitions)
-        return replace(
-            planned, plan=replace(planned.plan, notes=notes, lag=lag, epochs=bounds.epochs)
-        ), bounds
+        plan = replace(planned.plan, notes=notes, lag=lag, epochs=bounds.epochs)
+        return replace(planned, plan=plan), bounds
 
     def _between(self, topics: Mapping[str, TopicDescription], interval: Interval, mode: ModeName) -> Planned:
         if interval.end > self._now():

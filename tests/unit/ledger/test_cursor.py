@@ -22,19 +22,12 @@ def test_an_epoch_is_kept_with_its_offset():
         group_id="group",
     )
 
-    def after(before, end, **epochs):
-        ranges = (
-            (OffsetRange("src", 0, 0, end),)
-            if before
-            else (
-                OffsetRange("src", 0, 0, end),
-                OffsetRange("src", 1, 0, end),
-            )
-        )
+    def after(before, end, *partitions, **epochs):
+        ranges = tuple(OffsetRange("src", partition, 0, end) for partition in partitions)
         plan = RunPlan("cursor", ranges, {"src": "id"}, "group", advances=True, **epochs)
         return advanced(spec, plan, before, {"src": 2}, "key", LedgerId("ledger", 2, "test"))
 
-    first = after(None, 5, epochs={READ: 1, LEFT: 2})
+    first = after(None, 5, 0, 1, epochs={READ: 1, LEFT: 2})
     assert type(first).from_json(first.to_json()).epochs == {READ: 1, LEFT: 2}
-    second = after(first, 9)
+    second = after(first, 9, 0)
     assert type(second).from_json(second.to_json()).epochs == {LEFT: 2}
