@@ -59,14 +59,7 @@ class ControlPlane(Closeable):
         self._link = Link(self._deployment.kafka)
         config = self._link.config
         self.cluster = KafkaCluster(config, link=self._link)
-        self.ledger = KafkaLedger(
-            config,
-            self._deployment.ledger,
-            identity_key=keys.LEDGER_IDENTITY_KEY,
-            signed_key=keys.SIGNED_KEY,
-            index_keys=keys.INDEX,
-            link=self._link,
-        )
+        self.ledger = KafkaLedger(config, self._deployment.ledger, keys.OWN_KEYS, link=self._link)
         self.transactions = KafkaTransactions(
             config,
             ledger=self.ledger,

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable
 
 from airflow_eos.exceptions import RunAlreadyCommitted
-from airflow_eos.ledger.records.ledger_index import IndexKeys
+from airflow_eos.ledger.records.ledger_index import IndexKeys, OwnKeys
 from airflow_eos.ledger.records.pruned import DIGEST_BYTES
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import (
@@ -53,6 +53,7 @@ SIGNED_KEY = "ledger:signed"
 used without a key."""
 INDEX = IndexKeys(root="index:root", leaves="index:leaf/")
 """The ledger keys of a partition's index, which is stored in the partition itself."""
+OWN_KEYS = OwnKeys(LEDGER_IDENTITY_KEY, SIGNED_KEY, INDEX)
 PRUNED = "pruned:"
 """Prefix of the ledger keys of the records that list pruned runs."""
 HORIZONS = "horizon:"

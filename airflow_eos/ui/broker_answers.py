@@ -125,14 +125,7 @@ class _Connections(Closeable):
         config = ClientConfig.of(deployment.kafka)
         self.link = Link(config)
         self.cluster = KafkaCluster(config, link=self.link)
-        self.ledger = KafkaLedger(
-            config,
-            deployment.ledger,
-            identity_key=keys.LEDGER_IDENTITY_KEY,
-            signed_key=keys.SIGNED_KEY,
-            index_keys=keys.INDEX,
-            link=self.link,
-        )
+        self.ledger = KafkaLedger(config, deployment.ledger, keys.OWN_KEYS, link=self.link)
 
     def close(self) -> None:
         self.cluster.close()

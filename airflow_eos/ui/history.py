@@ -154,14 +154,11 @@ class RunHistory(KnownRuns, Closeable):
     ) -> None:
         config = ClientConfig.of(deployment.kafka)
         self._link = Link(config)
-        self._ledger = KafkaLedger(
-            config, deployment.ledger, signed_key=keys.SIGNED_KEY, index_keys=keys.INDEX, link=self._link
-        )
+        self._ledger = KafkaLedger(config, deployment.ledger, keys.OWN_KEYS, link=self._link)
         reader = LedgerReader(
             self._ledger,
             self._link,
             (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS, keys.INTENTS),
-            signed_key=keys.SIGNED_KEY,
         )
         super().__init__(deployment, {}, {}, reader, (), BrokerAnswers(deployment))
         self._runs_kept, self._characters_kept = runs_kept, characters_kept

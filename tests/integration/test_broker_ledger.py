@@ -12,6 +12,7 @@ from confluent_kafka.admin import ConfigResource
 from airflow_eos.broker import KafkaLedger
 from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.ledger_index import OwnKeys
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.spec import LedgerSettings
@@ -253,15 +254,17 @@ def test_a_view_spans_many_answers(config, ledger, settle):
     assert texts(ledger.view(0, ["first", "run"]).committed) == {"first": "0", "run": "3"}
 
 
-@pytest.mark.parametrize("index_keys", [None, keys.INDEX], ids=["read whole", "read from its end"])
+@pytest.mark.parametrize(
+    "own_keys", [OwnKeys(), OwnKeys(index=keys.INDEX)], ids=["read whole", "read from its end"]
+)
 @pytest.mark.parametrize("cut", [1, 90, 101], ids=["long before the end", "near the end", "everything"])
 def test_a_view_tells_where_the_log_of_a_cut_partition_starts(
-    embedded_kafka, config, cluster, link, cut, index_keys
+    embedded_kafka, config, cluster, link, cut, own_keys
 ):
     """By an answer of Fetch, after a refused Fetch, or without any: a missing key may have been deleted."""
     name = embedded_kafka.create_topic(unique("ledger"), config={"cleanup.policy": "delete"})
     settings = LedgerSettings(topic=name, partitions=1, replication_factor=1)
-    ledger = KafkaLedger(config, settings, index_keys=index_keys, link=link)
+    ledger = KafkaLedger(config, settings, own_keys, link=link)
     committed(config, name, *[(f"run {number}", "committed") for number in range(100)])
     wait_until(lambda: cluster.last_stable_offsets([tp(name)])[tp(name)] == 101)
     asked = embedded_kafka.admin().delete_records([confluent_kafka.TopicPartition(name, 0, cut)])

@@ -64,7 +64,7 @@ def views(spec, names, prefixes=()):
     with ControlPlane(spec) as control:
         by_index = control.ledger.view(0, names, prefixes)
         assert control.ledger.tails()[0] > 0
-    with KafkaLedger(spec.kafka, spec.ledger, signed_key=keys.SIGNED_KEY) as ledger:
+    with KafkaLedger(spec.kafka, spec.ledger, replace(keys.OWN_KEYS, index=None)) as ledger:
         return by_index, ledger.view(0, names, prefixes)
 
 

@@ -134,9 +134,7 @@ def test_records_without_the_ledgers_signature_are_not_believed(embedded_kafka, 
     believed = opened(spec=signed.spec)
     believed.refresh()
     assert list(believed.pipelines) == [signed.spec.pipeline]
-    reader = LedgerReader(
-        opened(spec=keyed)._ledger, believed._link, (keys.RUN_RECORDS,), signed_key=keys.SIGNED_KEY
-    )
+    reader = LedgerReader(opened(spec=keyed)._ledger, believed._link, (keys.RUN_RECORDS,))
     reader.look()
     assert list(reader.changes()) == []
     assert len(reader.ignored) == 1

@@ -44,20 +44,16 @@ class LedgerReader:
     which it names, and it is signed if the ledger has a key. Not thread-safe.
 
     :param prefixes: prefixes of the keys to yield.
-    :param signed_key: key of the record that says from which offsets on records are signed; empty for none.
     :ivar behind: partitions whose last stable offset was below the high watermark at the last look.
     :ivar begins_at: log start offset of the partitions whose first records are deleted.
     :ivar ignored: partition and offset of the last record per key that does not count; of a limited number of
         keys.
     """
 
-    def __init__(
-        self, ledger: KafkaLedger, link: Link, prefixes: Collection[str], *, signed_key: str = ""
-    ) -> None:
+    def __init__(self, ledger: KafkaLedger, link: Link, prefixes: Collection[str]) -> None:
         self._ledger = ledger
         self._link = link
-        self._query = KeyQuery(frozenset({signed_key} - {""}), tuple(prefixes))
-        self._signed_key = signed_key
+        self._query = KeyQuery(frozenset({ledger.own_keys.signed} - {""}), tuple(prefixes))
         self._signed_from: SignedFrom | None = None
         self._topic_id = ""
         self._positions: dict[int, int] = {}
@@ -127,7 +123,7 @@ class LedgerReader:
                 self._positions[partition] = end
 
     def _learn_what_is_signed(self) -> None:
-        key = self._signed_key
+        key = self._ledger.own_keys.signed
         value = self._ledger.view(0, [key]).committed.get(key) if key else None
         self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
 

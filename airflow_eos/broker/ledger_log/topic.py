@@ -16,7 +16,7 @@ from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, co
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.ledger.records.identity import IdentityRecord
-from airflow_eos.ledger.records.ledger_index import Around, IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
+from airflow_eos.ledger.records.ledger_index import Around, IndexRoot, LeafAt, OwnKeys, Place, may_speak_for
 from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerValue, LedgerView
@@ -59,11 +59,7 @@ class KafkaLedger(LinkUser):
 
     :param config: client configuration in librdkafka's names.
     :param settings: name of the topic, how to create it, and the key that signs its records.
-    :param identity_key: key of the record in partition 0 that says with how many partitions the ledger was
-        made; empty: as many as the topic has.
-    :param signed_key: key of the record in partition 0 that says from which offsets on records are signed;
-        empty for none.
-    :param index_keys: keys of the records that index a partition; None: look-ups read the whole partition.
+    :param own_keys: keys of the records that the ledger holds about itself.
     :param link: connections to share; opens its own by default.
     """
 
@@ -71,20 +67,16 @@ class KafkaLedger(LinkUser):
         self,
         config: ClientConfig | Mapping[str, Any],
         settings: LedgerSettings,
+        own_keys: OwnKeys = OwnKeys(),
         *,
-        identity_key: str = "",
-        signed_key: str = "",
-        index_keys: IndexKeys | None = None,
         link: Link | None = None,
     ) -> None:
         super().__init__(config, link)
         self._settings = settings
         self.key = LedgerKey(settings.key)
-        self._identity_key = identity_key
-        self._signed_key = signed_key
+        self.own_keys = own_keys
         self._partitions = 0
         self._signed_from = SignedFrom()
-        self._index_keys = index_keys
         self._topic_id = ""
         self._waited_in_vain = False
         self._indexes: dict[int, PartitionIndex] = {}
@@ -137,7 +129,7 @@ class KafkaLedger(LinkUser):
 
     def _partitions_at_first(self) -> int:
         """Return the number in the identity record; before there is one, the topic's."""
-        partitions, key = self.describe().partitions, self._identity_key
+        partitions, key = self.describe().partitions, self.own_keys.identity
         value = self.view(0, [key]).committed.get(key) if key else None
         if value is not None:
             partitions = self._partitions = IdentityRecord.from_json(value, key).partitions
@@ -194,7 +186,7 @@ class KafkaLedger(LinkUser):
 
     def _learn_what_is_signed(self) -> bool:
         """Read from which offsets on records are signed; return whether that has changed."""
-        key = self._signed_key
+        key = self.own_keys.signed
         value = self._view(0, KeyQuery(frozenset({key}))).committed.get(key) if key else None
         before = self._signed_from
         self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
@@ -241,7 +233,7 @@ class KafkaLedger(LinkUser):
         # The record that says from where on records are signed must itself be signed, at any offset.
         if not self.key:
             return Evidence()
-        says_what_is_signed = self._signed_key in query.keys
+        says_what_is_signed = self.own_keys.signed in query.keys
         bounds = SignatureBounds() if says_what_is_signed else self._signed_from.bounds(partition)
         return Evidence(self.key, self.topic_id, bounds)
 
@@ -276,7 +268,7 @@ class KafkaLedger(LinkUser):
 
         :param seconds: approximate time limit; returns the records read by then.
         """
-        assert self._index_keys is not None, "this ledger is read without an index"
+        assert self.own_keys.index is not None, "this ledger is read without an index"
         tp = TopicPartition(self.topic, partition)
         with self._link.connections() as connections:
             bounds = log_bounds(connections, [tp])
@@ -285,19 +277,19 @@ class KafkaLedger(LinkUser):
                 tp,
                 max(start, bounds.starts[tp]),
                 may_speak_for(bounds.stable[tp], max(bounds.ends[tp], bounds.stable[tp])),
-                self._index_keys,
+                self.own_keys.index,
                 self._evidence(partition, _NOTHING),
                 seconds,
             )
 
     def _index(self, partition: int) -> PartitionIndex | None:
-        if self._index_keys is None:
+        if self.own_keys.index is None:
             return None
         if not self._topic_id:
             self.describe()
         return self._indexes.setdefault(
             partition,
-            PartitionIndex(TopicPartition(self.topic, partition), self._index_keys, self._topic_id),
+            PartitionIndex(TopicPartition(self.topic, partition), self.own_keys.index, self._topic_id),
         )
 
     def create(self) -> None:

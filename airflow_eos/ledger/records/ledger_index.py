@@ -71,6 +71,22 @@ class IndexKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnKeys:
+    """The keys of the records that a ledger holds about itself; without them it is read as a plain log.
+
+    :param identity: of the record in partition 0 that says with how many partitions the ledger was made;
+        empty: as many as the topic has.
+    :param signed: of the record in partition 0 that says from which offsets on records are signed; empty
+        for none.
+    :param index: of the records that index a partition; None: look-ups read the whole partition.
+    """
+
+    identity: str = ""
+    signed: str = ""
+    index: IndexKeys | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """A key prefix of which a look-up needs only the neighbours of one key; it may return more.
 
