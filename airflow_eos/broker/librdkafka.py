@@ -226,12 +226,12 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
     ``reconnect.backoff.ms`` between the connections to two brokers, and each client begins with two: that
     of a bootstrap server, which it closes, and that of a broker.
     """
-    theirs = for_librdkafka(config)
-    settings = {"client.id": "airflow-eos", **theirs}
-    if "reconnect.backoff.ms" not in theirs:
+    given = for_librdkafka(config)
+    settings = {"client.id": "airflow-eos", **given}
+    if "reconnect.backoff.ms" not in given:
         key, longest = "reconnect.backoff.max.ms", _RECONNECT_BACKOFF_MAX_MS
-        if key in theirs:
-            longest = read_int(key, theirs[key])
+        if key in given:
+            longest = read_int(key, given[key])
         else:
             settings[key] = longest
         settings["reconnect.backoff.ms"] = min(_RECONNECT_BACKOFF_MS, longest)

@@ -36,8 +36,8 @@ def init(target: Deployment, options: Namespace) -> Outcome:
     settings = replace(
         target.ledger, partitions=options.partitions, replication_factor=options.replication_factor
     )
-    made = create_ledger(replace(target, ledger=settings), adopt_new=options.adopt_new)
-    ledger = {"topic": settings.topic, "topic_id": made.topic_id, "partitions": made.partitions}
+    created = create_ledger(replace(target, ledger=settings), adopt_new=options.adopt_new)
+    ledger = {"topic": settings.topic, "topic_id": created.topic_id, "partitions": created.partitions}
     return Outcome({"ledger": ledger}, {"ledger": [ledger]})
 
 
@@ -71,7 +71,7 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
 
 def _table(name: str, options: Namespace) -> SinkTable | Check:
     """Return a table with the properties of its connection, or the failed check of one that has none."""
-    from airflow_eos.operations.checks import Check, said
+    from airflow_eos.operations.checks import Check, error_line
 
     try:
         table = PostgresTable.named(name) or DeltaTable.named(name) or IcebergTable(name, options.catalog)
@@ -80,7 +80,7 @@ def _table(name: str, options: Namespace) -> SinkTable | Check:
     try:
         connected: SinkTable = _connected(options, table)
     except ConfigurationError as error:
-        return Check(f"table {name}", "fail", said(error))
+        return Check(f"table {name}", "fail", error_line(error))
     return connected
 
 

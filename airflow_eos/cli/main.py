@@ -51,9 +51,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_connection(subparser: argparse.ArgumentParser) -> None:
-    where = subparser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="brokers without authentication")
-    where.add_argument(
+    exclusive = subparser.add_mutually_exclusive_group(required=True)
+    exclusive.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="brokers without authentication")
+    exclusive.add_argument(
         "--config",
         metavar="FILE",
         help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; "

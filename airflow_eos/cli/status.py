@@ -48,8 +48,8 @@ def status(target: Deployment, options: Namespace) -> Outcome:
         raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
     names = ledger_names(target) if everything else None
     groups = names.groups if names else options.group
-    known = ledger_status(target, groups=groups, runs=[run for names in asked_runs for run in names])
-    answer = known.to_dict()
+    ledger_answer = ledger_status(target, groups=groups, runs=[run for names in asked_runs for run in names])
+    answer = ledger_answer.to_dict()
     answer["runs"] = dict(_meant(answer["runs"], names) for names in asked_runs)
     groups_or_all = everything or bool(options.group)
     transactions = open_transactions(target) if groups_or_all else []
@@ -58,10 +58,10 @@ def status(target: Deployment, options: Namespace) -> Outcome:
         answer["open_transactions"] = _of_groups(answer["open_transactions"], target.prefix, options.group)
     exceeded: list[Row] = []
     with ControlPlane(target) as control:
-        for group, cursor in known.cursors.items():
+        for group, cursor in ledger_answer.cursors.items():
             if isinstance(cursor, CursorRecord):
                 answer["cursors"][group] |= _progress(control, target, group, cursor)
-    for group, cursor in known.cursors.items():
+    for group, cursor in ledger_answer.cursors.items():
         if cursor is not None:
             exceeded += _exceeded(group, answer["cursors"][group], options)
     missing = _missing(target, answer)
@@ -181,23 +181,23 @@ def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
     runs = [name for name, entry in answer["runs"].items() if entry is None]
     if not groups and not runs:
         return []
-    known = ledger_names(target)
+    names = ledger_names(target)
     rows = []
     for name in groups:
         begun = _of_groups(answer["open_transactions"], target.prefix, [name])
-        there = near(name, known.groups)
+        hint = near(name, names.groups)
         if begun:
             age = begun[0]["age_seconds"]
-            there = f"a first run has its transaction open for {age} s: it is at work, or was killed"
-        rows.append({"not in the ledger": name, "there": there})
+            hint = f"a first run has its transaction open for {age} s: it is at work, or was killed"
+        rows.append({"not in the ledger": name, "there": hint})
     for name in runs:
         pipeline, _ = keys.named_runs(name)[0]
-        latest = known.runs.get(pipeline)
-        there = f"the latest run is {latest.run_id!r}" if latest else near(pipeline, tuple(known.runs))
+        latest = names.runs.get(pipeline)
+        hint = f"the latest run is {latest.run_id!r}" if latest else near(pipeline, tuple(names.runs))
         if latest and (pruned := pruned_runs(target, pipeline)):
             are = "is" if pruned == 1 else "are"
-            there = f"it may be pruned, as {counted(pruned, 'run')} of the pipeline {are}; {there}"
-        rows.append({"not in the ledger": name, "there": there})
+            hint = f"it may be pruned, as {counted(pruned, 'run')} of the pipeline {are}; {hint}"
+        rows.append({"not in the ledger": name, "there": hint})
     return list(rows)
 
 

@@ -147,8 +147,8 @@ async def to_thread(
     if AIRFLOW_VERSION < (3, 2):
         from asgiref.sync import sync_to_async
 
-        asked = sync_to_async(function, thread_sensitive=False, executor=_threads(system))
-        return await asked(*args, **kwargs)
+        in_thread = sync_to_async(function, thread_sensitive=False, executor=_threads(system))
+        return await in_thread(*args, **kwargs)
     call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_threads(system), call)
 

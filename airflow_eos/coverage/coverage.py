@@ -81,25 +81,25 @@ def coverage_of(
     :param resets: resets of its cursor.
     :param earlier: reads of runs that are not among the records.
     """
-    known = list(records)
+    counted_records = list(records)
     earlier = earlier or Earlier()
     lanes = _Lanes(topic_ids)
     for tp in bounds:
         lanes.of_topic(tp)
     lanes.take_earlier(earlier, resets)
-    for record in known:
+    for record in counted_records:
         lanes.take(record, resets)
     for reset in resets:
         for tp, (was, to) in reset.changes.items():
             if was < to:
                 lanes.of_topic(tp).left_out.append((was, to))
-    made = lanes.made(bounds)
-    problems = tuple((lane, part) for lane in made for part in lane.segments if part.kind in WRONG)
-    runs = len(known) + earlier.runs
+    lanes_drawn = lanes.made(bounds)
+    problems = tuple((lane, part) for lane in lanes_drawn for part in lane.segments if part.kind in WRONG)
+    runs = len(counted_records) + earlier.runs
     return Coverage(
-        made,
+        lanes_drawn,
         runs,
-        sentence(made, runs, problems, earlier.reprocessings),
+        sentence(lanes_drawn, runs, problems, earlier.reprocessings),
         problems,
         reprocessings=earlier.reprocessings,
     )
@@ -126,17 +126,17 @@ class _Building:
         # A read on purpose is a first read where no other run has read. The cursor's own reads are added
         # first, regardless of commit order, so that the result is the same once their records are no longer
         # kept.
-        read, again = Spans(), []
+        read, repeated = Spans(), []
         on_purpose = (*self.after_reset, *self.asked_for)
         for start, end, _ in self.reads if on_purpose else ():
             read.add(start, end)
         reads = list(self.reads)
         for start, end, runs in on_purpose:
-            again += [Segment(*part, Kind.AGAIN, runs) for part in read.within(start, end)]
+            repeated += [Segment(*part, Kind.AGAIN, runs) for part in read.within(start, end)]
             for part in read.outside(start, end):
                 reads.append((*part, runs))
                 read.add(*part)
-        return Lane(key, bounds, tuple(self._segments(reads, bounds)), tuple(again))
+        return Lane(key, bounds, tuple(self._segments(reads, bounds)), tuple(repeated))
 
     def _segments(self, reads: Sequence[_Read], bounds: LogBounds | None) -> Iterator[Segment]:
         log_start, stable = (bounds.log_start, bounds.stable) if bounds else (0, 0)

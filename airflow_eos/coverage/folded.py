@@ -37,9 +37,9 @@ class Earlier:
 
     def copy(self) -> Earlier:
         """Return a copy."""
-        made = Earlier()
-        made.merge(self)
-        return made
+        copied = Earlier()
+        copied.merge(self)
+        return copied
 
     def merge(self, other: Earlier) -> None:
         """Add the reads of another object."""
@@ -67,14 +67,14 @@ class Earlier:
 
         :raises ValueError, LookupError, TypeError: it is not such a form.
         """
-        made = cls(integer(data.get("runs", 0), 0), integer(data.get("reprocessings", 0), 0))
+        earlier = cls(integer(data.get("runs", 0), 0), integer(data.get("reprocessings", 0), 0))
         for name in _KEPT:
             for topic, topic_id, partition, spans in data.get(name, ()):
                 lane = LaneKey(text(topic), text(topic_id), integer(partition, 0))
-                lane_spans = getattr(made, name).setdefault(lane, Spans())
+                lane_spans = getattr(earlier, name).setdefault(lane, Spans())
                 for start, end in spans:
                     lane_spans.add(integer(start, 0), integer(end, 0))
-        return made
+        return earlier
 
     @classmethod
     def of_horizon(cls, horizon: Horizon) -> Earlier:

@@ -39,10 +39,10 @@ class Drawn:
 
     def copy(self) -> Drawn:
         """Return a copy, to be changed."""
-        made = Drawn(self._older, one_by_one=self._one_by_one)
-        made._folded = self._folded.copy()
-        made._named, made._newest = dict(self._named), dict(self._newest)
-        return made
+        copied = Drawn(self._older, one_by_one=self._one_by_one)
+        copied._folded = self._folded.copy()
+        copied._named, copied._newest = dict(self._named), dict(self._newest)
+        return copied
 
     def __len__(self) -> int:
         """Return the number of runs with segments of their own."""
@@ -61,13 +61,13 @@ class Drawn:
 
     def forget(self, record: RunRecord) -> None:
         """Merge a run into the older ones, because the ledger no longer keeps its record."""
-        known = self._named.pop(record.run_key, None)
-        if known is None:
-            known = self._newest.pop(record.run_key, None)
-            if known is None:
+        drawn = self._named.pop(record.run_key, None)
+        if drawn is None:
+            drawn = self._newest.pop(record.run_key, None)
+            if drawn is None:
                 return
-            self._older.add(known)
-        self._folded.add(known)
+            self._older.add(drawn)
+        self._folded.add(drawn)
 
     def coverage(
         self,

@@ -70,9 +70,9 @@ class Reset:
         """Return the changes of partitions that had an offset before the reset."""
         changes = {}
         for move in record.moves:
-            known = [offset for offset in (move.committed, move.recorded) if offset is not None]
-            if known:
-                changes[move.topic_partition] = max(known), move.offset
+            offsets = [offset for offset in (move.committed, move.recorded) if offset is not None]
+            if offsets:
+                changes[move.topic_partition] = max(offsets), move.offset
         return cls(moment, changes)
 
 

@@ -39,11 +39,11 @@ def reads_of(
         if on_purpose or not resets:
             yield key, offsets.start, offsets.end, on_purpose
             continue
-        again = Spans()
+        repeated = Spans()
         for start, end in _read_again(record, offsets, resets):
-            again.add(start, end)
-        yield from ((key, start, end, True) for start, end in again)
-        yield from ((key, start, end, False) for start, end in again.outside(offsets.start, offsets.end))
+            repeated.add(start, end)
+        yield from ((key, start, end, True) for start, end in repeated)
+        yield from ((key, start, end, False) for start, end in repeated.outside(offsets.start, offsets.end))
 
 
 def _read_again(

@@ -16,17 +16,19 @@ def sentence(
     """Return how many runs cover which offsets, or the first problems."""
     if not runs:
         return "No run is committed"
-    parts = [lane for lane in lanes if any(it.kind not in (Kind.UNREAD, Kind.BEFORE) for it in lane.segments)]
+    parts = [
+        lane for lane in lanes if any(part.kind not in (Kind.UNREAD, Kind.BEFORE) for part in lane.segments)
+    ]
     if not parts:
         return f"{counted(runs, 'run')} had nothing to read"
     if problems:
         return f"{_counts(problems)} in what {counted(runs, 'run')} read: {_places(problems)}"
-    seen = [it for lane in parts for it in lane.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
-    again = {run for lane in parts for it in lane.again for run in it.runs}
-    only_again = again - {run for it in seen for run in it.runs}
-    tiling = runs - len(only_again) - reprocessings
-    repeating = len(again) + reprocessings
-    left_out = sum(it.kind is Kind.LEFT_OUT for it in seen)
+    seen = [part for lane in parts for part in lane.segments if part.kind not in (Kind.UNREAD, Kind.BEFORE)]
+    repeating_runs = {run for lane in parts for part in lane.again for run in part.runs}
+    only_repeating = repeating_runs - {run for part in seen for run in part.runs}
+    tiling = runs - len(only_repeating) - reprocessings
+    repeating = len(repeating_runs) + reprocessings
+    left_out = sum(part.kind is Kind.LEFT_OUT for part in seen)
     notes = [
         *([f"{counted(repeating, 'run')} read some of it again, on purpose"] if repeating else []),
         *([f"{counted(left_out, 'range')} left out on purpose"] if left_out else []),
@@ -40,12 +42,12 @@ def _tiled(lanes: Sequence[Lane]) -> str:
     """Return the offsets that were read, by partition if there are few partitions."""
     ranges = []
     for lane in lanes:
-        read = [it for it in lane.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
-        ranges.append((lane.where, min(it.start for it in read), max(it.end for it in read)))
+        read = [part for part in lane.segments if part.kind not in (Kind.UNREAD, Kind.BEFORE)]
+        ranges.append((lane.where, min(part.start for part in read), max(part.end for part in read)))
     if len(ranges) > _PLACES_SHOWN:
         total = sum(end - start for _, start, end in ranges)
         return f"{counted(total, 'offset')} of {counted(len(ranges), 'partition')}"
-    texts = [f"{range_text(start, end)} of {where}" for where, start, end in ranges]
+    texts = [f"{range_text(start, end)} of {place}" for place, start, end in ranges]
     return f"offsets {' and '.join(filter(None, (', '.join(texts[:-1]), texts[-1])))}"
 
 
@@ -62,7 +64,7 @@ _NAMES = {
 
 
 def _counts(problems: Sequence[tuple[Lane, Segment]]) -> str:
-    numbers = {kind: sum(it.kind is kind for _, it in problems) for kind in WRONG}
+    numbers = {kind: sum(part.kind is kind for _, part in problems) for kind in WRONG}
     return " and ".join(
         f"{number:,} {_NAMES[kind][number != 1]}" for kind, number in numbers.items() if number
     )
@@ -74,19 +76,25 @@ def _places(problems: Sequence[tuple[Lane, Segment]]) -> str:
     return "; ".join(shown) + (f"; and {more:,} more" if more else "")
 
 
-def place(lane: Lane, it: Segment) -> str:
+def place(lane: Lane, part: Segment) -> str:
     """Return what is wrong with a segment, and where."""
     span = (
-        f"offset {it.start:,}" if it.end - it.start == 1 else f"offsets {range_text(it.start, it.end)}"
+        f"offset {part.start:,}"
+        if part.end - part.start == 1
+        else f"offsets {range_text(part.start, part.end)}"
     ) + f" of {lane.where}"
-    verb = "was" if it.end - it.start == 1 else "were"
-    if it.kind is Kind.GAP:
-        gone = (
-            ", and are deleted" if it.deleted and verb == "were" else ", and is deleted" if it.deleted else ""
+    verb = "was" if part.end - part.start == 1 else "were"
+    if part.kind is Kind.GAP:
+        deleted = (
+            ", and are deleted"
+            if part.deleted and verb == "were"
+            else ", and is deleted"
+            if part.deleted
+            else ""
         )
-        return f"{span} {verb} read by no run{gone}"
-    if it.kind is Kind.OVERLAP:
-        by = f"{len(it.runs)} runs" if len(it.runs) > 1 else "several runs"
-        return f"{span} {verb} read by {by}"
+        return f"{span} {verb} read by no run{deleted}"
+    if part.kind is Kind.OVERLAP:
+        readers = f"{len(part.runs)} runs" if len(part.runs) > 1 else "several runs"
+        return f"{span} {verb} read by {readers}"
     assert lane.bounds is not None
     return f"{span} {verb} read, and the log ends at {lane.bounds.stable:,} now"

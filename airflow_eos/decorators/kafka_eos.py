@@ -62,8 +62,10 @@ class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
         signature = inspect.signature(self.python_callable)
         given = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
         # As in every decorated task: Airflow asks for no argument that is named like a context variable.
-        known: Mapping[str, Any] = {**context}
-        values = {name: known[name] for name in signature.parameters if name in known and name not in given}
+        available: Mapping[str, Any] = {**context}
+        values = {
+            name: available[name] for name in signature.parameters if name in available and name not in given
+        }
         try:
             return dict(signature.bind(*self.op_args, **self.op_kwargs, **values).arguments)
         except TypeError as error:
@@ -173,8 +175,8 @@ def kafka_eos_task(
     check_spelling(_KafkaEosDecoratedOperator, kwargs)
     check_literals(_KafkaEosDecoratedOperator, kwargs, whole=False)
     if python_callable is None:
-        again = functools.partial(kafka_eos_task, multiple_outputs=multiple_outputs, **kwargs)
-        return cast("TaskDecorator", again)
+        with_arguments = functools.partial(kafka_eos_task, multiple_outputs=multiple_outputs, **kwargs)
+        return cast("TaskDecorator", with_arguments)
     return task_decorator_factory(
         python_callable=_with_run_parameters(python_callable),
         multiple_outputs=multiple_outputs,

@@ -32,22 +32,22 @@ def run_rounds(spec: RunSpec, collaborators: Collaborators, attempt: Attempt) ->
     :param attempt: runs one round and returns its identity, None if it did not fence.
     :raises RunFenced: a newer attempt owns the cursor; a retry continues after the committed rounds.
     """
-    done = _committed(spec, collaborators)
-    if done:
-        log.info("Continuing after %d committed round(s)", len(done))
-    held: ProducerIdentity | None = None
+    committed = _committed(spec, collaborators)
+    if committed:
+        log.info("Continuing after %d committed round(s)", len(committed))
+    owner: ProducerIdentity | None = None
     while True:
-        if held is not None:
-            _prove_owner(held, collaborators)
-        number = len(done)
-        record, took = attempt(replace(spec, round=number), collaborators)
-        held = took or held
+        if owner is not None:
+            _prove_owner(owner, collaborators)
+        number = len(committed)
+        record, producer = attempt(replace(spec, round=number), collaborators)
+        owner = producer or owner
         if record.run_key == keys.round_key(spec, number):
-            done.append(record)
+            committed.append(record)
         elif record.found or record.mode == "reprocess":
             return record  # the whole run
         else:
-            return rounds.merged([*done, record])
+            return rounds.merged([*committed, record])
 
 
 def _committed(spec: RunSpec, collaborators: Collaborators) -> list[RunRecord]:
@@ -59,10 +59,10 @@ def _committed(spec: RunSpec, collaborators: Collaborators) -> list[RunRecord]:
     return rounds.in_order(spec, {record.run_key: record for record in records})[0]
 
 
-def _prove_owner(held: ProducerIdentity, collaborators: Collaborators) -> None:
-    answer = collaborators.transactions.abort(held)
+def _prove_owner(owner: ProducerIdentity, collaborators: Collaborators) -> None:
+    answer = collaborators.transactions.abort(owner)
     if not laws.may_take_epoch(answer):
         raise RunFenced(
-            f"transactional id {held.transactional_id} was taken by a newer attempt between two rounds; a "
+            f"transactional id {owner.transactional_id} was taken by a newer attempt between two rounds; a "
             "retry continues after the rounds that are committed"
         )

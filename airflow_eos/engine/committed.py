@@ -27,9 +27,9 @@ def find_committed(spec: RunSpec) -> RunRecord | None:
 
     :raises DifferentWork: the record of that name describes other work.
     """
-    asked = spec if spec.on_committed == "accept" else replace(spec, on_committed="skip")
+    query = spec if spec.on_committed == "accept" else replace(spec, on_committed="skip")
     try:
-        return answer(asked)
+        return answer(query)
     except NotYetVisible as error:
         log.info("%s", error)
         return None
@@ -58,7 +58,7 @@ def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool
         if not isinstance(record, RunRecord):
             return None
         seconds = spec.transaction_timeout.total_seconds() if wait else 0.0
-        Visibility(control.cluster, control.transactions).wait_for_found(record, seconds=seconds)
+        Visibility(control.cluster, control.transactions).wait_for_committed(record, seconds=seconds)
         return record
 
 

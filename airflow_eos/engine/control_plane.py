@@ -92,19 +92,19 @@ class ControlPlane(Closeable):
         """
         refusing = self.refusing_lost_ledger() if may_create is MayCreate.NEVER else nullcontext()
         with refusing:
-            known = self._known_ledger(self._witnesses(None), may_create)
+            ledger_id = self._known_ledger(self._witnesses(None), may_create)
         if to_write:
-            refuse_unsigned(known.is_signed, self._deployment.ledger)
+            refuse_unsigned(ledger_id.is_signed, self._deployment.ledger)
         if may_create is not MayCreate.NEVER:
             self.remember_ledger()
-        return known
+        return ledger_id
 
     def verify_ledger_of_run(self, *, may_create: MayCreate) -> LedgerId:
         """Like :meth:`verify_ledger`, and check that the group committed its offsets with this ledger."""
         witnesses = self._witnesses(self._run())
-        known = self._known_ledger(witnesses, may_create)
-        witnesses.agree(known.topic_id)
-        return known
+        ledger_id = self._known_ledger(witnesses, may_create)
+        witnesses.agree(ledger_id.topic_id)
+        return ledger_id
 
     @contextmanager
     def refusing_lost_ledger(self) -> Iterator[None]:
@@ -164,8 +164,8 @@ class ControlPlane(Closeable):
         try:
             keeper = self.index_keeper(prefix)
             for partition, size in self.ledger.tails().items():
-                if keeper.is_due(partition, size) and (done := keeper.extend(partition)) is not None:
-                    log.info("Indexed ledger partition %d up to offset %d", partition, done.through)
+                if keeper.is_due(partition, size) and (root := keeper.extend(partition)) is not None:
+                    log.info("Indexed ledger partition %d up to offset %d", partition, root.through)
         except Exception as error:  # noqa: BLE001 - the run is committed and must not fail
             log.warning("The ledger was not indexed; look-ups read more of it: %s", error)
 
@@ -189,23 +189,23 @@ class ControlPlane(Closeable):
         :raises LedgerMissing: there is no ledger, and this run may not create one.
         """
         spec = self._run()
-        known = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
+        ledger_id = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
         warn_of_another_dag(self.ledger, spec)
-        boundaries = Boundaries(self.cluster, self.pins, known.prefix, utc_now)
+        boundaries = Boundaries(self.cluster, self.pins, ledger_id.prefix, utc_now)
         return Collaborators(
             cluster=self.cluster,
             transactions=self.transactions,
             ledger=self.ledger,
             authority=self.authority,
-            planner=Planner(spec, self.cluster, self.authority, boundaries, known, utc_now),
+            planner=Planner(spec, self.cluster, self.authority, boundaries, ledger_id, utc_now),
             data=data,
-            ledger_id=known,
+            ledger_id=ledger_id,
             now=utc_now,
-            table=None if spec.sink is None else self._opened(spec.sink, known, spec.group_id),
+            table=None if spec.sink is None else self._opened(spec.sink, ledger_id, spec.group_id),
         )
 
-    def _opened(self, sink: SinkTable, known: LedgerId, group: str) -> TableSink:
+    def _opened(self, sink: SinkTable, ledger_id: LedgerId, group: str) -> TableSink:
         from airflow_eos.sinks.opening import open_table
 
-        self._table = open_table(sink, keys.table_property(known.topic_id, group, sink.branch_name))
+        self._table = open_table(sink, keys.table_property(ledger_id.topic_id, group, sink.branch_name))
         return self._table

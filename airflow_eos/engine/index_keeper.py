@@ -83,8 +83,8 @@ class IndexKeeper:
         """Return whether a tail of this size justifies an update, which costs more with many leaves."""
         if tail_bytes < TAIL_BYTES or tail_bytes >= _LONGEST_TAIL:
             return tail_bytes >= TAIL_BYTES
-        known = self._ledger.index_root(partition)
-        return known is None or tail_bytes >= len(known[1].leaves) * _TAIL_PER_LEAF
+        newest = self._ledger.index_root(partition)
+        return newest is None or tail_bytes >= len(newest[1].leaves) * _TAIL_PER_LEAF
 
     def extend(self, partition: int) -> Indexed | None:
         """Extend the index to the records decided since its last update.
@@ -103,21 +103,21 @@ class IndexKeeper:
     def _extend(self, partition: int) -> Indexed | None:
         deadline = self._clock() + READ_SECONDS
         with self._fenced(partition) as transaction:
-            known = self._ledger.index_root(partition)
-            base = IndexRoot(self._ledger.describe().topic_id) if known is None else known[1]
+            newest = self._ledger.index_root(partition)
+            base = IndexRoot(self._ledger.describe().topic_id) if newest is None else newest[1]
             through, news = self._ledger.decided(partition, base.through, READ_SECONDS)
             if through == base.through:
                 return Indexed(through, 0, len(base.leaves), is_whole=True)
             try:
-                base, changed, gone = self._merged(partition, base, news)
+                base, changed, replaced = self._merged(partition, base, news)
             except (IndexUnusable, LedgerUnreadable) as reason:
                 log.warning("Rebuilding the index of ledger partition %d: %s", partition, reason)
                 base = IndexRoot(base.topic_id)
                 through, news = self._ledger.decided(partition, 0, READ_SECONDS)
-                base, changed, gone = self._merged(partition, base, news)
+                base, changed, replaced = self._merged(partition, base, news)
             is_whole = self._clock() < deadline
             leaves = _write_leaves(transaction, partition, base.leaves, changed)
-        root = self._write_root(partition, known, IndexRoot(base.topic_id, through, leaves), gone)
+        root = self._write_root(partition, newest, IndexRoot(base.topic_id, through, leaves), replaced)
         if root is None:
             return None
         return Indexed(root.through, len(news) + len(root.recent), len(root.leaves), is_whole)
@@ -140,20 +140,20 @@ class IndexKeeper:
         for leaf, updates in of_leaf.items():
             before = {} if leaf is None else self._ledger.index_leaf(partition, leaf)
             changed += split({**before, **updates})
-        gone = [leaf for leaf in of_leaf if leaf is not None]
+        replaced = [leaf for leaf in of_leaf if leaf is not None]
         kept = tuple(leaf for leaf in base.leaves if leaf not in of_leaf)
-        return IndexRoot(base.topic_id, base.through, kept), changed, gone
+        return IndexRoot(base.topic_id, base.through, kept), changed, replaced
 
     def _write_root(
         self,
         partition: int,
-        known: tuple[int, IndexRoot] | None,
+        newest: tuple[int, IndexRoot] | None,
         root: IndexRoot,
-        gone: list[LeafAt],
+        replaced: list[LeafAt],
     ) -> IndexRoot | None:
         # The fence guarantees that the leaves are committed and their markers written.
         with self._fenced(partition) as transaction:
-            if self._ledger.index_root(partition) != known:
+            if self._ledger.index_root(partition) != newest:
                 return None  # another process wrote a root in between
             through, recent = self._ledger.decided(partition, root.through, _BETWEEN_SECONDS)
             root = IndexRoot(root.topic_id, through, root.leaves, recent)
@@ -161,7 +161,7 @@ class IndexKeeper:
             kept = {leaf.digest for leaf in root.leaves}
             messages = [
                 LedgerMessage(keys.INDEX.leaf(leaf.digest), None, "", partition)
-                for leaf in gone
+                for leaf in replaced
                 if leaf.digest not in kept
             ]
             transaction.commit(
@@ -185,7 +185,7 @@ def _write_leaves(
         LedgerMessage(keys.INDEX.leaf(digest), leaf_json(places, producer), "", partition)
         for digest, places in zip(digests, changed, strict=True)
     ]
-    offsets = transaction.commit(messages, check=_are_told)
+    offsets = transaction.commit(messages, check=_check_offsets)
     written = [
         LeafAt(min(places), offset, digest)
         for places, offset, digest in zip(changed, offsets, digests, strict=True)
@@ -193,7 +193,7 @@ def _write_leaves(
     return tuple(sorted([*kept, *written], key=lambda leaf: leaf.first))
 
 
-def _are_told(offsets: Sequence[int]) -> None:
+def _check_offsets(offsets: Sequence[int]) -> None:
     if min(offsets) < 0:
         raise OutcomeUnknown("a broker did not tell at which offsets it has written the leaves of an index")
 
@@ -205,9 +205,9 @@ def rebuilt(keeper: IndexKeeper, partition: int) -> Indexed:
     """
     left = _TURNS
     while left:
-        done = keeper.extend(partition)
-        if done is None:
+        root = keeper.extend(partition)
+        if root is None:
             left -= 1
-        elif done.is_whole:
-            return done
+        elif root.is_whole:
+            return root
     raise OutcomeUnknown(f"the index of partition {partition} was written by others at the same time; retry")

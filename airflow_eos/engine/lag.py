@@ -114,8 +114,8 @@ def unread_of(
     missing = [tp for tp in partitions if tp not in positions]
     added: dict[TopicPartition, int] = {}
     if missing and asks_ledger:
-        known, added = _cursor(control, group, missing)
-        positions.update(known)
+        recorded, added = _cursor(control, group, missing)
+        positions.update(recorded)
     bounds = control.cluster.log_bounds(partitions)
     waiting = undecided(control.cluster, bounds.ends, bounds.stable)
     begins, ends = bounds.starts, bounds.stable
@@ -143,8 +143,8 @@ def _cursor(
     except LedgerMissing:
         return {}, {}
     records = {key: CursorRecord.from_json(value, key) for key, value in values.items()}
-    known = records[layout].partition_counts if layout in records else {}
-    added = {tp: 0 for tp in partitions if 0 < known.get(tp.topic, 0) <= tp.partition}
+    counts = records[layout].partition_counts if layout in records else {}
+    added = {tp: 0 for tp in partitions if 0 < counts.get(tp.topic, 0) <= tp.partition}
     ends = {tp: end for record in records.values() for tp, end in record.ends.items()}
     added = {tp: 0 for tp in added if tp not in ends}
     return {tp: end for tp, end in {**added, **ends}.items() if tp in partitions}, added

@@ -167,8 +167,8 @@ class _Standalone:
         refusal: dict[str, Any] | None = None
         failure: Exception | None = None
         deadline = time.monotonic() + timeout
-        for asked, base in enumerate(self._bases):
-            share = max(deadline - time.monotonic(), _LEAST) / (len(self._bases) - asked)
+        for tried, base in enumerate(self._bases):
+            share = max(deadline - time.monotonic(), _LEAST) / (len(self._bases) - tried)
             try:
                 answer = requests.request(method, f"{base}/{endpoint}/{self._driver_id}", timeout=share)
                 answer.raise_for_status()

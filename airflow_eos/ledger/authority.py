@@ -87,7 +87,7 @@ class Authority:
         self._ledger = ledger
         self._sleep = sleep
         self._clock = clock
-        self._said: set[tuple[int, int]] = set()
+        self._warned: set[tuple[int, int]] = set()
 
     def peek(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
@@ -157,8 +157,8 @@ class Authority:
 
     def _say(self, partition: int, view: LedgerView) -> None:
         for key, offset in view.no_evidence.items():
-            if (partition, offset) not in self._said:
-                self._said.add((partition, offset))
+            if (partition, offset) not in self._warned:
+                self._warned.add((partition, offset))
                 log.warning(
                     "ledger partition %d, offset %d: a record of %r that no run wrote is ignored; see who "
                     "may write to the ledger topic%s",

@@ -68,9 +68,9 @@ def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[Led
 
     A mapped cursor has one record per partition and a record, written once, that names the layout.
     """
-    only = keys.mapped_partition(spec)
-    moves = [LedgerMessage(keys.cursor_key(spec.group_id, only), after.to_json(), spec.group_id)]
-    if only is not None and not layout_known:
+    partition = keys.mapped_partition(spec)
+    moves = [LedgerMessage(keys.cursor_key(spec.group_id, partition), after.to_json(), spec.group_id)]
+    if partition is not None and not layout_known:
         layout = CursorRecord(
             group=after.group,
             pipeline=after.pipeline,

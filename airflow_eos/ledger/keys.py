@@ -156,17 +156,17 @@ def run_key(spec: RunSpec) -> str:
 
 def _key_of_topics(spec: RunSpec, kind: str, *work: str) -> str:
     """Return the key of a run that is named after the data it reads, not after its Dag run."""
-    only = mapped_partition(spec)
-    if only is not None:
-        return _joined(f"mapped-{kind}", spec.pipeline, str(only), *work)
+    partition = mapped_partition(spec)
+    if partition is not None:
+        return _joined(f"mapped-{kind}", spec.pipeline, str(partition), *work)
     topics = ",".join(_quoted(topic).replace(",", "%2C") for topic in sorted(spec.source_topics))
     return "/".join((kind, _quoted(spec.pipeline), topics, *map(_quoted, work)))
 
 
 def _key_of_all_rounds(spec: RunSpec) -> str:
-    only = mapped_partition(spec)
-    if only is not None:
-        return _joined("mapped", spec.pipeline, str(only), spec.run_id)
+    partition = mapped_partition(spec)
+    if partition is not None:
+        return _joined("mapped", spec.pipeline, str(partition), spec.run_id)
     return cursor_run_key(spec.pipeline, spec.run_id)
 
 
@@ -321,14 +321,14 @@ def transactional_id(spec: RunSpec) -> str:
             return _id(spec.prefix, "interval", f"{pipeline}.{utc_text(start)}_{utc_text(end)}.{digest}")
 
 
-def cursor_transactional_id(prefix: str, group: str, only: TopicPartition | None = None) -> str:
+def cursor_transactional_id(prefix: str, group: str, partition: TopicPartition | None = None) -> str:
     """Return the id under which a group's cursor moves: that of its runs and its resets.
 
-    :param only: the source partition of a mapped cursor.
+    :param partition: the source partition of a mapped cursor.
     """
-    if only is None:
+    if partition is None:
         return _id(prefix, "cursor", _quoted(group))
-    return _id(prefix, "mapped-cursor", f"{_quoted(group)}/{_quoted(str(only))}")
+    return _id(prefix, "mapped-cursor", f"{_quoted(group)}/{_quoted(str(partition))}")
 
 
 def reprocess_transactional_id(spec: RunSpec, key: str) -> str:
@@ -430,10 +430,10 @@ def is_cursor_record(key: str) -> bool:
     return key.startswith(CURSORS)
 
 
-def cursor_key(group: str, only: TopicPartition | None = None) -> str:
+def cursor_key(group: str, partition: TopicPartition | None = None) -> str:
     """Return the ledger key of a group's cursor, or of one partition of a mapped cursor."""
     whole = f"{CURSORS}{_quoted(group)}"
-    return whole if only is None else f"{whole}/{_quoted(str(only))}"
+    return whole if partition is None else f"{whole}/{_quoted(str(partition))}"
 
 
 def intent_key(transactional_id: str) -> str:
@@ -482,10 +482,10 @@ def is_ever_written(key: str) -> bool:
         return False
 
 
-def reset_key(group: str, moment: str, only: TopicPartition | None = None) -> str:
+def reset_key(group: str, moment: str, partition: TopicPartition | None = None) -> str:
     """Return the ledger key of a reset of a group, or of one partition of a mapped cursor."""
     whole = f"{RESETS}{_quoted(group)}/{moment}"
-    return whole if only is None else f"{whole}/{_quoted(str(only))}"
+    return whole if partition is None else f"{whole}/{_quoted(str(partition))}"
 
 
 def offset_metadata(key: str, ledger_partition: int, ledger_topic_id: str) -> str:

@@ -78,10 +78,10 @@ class Pins:
     ) -> LedgerValue | str | None:
         try:
             with self._writer.fenced(transactional_id, [self._authority.place(routing)]) as transaction:
-                known = self._authority.settle([key], routing=routing, prefixes=prefixes)
-                if key in known:
-                    return known[key]
-                value = compute(known, lambda: self._all_known(key, routing, prefixes))
+                values = self._authority.settle([key], routing=routing, prefixes=prefixes)
+                if key in values:
+                    return values[key]
+                value = compute(values, lambda: self._all_known(key, routing, prefixes))
                 return self._write(transaction, LedgerMessage(key, value, routing))
         except RunFenced as fenced:
             log.info("Did not write the ledger entry %r: %s", key, fenced)

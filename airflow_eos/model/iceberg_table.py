@@ -66,8 +66,8 @@ class IcebergTable(SinkTable):
     @property
     def has_secrets(self) -> bool:
         """Whether credentials go to the tasks: of the properties, or issued by a REST catalog."""
-        known = self.properties or {}
-        return known.get("type", "rest") == "rest" or super(IcebergTable, self).has_secrets
+        properties = self.properties or {}
+        return properties.get("type", "rest") == "rest" or super(IcebergTable, self).has_secrets
 
     @property
     def connection_id(self) -> str:

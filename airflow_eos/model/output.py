@@ -16,8 +16,8 @@ NOT_COUNTED = -1
 
 def total(counts: Iterable[int]) -> int:
     """Return the sum of counts; :data:`NOT_COUNTED` if one of them is unknown."""
-    known = list(counts)
-    return NOT_COUNTED if NOT_COUNTED in known else sum(known)
+    figures = list(counts)
+    return NOT_COUNTED if NOT_COUNTED in figures else sum(figures)
 
 
 @dataclass(frozen=True, slots=True)

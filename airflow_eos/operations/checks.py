@@ -49,7 +49,7 @@ def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
     try:
         return list(look())
     except EosError as error:
-        return [Check(name, "fail", said(error))]
+        return [Check(name, "fail", error_line(error))]
 
 
 def verification(features: AskFeatures) -> Iterator[Check]:
@@ -131,11 +131,11 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
             "restore it; where it is lost for good, delete what is left of it, and `airflow eos init "
             "--adopt-new` makes one that knows nothing of earlier runs"
         )
-        yield Check("ledger", "fail", said(error), advice)
+        yield Check("ledger", "fail", error_line(error), advice)
         return
     except LedgerMissing as error:
         advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
-        yield Check("ledger", "warn", said(error).partition(";")[0], advice)
+        yield Check("ledger", "warn", error_line(error).partition(";")[0], advice)
         return
     yield Check(
         "ledger",
@@ -208,6 +208,6 @@ def _replicas(
         yield Check(name, "ok", replication)
 
 
-def said(error: EosError) -> str:
+def error_line(error: EosError) -> str:
     """Return an error as one line."""
     return f"{type(error).__name__}: {error}"

@@ -53,8 +53,8 @@ def moved_positions(control: ControlPlane, cursor: CursorRecord, topics: Collect
     def differences() -> list[str]:
         records = _records(control, cursor, partitions)
         for record in records:
-            known = {name: topic_id for name, topic_id in record.topic_ids.items() if name in topics}
-            plan = RunPlan("cursor", (), known, cursor.group, advances=True)
+            recorded_ids = {name: topic_id for name, topic_id in record.topic_ids.items() if name in topics}
+            plan = RunPlan("cursor", (), recorded_ids, cursor.group, advances=True)
             laws.topics_unchanged(plan, topic_ids)
         ends = {tp: end for record in records for tp, end in record.ends.items() if tp.topic in topics}
         committed = control.cluster.committed(cursor.group, list(ends), stable=False)

@@ -125,21 +125,21 @@ class CursorMove:
         self._reset = reset
         self._ledger = ledger
         self._moment = keys.utc_text(now())
-        self._known = known = self._record(control.authority.peek, None)
-        if known is None and reset.pipeline is None:
+        self._known = cursor = self._record(control.authority.peek, None)
+        if cursor is None and reset.pipeline is None:
             raise ConfigurationError(
                 f"group {reset.group!r} has no cursor in the ledger; name the pipeline that will own it"
             )
-        if known is not None and reset.pipeline not in (None, known.pipeline):
+        if cursor is not None and reset.pipeline not in (None, cursor.pipeline):
             raise GroupOwned(
-                f"the cursor of group {reset.group!r} belongs to pipeline {known.pipeline!r}, not to "
+                f"the cursor of group {reset.group!r} belongs to pipeline {cursor.pipeline!r}, not to "
                 f"{reset.pipeline!r}: a reset does not change its owner"
             )
-        self.pipeline = known.pipeline if known else str(reset.pipeline)
-        self._prefix = known.prefix if known else prefix
-        self._mapped = known is not None and known.layout == "mapped"
+        self.pipeline = cursor.pipeline if cursor else str(reset.pipeline)
+        self._prefix = cursor.prefix if cursor else prefix
+        self._mapped = cursor is not None and cursor.layout == "mapped"
         topics = (
-            set(reset.topics) or {tp.topic for tp in reset.offsets} or set(known.topic_ids if known else ())
+            set(reset.topics) or {tp.topic for tp in reset.offsets} or set(cursor.topic_ids if cursor else ())
         )
         if not topics:
             raise ConfigurationError(f"group {reset.group!r} has no cursor in the ledger; name its topics")
@@ -151,33 +151,33 @@ class CursorMove:
         """Return what would change."""
         return [
             change
-            for only in self._works()
-            for change in self._changes(self._record(self._control.authority.peek, only), only)
+            for mapped in self._works()
+            for change in self._changes(self._record(self._control.authority.peek, mapped), mapped)
         ]
 
     def carry_out(self) -> list[OffsetMove]:
         """Move offsets and cursor behind the fence; return the changes."""
         changes: list[OffsetMove] = []
-        for only in self._works():
-            name = keys.cursor_transactional_id(self._prefix, self._reset.group, only)
+        for mapped in self._works():
+            name = keys.cursor_transactional_id(self._prefix, self._reset.group, mapped)
             places = {self._control.authority.place(name) for name in (self._reset.group, self.pipeline)}
             with self._control.writer.fenced(name, places, may_end=False) as transaction:
-                self._refuse_pending(only)
+                self._refuse_pending(mapped)
                 intent = keys.intent_key(name)
-                known = self._control.authority.settle((), routing=self._reset.group, prefixes=(intent,))
-                laws.no_open_intent(self._reset.group, known.get(intent))
+                intents = self._control.authority.settle((), routing=self._reset.group, prefixes=(intent,))
+                laws.no_open_intent(self._reset.group, intents.get(intent))
                 # Behind the fence the cursor cannot change.
-                before = self._record(self._control.authority.settle, only)
-                own_moves = self._changes(before, only)
-                self._commit(transaction, before, only, own_moves)
+                before = self._record(self._control.authority.settle, mapped)
+                own_moves = self._changes(before, mapped)
+                self._commit(transaction, before, mapped, own_moves)
             self._wait_until_seen(transaction.identity, own_moves)
             changes += own_moves
         return changes
 
-    def _refuse_pending(self, only: TopicPartition | None) -> None:
+    def _refuse_pending(self, mapped: TopicPartition | None) -> None:
         """Law 12: refuse if this transaction would decide pending offsets of an earlier one of its id."""
         every = [tp for topic in self._topics.values() for tp in topic.topic_partitions]
-        partitions = every if only is None else [only]
+        partitions = every if mapped is None else [mapped]
         if self._control.cluster.has_pending_offsets(self._reset.group, partitions):
             raise OutcomeUnknown(
                 f"group {self._reset.group!r}: offsets of an earlier transaction are still pending; run the "
@@ -225,14 +225,14 @@ class CursorMove:
         return sorted(self._reset.offsets) if self._reset.offsets else every
 
     def _record(
-        self, ask: Callable[..., Mapping[str, LedgerValue]], only: TopicPartition | None
+        self, ask: Callable[..., Mapping[str, LedgerValue]], mapped: TopicPartition | None
     ) -> CursorRecord | None:
-        key = keys.cursor_key(self._reset.group, only)
+        key = keys.cursor_key(self._reset.group, mapped)
         value = ask([key], routing=self._reset.group).get(key)
         return None if value is None else CursorRecord.from_json(value, key)
 
-    def _changes(self, before: CursorRecord | None, only: TopicPartition | None) -> list[OffsetMove]:
-        partitions = self._partitions if only is None else [only]
+    def _changes(self, before: CursorRecord | None, mapped: TopicPartition | None) -> list[OffsetMove]:
+        partitions = self._partitions if mapped is None else [mapped]
         cluster = self._control.cluster
         committed = cluster.committed(self._reset.group, partitions)
         ledger = self._control.ledger.topic
@@ -268,7 +268,7 @@ class CursorMove:
         self,
         transaction: LedgerTransaction,
         before: CursorRecord | None,
-        only: TopicPartition | None,
+        mapped: TopicPartition | None,
         changes: list[OffsetMove],
     ) -> None:
         new = {change.topic_partition: change.offset for change in changes}
@@ -279,10 +279,10 @@ class CursorMove:
         metadata = keys.offset_metadata(run_key, partition, self._ledger.topic_id)
         moved = ResetRecord(group, self.pipeline, tuple(changes))
         messages = [
-            LedgerMessage(keys.cursor_key(group, only), after.to_json(), group),
-            LedgerMessage(keys.reset_key(group, self._moment, only), moved.to_json(), group),
+            LedgerMessage(keys.cursor_key(group, mapped), after.to_json(), group),
+            LedgerMessage(keys.reset_key(group, self._moment, mapped), moved.to_json(), group),
         ]
-        if only is not None and self._known is not None:
+        if mapped is not None and self._known is not None:
             layout = replace(
                 self._known, topic_ids=after.topic_ids, partition_counts=self._counts(self._known)
             )
@@ -313,15 +313,17 @@ class CursorMove:
         """Return the offsets of a cursor without those of topics that were created again since."""
         if before is None:
             return {}
-        again = {name for name, topic in self._topics.items() if before.topic_ids.get(name) != topic.topic_id}
-        return {tp: end for tp, end in before.ends.items() if tp.topic not in again}
+        recreated = {
+            name for name, topic in self._topics.items() if before.topic_ids.get(name) != topic.topic_id
+        }
+        return {tp: end for tp, end in before.ends.items() if tp.topic not in recreated}
 
     def _is_added(self, tp: TopicPartition) -> bool:
         """Return whether a partition was added to a topic of the cursor since the cursor first named it."""
-        known = self._known
-        if known is None or known.topic_ids.get(tp.topic) != self._topics[tp.topic].topic_id:
+        cursor = self._known
+        if cursor is None or cursor.topic_ids.get(tp.topic) != self._topics[tp.topic].topic_id:
             return False
-        return known.is_added(tp)
+        return cursor.is_added(tp)
 
     def _counts(self, before: CursorRecord | None) -> dict[str, int]:
         return counts_kept(

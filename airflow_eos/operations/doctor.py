@@ -18,12 +18,12 @@ from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION
 from airflow_eos.operations.checks import (
     Check,
     durability,
+    error_line,
     expiry,
     guarded,
     ledger_identity,
     ledger_records,
     ledger_topic,
-    said,
     timeouts,
     undecided_offsets,
     verification,
@@ -70,7 +70,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         try:
             brokers = control.cluster.brokers()
         except EosError as error:
-            return [Check("brokers", "fail", said(error), "check addresses and security settings")]
+            return [Check("brokers", "fail", error_line(error), "check addresses and security settings")]
         checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
         features = functools.cache(control.cluster.features)
         checks += guarded("partition verification", lambda: verification(features))
@@ -120,7 +120,7 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
     if needed[0] in refused:
         literal = "" if options.group is None else f"transactional id {needed[0]!r}, or on "
         advice = f"grant Write and Describe on {literal}{every}"
-        yield Check(subject, "fail", said(refused[needed[0]]), advice)
+        yield Check(subject, "fail", error_line(refused[needed[0]]), advice)
     elif refused:
         advice = f"data intervals, keys and mapped tasks have ids of their own: grant the same on {every}"
         yield Check(subject, "warn", f"{needed[0]} may be used, others of the prefix may not", advice)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_eos.exceptions import EosError
-from airflow_eos.operations.checks import Check, said
+from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.spark.address import shown_address, without_parameters
 from airflow_eos.spark.distributions import import_session_class, installed_distributions
 from airflow_eos.spark.encryption import ADVICE, local_defaults, settings_in_force, way_in_clear
@@ -39,22 +39,22 @@ def _checks(name: str, address: str, kafka: ClientConfig, *, encrypted: bool) ->
     try:
         SparkSession = import_session_class()  # noqa: N806 - a class
     except EosError as error:
-        return [Check(name, "fail", said(error))]
+        return [Check(name, "fail", error_line(error))]
     found_session = SparkSession.getActiveSession()
     builder = SparkSession.builder.appName("airflow-eos-doctor")
     builder = builder.remote(address) if address.startswith("sc://") else builder.master(address)
     builder = builder.config(map=local_defaults(address))
-    asked = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
+    settings = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
     try:
         session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Spark raises anything
         return [Check(name, "fail", f"no session: {error}", "check the address, and that Spark runs there")]
     way: list[Check] = []
     try:
-        way = credentials_on_the_way(settings_in_force(session, asked), kafka, encrypted=encrypted)
+        way = credentials_on_the_way(settings_in_force(session, settings), kafka, encrypted=encrypted)
         environment = check_environment(session)
     except EosError as error:
-        return [*way, Check(name, "fail", said(error))]
+        return [*way, Check(name, "fail", error_line(error))]
     except Exception as error:  # noqa: BLE001 - the first request to a Spark Connect server
         return [*way, Check(name, "fail", str(error), "check the address, and that Spark runs there")]
     finally:

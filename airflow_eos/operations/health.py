@@ -24,11 +24,11 @@ from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deploy
 from airflow_eos.operations.checks import (
     Check,
     durability,
+    error_line,
     expiry,
     ledger_identity,
     ledger_records,
     ledger_topic,
-    said,
     timeouts,
     undecided_offsets,
     verification,
@@ -43,7 +43,7 @@ _SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced, TimeoutsInco
 _PLACES_SHOWN = 5
 
 
-class Known(NamedTuple):
+class LedgerReading(NamedTuple):
     """What the caller has read in the ledger.
 
     :param ignored: partition and offset of records that no run wrote.
@@ -57,7 +57,7 @@ class Known(NamedTuple):
 
 
 def health(
-    deployment: Deployment, known: Known, *, sources: Collection[str], sinks: Collection[str]
+    deployment: Deployment, reading: LedgerReading, *, sources: Collection[str], sinks: Collection[str]
 ) -> list[Check]:
     """Return all findings; checks of topics cover these topics.
 
@@ -72,7 +72,7 @@ def health(
         checks += _guarded("expiry of ids", lambda: expiry(features))
         checks += _guarded("ledger", lambda: ledger_identity(control, deployment.ledger.topic))
         checks += _guarded("ledger records", lambda: ledger_records(control))
-        checks += _guarded("ledger writers", lambda: _ledger_writers(known))
+        checks += _guarded("ledger writers", lambda: _ledger_writers(reading))
         checks += _guarded("ledger topic", lambda: _ledger_topic(control, deployment, brokers))
         for name in sorted({*sources, *sinks}):
             look = functools.partial(_topic, control, name, brokers, written=name in sinks)
@@ -81,7 +81,7 @@ def health(
             look = functools.partial(undecided_offsets, control, name)
             checks += _guarded(f"end of topic {name}", look)
         topics = {deployment.ledger.topic, *sinks}
-        left = LeftOpen(control.cluster, deployment.prefix, known.ids.get)
+        left = LeftOpen(control.cluster, deployment.prefix, reading.ids.get)
         checks += _guarded("transactions left open", lambda: _left_open(left, topics))
     return checks
 
@@ -96,23 +96,23 @@ def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
         return [Check(name, "unknown", "the page's principal may not see it", "grant what the page needs")]
     except EosError as error:
         if isinstance(error, _SAYS_NOTHING_OF_A_CONNECTION):
-            return [Check(name, "fail", said(error))]
+            return [Check(name, "fail", error_line(error))]
         log.warning("The page cannot check %s", name, exc_info=error)
         return [Check(name, "unknown", type(error).__name__, "the API server's log has the reason")]
 
 
-def _ledger_writers(known: Known) -> Iterator[Check]:
+def _ledger_writers(reading: LedgerReading) -> Iterator[Check]:
     name = "ledger writers"
-    if known.ignored:
+    if reading.ignored:
         places = _some(
-            f"partition {partition}, offset {offset}" for partition, offset in sorted(known.ignored)
+            f"partition {partition}, offset {offset}" for partition, offset in sorted(reading.ignored)
         )
-        finding = f"{len(known.ignored)} records that no run wrote: {places}"
+        finding = f"{len(reading.ignored)} records that no run wrote: {places}"
         advice = "revoke the writer's right to write to the ledger; `airflow eos doctor` names the records"
         yield Check(name, "fail", finding, advice)
-    elif known.unreadable:
+    elif reading.unreadable:
         advice = "upgrade airflow-eos here, where a newer version wrote them; `airflow eos ledger` names them"
-        yield Check(name, "warn", f"{known.unreadable} records cannot be read", advice)
+        yield Check(name, "warn", f"{reading.unreadable} records cannot be read", advice)
     else:
         yield Check(name, "ok", "runs only")
 
@@ -148,7 +148,7 @@ def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:
         yield Check(name, "ok", "none: each that is open has a coordinator that will end it")
     else:
         places = _some(
-            f"{transaction.where} from {transaction.producer.current_txn_start_offset}"
+            f"{transaction.tp} from {transaction.producer.current_txn_start_offset}"
             for transaction in hanging
         )
         advice = "readers do not get past them: `airflow eos repair` says how they were decided and ends them"

@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 class Left:
     """An open transaction in a partition.
 
-    :param word: the coordinator's current view of the id; None if it does not know the id.
+    :param description: the coordinator's current view of the id; None if it does not know the id.
     """
 
-    where: TopicPartition
+    tp: TopicPartition
     producer: ActiveProducer
     transactional_id: str
-    word: TransactionDescription | None
+    description: TransactionDescription | None
 
 
 class LeftOpen:
@@ -54,9 +54,9 @@ class LeftOpen:
             if name is None or not keys.is_id_of(name, self._prefix):
                 log.info("%s: open transaction of producer %d is not of our prefix", tp, producer.producer_id)
                 continue
-            word = self._cluster.describe_transaction(name)
-            if not _is_under_way(word, producer):
-                left.append(Left(tp, producer, name, word))
+            description = self._cluster.describe_transaction(name)
+            if not _is_under_way(description, producer):
+                left.append(Left(tp, producer, name, description))
         return left
 
     def still(self, left: Iterable[Left]) -> list[Left]:
@@ -66,12 +66,12 @@ class LeftOpen:
             return []
         now = {
             (tp, transaction.current_txn_start_offset)
-            for tp, transaction in self._open({transaction.where.topic for transaction in before})
+            for tp, transaction in self._open({transaction.tp.topic for transaction in before})
         }
         return [
             transaction
             for transaction in before
-            if (transaction.where, transaction.producer.current_txn_start_offset) in now
+            if (transaction.tp, transaction.producer.current_txn_start_offset) in now
         ]
 
     def _open(self, topics: Collection[str]) -> list[tuple[TopicPartition, ActiveProducer]]:
@@ -79,7 +79,7 @@ class LeftOpen:
         for topic in sorted(topics):
             try:
                 count = self._cluster.describe_topics([topic], wait=False)[topic].partitions
-                known = self._cluster.describe_producers(
+                described = self._cluster.describe_producers(
                     [TopicPartition(topic, partition) for partition in range(count)]
                 )
             except (AuthorizationFailed, UnknownTopic) as error:
@@ -88,17 +88,17 @@ class LeftOpen:
                 continue
             open_producers += [
                 (tp, producer)
-                for tp, producers in sorted(known.items())
+                for tp, producers in sorted(described.items())
                 for producer in producers
                 if producer.is_open
             ]
         return open_producers
 
 
-def _is_under_way(word: TransactionDescription | None, producer: ActiveProducer) -> bool:
+def _is_under_way(description: TransactionDescription | None, producer: ActiveProducer) -> bool:
     return (
-        word is not None
-        and word.is_under_way
-        and word.producer_id == producer.producer_id
-        and word.producer_epoch in (producer.producer_epoch, producer.producer_epoch + 1)
+        description is not None
+        and description.is_under_way
+        and description.producer_id == producer.producer_id
+        and description.producer_epoch in (producer.producer_epoch, producer.producer_epoch + 1)
     )

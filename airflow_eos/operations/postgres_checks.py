@@ -11,7 +11,7 @@ import psycopg
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import PublishedRuns
-from airflow_eos.operations.checks import Check, said
+from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.sinks.postgres_catalog import find_target, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
 from airflow_eos.wording import counted
@@ -60,7 +60,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
                 yield _other_writers(name, connection)
             yield from _staged(name, connection, run_keys)
     except EosError as error:
-        yield Check(name, "fail", said(error))
+        yield Check(name, "fail", error_line(error))
     except psycopg.Error as error:
         yield Check(
             name,
@@ -141,7 +141,7 @@ def _published(name: str, connection: psycopg.Connection[Any], oid: int) -> Chec
     try:
         runs = sum(len(PublishedRuns.from_json(text).runs) for (text,) in notes)
     except ConfigurationError as error:
-        return Check(subject, "fail", said(error))
+        return Check(subject, "fail", error_line(error))
     return Check(subject, "ok", f"readable; {counted(len(notes), 'consumer group')}, {counted(runs, 'run')}")
 
 
@@ -167,10 +167,10 @@ def _staged(
     if not tables:
         yield Check(subject, "ok", "none are left in this database")
         return
-    known = run_keys()
+    labels = run_keys()
     shown = [
         f"{SCHEMA}.{table} ({size:,} bytes, since {_moment(since)}) of "
-        + known.get(label, f"a run that the ledger does not hold (digest {label})")
+        + labels.get(label, f"a run that the ledger does not hold (digest {label})")
         for label, since, table, size in tables
     ]
     more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""

@@ -55,7 +55,7 @@ def preview(spec: RunSpec) -> RunPreview:
     key = keys.run_key(spec)
     record_key = keys.run_record_key(key)
     with ControlPlane(spec) as control, control.refusing_lost_ledger():
-        known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
+        ledger_id = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
         whole = keys.whole_run_key(key)
         values = control.authority.peek(
             [record_key, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline
@@ -67,7 +67,7 @@ def preview(spec: RunSpec) -> RunPreview:
         boundaries = Unpinned(control, spec.prefix)
         if keys.moves_cursor(spec):
             laws.group_is_empty(spec.group_id, control.cluster.describe_group(spec.group_id).members)
-        planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)
+        planner = Planner(spec, control.cluster, control.authority, boundaries, ledger_id, utc_now)
         plan = planner.plan(described(control.cluster, {"source": spec.source_topics})).plan
     notes = (*plan.notes, *boundaries.notes, *_other_work(spec, record))
     return RunPreview(key, keys.transactional_id(spec), plan, notes, record)

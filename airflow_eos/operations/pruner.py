@@ -93,14 +93,16 @@ class Pruner:
         :param before: UTC, in the format of run records.
         """
         answer = answer_of(self._ledger.view(partition, (), (keys.RUN_RECORDS,)))
-        busy = {keys.whole_run_key(entry.key.removeprefix(keys.RUN_RECORDS)) for entry in answer.open_records}
+        open_keys = {
+            keys.whole_run_key(entry.key.removeprefix(keys.RUN_RECORDS)) for entry in answer.open_records
+        }
         since = self._first_since(partition, _moment(before))
-        runs = _runs_of(answer.committed, busy)
+        runs = _runs_of(answer.committed, open_keys)
         kept = _last_ones(runs) | self._named_by_cursors()
         chosen = [
             run
             for run in runs
-            if run.key not in busy
+            if run.key not in open_keys
             and (run.pipeline, run.key) not in kept
             and run.staged_at < before
             and (since is None or run.offset < since)
@@ -128,7 +130,7 @@ class Pruner:
         :raises RunFenced: another process is pruning the partition.
         :raises NotYetVisible: a batch is committed, but its marker is missing.
         """
-        done: list[OldRun] = []
+        pruned: list[OldRun] = []
         by_pipeline: defaultdict[str, list[OldRun]] = defaultdict(list)
         for run in runs:
             by_pipeline[run.pipeline].append(run)
@@ -136,27 +138,27 @@ class Pruner:
             batches = _batches(pipeline_runs)
             try:
                 for batch in batches:
-                    done += self._prune(partition, before, pipeline, batch)
+                    pruned += self._prune(partition, before, pipeline, batch)
             except LedgerUnreadable as error:
                 log.warning("The runs of the pipeline %r stay: %s", pipeline, error)
-        return done
+        return pruned
 
     def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> list[OldRun]:
         name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
         with self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)]) as transaction:
             buckets = {keys.pruned_key(pipeline, run.key) for run in batch}
             horizon_key = keys.horizon_key(pipeline)
-            known = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
-            new = [run for run in batch if not is_pruned(run.key, pipeline, known)]
+            stored = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
+            new = [run for run in batch if not is_pruned(run.key, pipeline, stored)]
             if not new:
                 return []
             producer = transaction.identity.producer_id, transaction.identity.producer_epoch
             tombstones = _record_keys(new)
-            going = {key: known[key] for key in tombstones if key in known}
-            values = _digests(known, before, pipeline, new, producer)
-            values[horizon_key] = _beyond(known.get(horizon_key), before, pipeline, going, len(new)).to_json(
-                producer
-            )
+            removed = {key: stored[key] for key in tombstones if key in stored}
+            values = _digests(stored, before, pipeline, new, producer)
+            values[horizon_key] = _beyond(
+                stored.get(horizon_key), before, pipeline, removed, len(new)
+            ).to_json(producer)
             transaction.commit(
                 [
                     *(LedgerMessage(key, None, "", partition) for key in tombstones),
@@ -197,18 +199,18 @@ class Pruner:
         Their records must stay: they tell repair how the transaction was decided.
         """
         written = frozenset[TopicPartition]().union(*(run.written for run in runs))
-        there: list[TopicPartition] = [TopicPartition(self._ledger.topic, partition)]
+        partitions: list[TopicPartition] = [TopicPartition(self._ledger.topic, partition)]
         for topic in sorted({tp.topic for tp in written}):
             try:
-                known = self._cluster.describe_topics([topic])[topic].topic_partitions
+                existing = self._cluster.describe_topics([topic])[topic].topic_partitions
             except UnknownTopic:
                 continue
-            there += sorted(written & set(known))
-        producers = self._cluster.describe_producers(there)
+            partitions += sorted(written & set(existing))
+        described = self._cluster.describe_producers(partitions)
         return {
             (producer.producer_id, producer.producer_epoch)
-            for known in producers.values()
-            for producer in known
+            for producers in described.values()
+            for producer in producers
             if producer.is_open
         }
 
@@ -224,9 +226,9 @@ class _Facts(NamedTuple):
     written: frozenset[TopicPartition]
 
 
-def _runs_of(committed: Mapping[str, LedgerValue], busy: Iterable[str]) -> list[OldRun]:
+def _runs_of(committed: Mapping[str, LedgerValue], open_keys: Iterable[str]) -> list[OldRun]:
     """Return the runs in commit order; omits runs with an unreadable record."""
-    left_out = set(busy)
+    left_out = set(open_keys)
     grouped: defaultdict[tuple[str, str], list[_Facts]] = defaultdict(list)
     places: dict[frozenset[TopicPartition], frozenset[TopicPartition]] = {}
     for key, value in committed.items():
@@ -240,15 +242,15 @@ def _runs_of(committed: Mapping[str, LedgerValue], busy: Iterable[str]) -> list[
         if record.run_key != name:
             left_out.add(keys.whole_run_key(name))
             continue
-        by = record.producer
+        producer = record.producer
         written = frozenset(TopicPartition(receipt.topic, receipt.partition) for receipt in record.receipts)
         grouped[record.pipeline, keys.whole_run_key(name)].append(
             _Facts(
                 value.offset,
                 record.staged_at,
                 name,
-                by.transactional_id,
-                (by.producer_id, by.producer_epoch),
+                producer.transactional_id,
+                (producer.producer_id, producer.producer_epoch),
                 places.setdefault(written, written),  # share equal sets to save memory
             )
         )
@@ -287,7 +289,7 @@ def _record_keys(runs: Sequence[OldRun]) -> list[str]:
 
 
 def _digests(
-    known: Mapping[str, LedgerValue],
+    stored: Mapping[str, LedgerValue],
     before: str,
     pipeline: str,
     runs: Sequence[OldRun],
@@ -298,21 +300,21 @@ def _digests(
         buckets[keys.pruned_key(pipeline, run.key)].add(keys.pruned_digest(run.key))
     values = {}
     for key, digests in buckets.items():
-        earlier = PrunedRuns.from_json(known[key], key) if key in known else PrunedRuns()
+        earlier = PrunedRuns.from_json(stored[key], key) if key in stored else PrunedRuns()
         values[key] = earlier.adding(before, digests).to_json(producer)
     return values
 
 
 def _beyond(
-    value: LedgerValue | None, before: str, pipeline: str, going: Mapping[str, LedgerValue], runs: int
+    value: LedgerValue | None, before: str, pipeline: str, removed: Mapping[str, LedgerValue], runs: int
 ) -> Horizon:
     """Return a pipeline's horizon after this number of runs, with these records by key, is pruned."""
-    known = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
-    read = Earlier.of_horizon(known)
+    horizon = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
+    read = Earlier.of_horizon(horizon)
     spans: defaultdict[tuple[tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
-    for topics, partition, start, end in known.intervals:
+    for topics, partition, start, end in horizon.intervals:
         spans[topics, partition].append((start, end))
-    for key, run in going.items():
+    for key, run in removed.items():
         record = RunRecord.from_json(run, key)
         read.add(record)
         work = WorkDefinition.recorded(record)
@@ -320,8 +322,8 @@ def _beyond(
             spans[work.topics, work.partition].append(work.interval)
     return Horizon(
         pipeline,
-        max(known.before, before),
-        known.runs + runs,
+        max(horizon.before, before),
+        horizon.runs + runs,
         read.to_dict(),
         tuple(
             (*of, *span)

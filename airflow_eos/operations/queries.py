@@ -237,20 +237,20 @@ def ledger_names(deployment: Deployment) -> LedgerNames:
 
 def no_such_pipeline(deployment: Deployment, pipeline: str) -> ConfigurationError:
     """Return the error for a pipeline without a run, with similar names."""
-    known = tuple(ledger_names(deployment).runs)
+    names = tuple(ledger_names(deployment).runs)
     return ConfigurationError(
         f"the ledger {deployment.ledger.topic!r} has no run of the pipeline {pipeline!r}; "
-        f"{near(pipeline, known)}"
+        f"{near(pipeline, names)}"
     )
 
 
-def near(name: str, known: Sequence[str]) -> str:
+def near(name: str, names: Sequence[str]) -> str:
     """Return a hint with the names that are similar to an unknown one, or with all names."""
-    if not known:
+    if not names:
         return "it has none at all"
-    like = get_close_matches(name, known, n=3, cutoff=0.6)
-    shown = like or known[:_NAMES_SHOWN]
-    more = "" if like or len(known) <= _NAMES_SHOWN else f" and {len(known) - _NAMES_SHOWN} more"
+    like = get_close_matches(name, names, n=3, cutoff=0.6)
+    shown = like or names[:_NAMES_SHOWN]
+    more = "" if like or len(names) <= _NAMES_SHOWN else f" and {len(names) - _NAMES_SHOWN} more"
     return f"{'did you mean' if like else 'it has'} {', '.join(map(repr, shown))}{more}{'?' if like else ''}"
 
 

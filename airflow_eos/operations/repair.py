@@ -22,7 +22,7 @@ from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.operations.left_open import Left, LeftOpen
 from airflow_eos.operations.queries import readable_runs
-from airflow_eos.run.unfinished import coordinator_said, seen_of
+from airflow_eos.run.unfinished import coordinator_decision, visible_decision
 
 log = logging.getLogger(__name__)
 
@@ -89,16 +89,16 @@ def repair(
         runs = _Runs(control, partitions)
         wanted = {*(topics or runs.topics), deployment.ledger.topic, OFFSETS_TOPIC}
         search = _Search(control, deployment.prefix, runs).hanging(wanted)
-        gone = {topic: error for topic, error in search.unseen.items() if isinstance(error, UnknownTopic)}
-        for topic in gone.keys() & set(topics):
-            raise gone[topic]
+        deleted = {topic: error for topic, error in search.unseen.items() if isinstance(error, UnknownTopic)}
+        for topic in deleted.keys() & set(topics):
+            raise deleted[topic]
         transactions = [
             transaction if transaction.decision != "unknown" else replace(transaction, decision=assume)
             for transaction in search.transactions
         ]
         return HangingTransactions(
             tuple(ended(control, transaction) if execute else transaction for transaction in transactions),
-            {topic: error for topic, error in search.unseen.items() if topic not in gone},
+            {topic: error for topic, error in search.unseen.items() if topic not in deleted},
         )
 
 
@@ -189,9 +189,9 @@ class _Search:
 
     def _described(self, left: Left) -> Hanging:
         producer = left.producer
-        decision, because = self._decision(producer, left.word)
+        decision, because = self._decision(producer, left.description)
         return Hanging(
-            partition=str(left.where),
+            partition=str(left.tp),
             start_offset=producer.current_txn_start_offset,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
@@ -201,12 +201,12 @@ class _Search:
         )
 
     def _decision(
-        self, producer: ActiveProducer, word: TransactionDescription | None
+        self, producer: ActiveProducer, description: TransactionDescription | None
     ) -> tuple[Decision, str]:
         producer_id, epoch = producer.producer_id, producer.producer_epoch
         if self._runs.committed(producer_id, epoch):
             return "commit", "the ledger holds its run"
-        is_committed = coordinator_said(word, producer_id, epoch)
+        is_committed = coordinator_decision(description, producer_id, epoch)
         if is_committed is not None:
             return "commit" if is_committed else "abort", "its coordinator says so"
         undecided = self._runs.undecided(producer_id, epoch)
@@ -216,7 +216,7 @@ class _Search:
             return "unknown", why
         if undecided is None:
             return "abort", "the ledger has no run of it"
-        seen = seen_of(self._control.cluster, undecided)
+        seen = visible_decision(self._control.cluster, undecided)
         if seen is not None:
             return "commit" if seen else "abort", f"the other records of {undecided.run_key} show it"
         return "unknown", f"the record of {undecided.run_key} hangs with it, and there is no other evidence"

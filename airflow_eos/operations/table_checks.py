@@ -14,7 +14,7 @@ from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.operations.checks import Check, said
+from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
 from airflow_eos.operations.foreign_commits import other_writers
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
@@ -123,7 +123,7 @@ def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
 
 def _not_loaded(name: str, error: EosError, system: str) -> Check:
     unreachable = f"check the connection, and that {system} can be reached"
-    return Check(name, "fail", said(error), "" if isinstance(error, UnknownTable) else unreachable)
+    return Check(name, "fail", error_line(error), "" if isinstance(error, UnknownTable) else unreachable)
 
 
 def _as_far_as_readable(
@@ -168,7 +168,7 @@ def _published(name: str, inspection: IcebergInspection) -> Check:
     try:
         published = inspection.published()
     except ConfigurationError as error:
-        return Check(subject, "fail", said(error))
+        return Check(subject, "fail", error_line(error))
     runs = sum(len(runs.runs) for runs in published.values())
     groups = counted(len(published), "consumer group")
     return Check(subject, "ok", f"readable; {groups}, {counted(runs, 'run')}")
@@ -195,8 +195,8 @@ def _unnamed(
     by_label: dict[str, list[UnnamedFile]] = defaultdict(list)
     for file in files:
         by_label[file.label].append(file)
-    known = run_keys()
-    shown = [_attempt(label, of_run, known) for label, of_run in by_label.items()]
+    labels = run_keys()
+    shown = [_attempt(label, of_run, labels) for label, of_run in by_label.items()]
     more = f"; and of {len(shown) - _ATTEMPTS_SHOWN} more runs" if len(shown) > _ATTEMPTS_SHOWN else ""
     advice = (
         "attempts that died left them, or a run at work has not published them yet; "

@@ -81,8 +81,8 @@ def _compared(held: HeldRows, receipt: TableReceipt) -> tuple[Outcome, int, str]
     if held.files != receipt.files:
         problems.append(f"the snapshot added {counted(held.files, 'data file')}, not {receipt.files}")
     if held.removed and not problems:
-        gone = f"{counted(held.removed, 'data file')} taken out by later commits, and deleted"
-        return "expired", held.rows, gone
+        removal = f"{counted(held.removed, 'data file')} taken out by later commits, and deleted"
+        return "expired", held.rows, removal
     if held.rows != receipt.rows and not problems:
         problems.append(f"its data files hold {counted(held.rows, 'row')}")
     return "mismatch" if problems else "ok", held.rows, "; ".join(problems)

@@ -235,9 +235,9 @@ def index_ledger(deployment: Deployment) -> list[IndexedPartition]:
     :raises OutcomeUnknown: other processes kept writing the index of a partition.
     """
     with ControlPlane(deployment) as control:
-        known = control.verify_ledger(to_write=True)
-        keeper = control.index_keeper(known.prefix)
-        done = {partition: rebuilt(keeper, partition) for partition in range(known.partitions)}
+        ledger_id = control.verify_ledger(to_write=True)
+        keeper = control.index_keeper(ledger_id.prefix)
+        done = {partition: rebuilt(keeper, partition) for partition in range(ledger_id.partitions)}
     return [
         IndexedPartition(partition, index.through, index.keys, index.leaves)
         for partition, index in done.items()
@@ -270,11 +270,11 @@ def prune_ledger(
     moment = keys.utc_text(before)
     pruned_runs, pruned_records = Counter[str](), Counter[str]()
     with ControlPlane(deployment) as control:
-        known = control.verify_ledger(to_write=execute)
+        ledger_id = control.verify_ledger(to_write=execute)
         pruner = Pruner(
-            control.cluster, control.ledger, control.writer, control.authority, known.prefix, MIN_AGE
+            control.cluster, control.ledger, control.writer, control.authority, ledger_id.prefix, MIN_AGE
         )
-        partitions = [*range(known.partitions)]
+        partitions = [*range(ledger_id.partitions)]
         if pipeline is not None:
             partitions = [control.ledger.partition_for(pipeline)]
         for partition in partitions:

@@ -105,11 +105,11 @@ def _verify(
         detail = f"the last stable offset is {stable}, the run wrote up to {receipt.last_offset}"
         return finding("mismatch", 0, f"{detail}: the log was truncated, or the topic made again")
     visible, gap = _count(connections, record, receipt, in_time)
-    gone = receipt.records - visible
-    if not gone and not gap:
+    lost = receipt.records - visible
+    if not lost and not gap:
         return finding("ok", visible)
-    if gone > 0:
-        missing = f"{counted(gone, 'record')} {'is' if gone == 1 else 'are'}"
+    if lost > 0:
+        missing = f"{counted(lost, 'record')} {'is' if lost == 1 else 'are'}"
         settings = settings_of(receipt.topic)
         if is_compacted(settings):
             because = "the topic is compacted, later records of their keys may have replaced them"
@@ -117,7 +117,7 @@ def _verify(
         unread = "" if settings is not None else "whether the topic is compacted may not be read"
         problems = (f"{missing} missing", gap, unread)
     else:
-        problems = (f"{-gone:,} more than were written" if gone else "", gap, "")
+        problems = (f"{-lost:,} more than were written" if lost else "", gap, "")
     return finding("mismatch", visible, "; ".join(filter(None, problems)))
 
 

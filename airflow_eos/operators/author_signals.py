@@ -21,22 +21,22 @@ def asked_of_airflow(error: EosError) -> Exception | None:
         return None
     cause = error.__cause__
     signal = signal_of(error.raised)
-    asked: Exception | None = None
+    signal_error: Exception | None = None
     if isinstance(cause, TASK_SIGNALS):
-        asked = cause
+        signal_error = cause
     elif signal is not None:
-        asked = (AirflowSkipException if signal == "skip" else AirflowFailException)(error.message)
-    if isinstance(asked, AirflowSkipException):
+        signal_error = (AirflowSkipException if signal == "skip" else AirflowFailException)(error.message)
+    if isinstance(signal_error, AirflowSkipException):
         log.info(
             "process asked to skip the task: nothing of this run is committed, its offsets stay where they "
             "were, and the ledger does not hold it. A cursor's next run reads the records again; an interval "
             "is read again when the task is cleared"
         )
-    return asked
+    return signal_error
 
 
 def raise_asked(error: EosError) -> None:
     """Raise the exception of :func:`asked_of_airflow`; return if there is none."""
-    asked = asked_of_airflow(error)
-    if asked is not None:
-        raise asked from None
+    signal_error = asked_of_airflow(error)
+    if signal_error is not None:
+        raise signal_error from None

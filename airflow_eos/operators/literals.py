@@ -99,11 +99,11 @@ def check_spelling(cls: type, given: Mapping[str, Any]) -> None:
     """
     if not _is_ours(inspect.getattr_static(cls, "__init__")):
         return  # a class of the author's, which may take more than its signature says
-    known, own = _parameters(cls)
+    all_names, own = _parameters(cls)
     for name in given:
-        near = "" if name in known or name.startswith("_") else did_you_mean(name, own)
-        if near:
-            raise ConfigurationError(f"{cls.__name__.lstrip('_')} has no parameter {name!r}{near}")
+        hint = "" if name in all_names or name.startswith("_") else did_you_mean(name, own)
+        if hint:
+            raise ConfigurationError(f"{cls.__name__.lstrip('_')} has no parameter {name!r}{hint}")
 
 
 def is_literal(value: Any) -> bool:
@@ -164,14 +164,14 @@ def _is_ours(function: Any) -> bool:
 @functools.cache
 def _parameters(cls: type) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of all parameters of a class and its bases, and those of this package."""
-    known: set[str] = set()
+    all_names: set[str] = set()
     own: set[str] = set()
     for base in cls.__mro__:
         init = vars(base).get("__init__")
         if init is None or base is object:
             continue
         names = set(inspect.signature(init).parameters)
-        known |= names
+        all_names |= names
         if _is_ours(init):
             own |= names - {"self", "kwargs"}
-    return frozenset(known), frozenset(own)
+    return frozenset(all_names), frozenset(own)

@@ -154,7 +154,7 @@ def refuse_other_date(key: str, start: dt.datetime, dag: DAG) -> None:
         )
 
 
-def says_its_end(timetable: Any) -> bool:
+def gives_interval_end(timetable: Any) -> bool:
     """Return whether a schedule tells the ends of its partitions."""
     return isinstance(timetable, compat.CronPartitionTimetable | compat.PartitionedAssetTimetable)
 

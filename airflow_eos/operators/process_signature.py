@@ -84,10 +84,10 @@ def _in_file(path: str, _changed: int, name: str, process: str) -> inspect.Signa
         raise ConfigurationError(
             f"process {process!r}: {path} has no function {name!r}{did_you_mean(name, bound)}"
         )
-    only = bound[name][0] if len(bound[name]) == 1 else None
-    if not isinstance(only, ast.FunctionDef) or not all(map(_keeps_signature, only.decorator_list)):
+    statement = bound[name][0] if len(bound[name]) == 1 else None
+    if not isinstance(statement, ast.FunctionDef) or not all(map(_keeps_signature, statement.decorator_list)):
         return None
-    return _signature(only.args)
+    return _signature(statement.args)
 
 
 def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
@@ -153,10 +153,10 @@ def check_call(signature: inspect.Signature, given: Iterable[str]) -> None:
                 f"op_kwargs gives {name!r} to process{signature}, which it gets from the run; leave it out"
             )
         if name not in by_name and not takes_any:
-            taken = sorted(by_name - {frame, RUN})
+            names = sorted(by_name - {frame, RUN})
             raise ConfigurationError(
                 f"op_kwargs gives {name!r} to process{signature}, which has no such parameter"
-                f"{did_you_mean(name, taken)}"
+                f"{did_you_mean(name, names)}"
             )
     if frame is None and not any(param.kind is param.VAR_POSITIONAL for param in parameters):
         raise ConfigurationError(

@@ -14,7 +14,7 @@ from airflow_eos.compat import (
     timetable_field,
 )
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.operators.partition_interval import PartitionDuration, says_its_end, zone_named
+from airflow_eos.operators.partition_interval import PartitionDuration, gives_interval_end, zone_named
 from airflow_eos.operators.task_identity import DATA_INTERVAL
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def check_schedule(
         ranges != DATA_INTERVAL
         or run_key
         or duration is not None
-        or says_its_end(timetable)
+        or gives_interval_end(timetable)
         or not isinstance(timetable, TRIGGER_TIMETABLES)
     ):
         return

@@ -128,9 +128,9 @@ def _sockets_are_private() -> bool:
     return int(fields.get("Umask", "0"), 8) & _OTHERS_WRITE == _OTHERS_WRITE
 
 
-def _worker_settings(asked: Future[bool] | None) -> dict[str, str]:
+def _worker_settings(ready: Future[bool] | None) -> dict[str, str]:
     """Return the setting of the daemon that forks Python workers with their imports done."""
-    if asked is None or not asked.result():
+    if ready is None or not ready.result():
         return {}
     return {_DAEMON: worker_daemon.__name__}
 

@@ -86,12 +86,12 @@ def _remove_abandoned() -> None:
         with contextlib.suppress(OSError):  # another user's, held, or just removed
             if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:
                 continue
-            held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
-                os.close(held)
+                os.close(descriptor)
 
 
 def split_process(process: str, relative_to: Path) -> tuple[Path | None, str]:

@@ -67,8 +67,8 @@ class Codec(IntEnum):
         try:
             return cls[name.upper()]
         except KeyError:
-            known = ", ".join(codec.label for codec in cls)
-            raise ConfigurationError(f"compression.type {name!r} is not one of {known}") from None
+            labels = ", ".join(codec.label for codec in cls)
+            raise ConfigurationError(f"compression.type {name!r} is not one of {labels}") from None
 
 
 class Compressor:

@@ -61,11 +61,11 @@ def _inflated(view: memoryview, start: int, left: int, piece: int) -> tuple[byte
     while not inflate.eof and size <= left:
         if at == len(view):
             raise ValueError("gzip data is cut off")
-        taken = view[at : at + piece]
-        part = inflate.decompress(taken, left + 1 - size)
+        chunk = view[at : at + piece]
+        part = inflate.decompress(chunk, left + 1 - size)
         size += len(part)
         parts.append(part)
-        at += len(taken)
+        at += len(chunk)
         piece = min(2 * piece, _LAST_PIECE)
     return b"".join(parts), at - len(inflate.unused_data)
 

@@ -55,10 +55,10 @@ class TooManyHeaders(ValueError):
     :param most: headers a record may have
     """
 
-    def __init__(self, counts: Int64s, most: int) -> None:
-        wrong = (counts > most).nonzero()[0]
+    def __init__(self, counts: Int64s, limit: int) -> None:
+        wrong = (counts > limit).nonzero()[0]
         self.row = int(wrong[0])  # the first of them
         super().__init__(
-            f"it has {int(counts[self.row])} headers, more than {most}, see {MAX_HEADERS_SETTING} "
+            f"it has {int(counts[self.row])} headers, more than {limit}, see {MAX_HEADERS_SETTING} "
             f"({len(wrong)} such records in its batch)"
         )

@@ -118,16 +118,16 @@ def _gather(pool: pa.Array, picks: npt.NDArray[np.int32], null: Bools) -> pa.Arr
     nulls = int(np.count_nonzero(null))
     if nulls == len(picks):
         return pa.nulls(nulls, pa.binary())
-    taken = pc.take(pool, pa.array(picks), boundscheck=False)
+    gathered = pc.take(pool, pa.array(picks), boundscheck=False)
     if not nulls:
-        return taken
-    _, offsets, data = taken.buffers()
+        return gathered
+    _, offsets, data = gathered.buffers()
     validity = pa.py_buffer(np.packbits(~null, bitorder="little"))
     return pa.BinaryArray.from_buffers(pa.binary(), len(picks), [validity, offsets, data], nulls)
 
 
 def _headers(
-    body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s, most: int, budget: int
+    body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s, max_headers: int, budget: int
 ) -> pa.Array | None:
     """Headers column, or ``None`` without any.
 
@@ -141,8 +141,8 @@ def _headers(
     counts, at = read_varints(buffer, at)
     if (counts < 0).any() or (counts > ends - at).any():
         raise ValueError("a record has an impossible number of headers")
-    if int(counts.max()) > most:
-        raise TooManyHeaders(counts, most)
+    if int(counts.max()) > max_headers:
+        raise TooManyHeaders(counts, max_headers)
     lists = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     total = int(lists[-1])
     if total * HEADER_BYTES > budget:

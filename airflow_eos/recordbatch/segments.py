@@ -130,9 +130,9 @@ def interleave(
             np.add(text.offsets[1:], filled, out=cuts[strings + 1 : strings + count + 1], casting="unsafe")
             pool[filled : filled + len(text.data)] = text.data
             filled, strings, slot = filled + len(text.data), strings + count, slot + 1
-    taken = pc.take(binary_array(pool, cuts), pa.array(picks.ravel()), boundscheck=False)
-    offsets = np.frombuffer(taken.buffers()[1], np.int32, rows * width + 1)[::width]
-    return Interleaved(taken.buffers()[2], offsets)
+    gathered = pc.take(binary_array(pool, cuts), pa.array(picks.ravel()), boundscheck=False)
+    offsets = np.frombuffer(gathered.buffers()[1], np.int32, rows * width + 1)[::width]
+    return Interleaved(gathered.buffers()[2], offsets)
 
 
 def _as_segments(column: Segments | bytes) -> Segments:

@@ -93,7 +93,7 @@ class Boundaries:
         """
         partitions = topic.topic_partitions
         look = log_coverage.look(self._cluster, partitions, moment)
-        stable, first_records = look.stable, look.found
+        stable, first_records = look.stable, look.first_records
         now, text = self._now(), keys.utc_text(moment)
         log_coverage.refuse_future(first_records, now)
         idle = [tp.partition for tp in partitions if first_records[tp] is None]
@@ -102,16 +102,16 @@ class Boundaries:
                 f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
                 f"is fixed at {keys.utc_text(moment + lateness)} at the latest (allowed_lateness {lateness})"
             )
-        near = pinned.near()
-        gone = look.unproven({tp: _bounds(tp.partition, text, near) for tp in partitions}, moment)
-        if gone:  # one that is farther away may prove more
-            near = pinned.all()
-            gone = look.unproven({tp: _bounds(tp.partition, text, near) for tp in partitions}, moment)
-        unproven = {tp.partition: head for tp, head in gone.items()}
+        neighbours = pinned.near()
+        heads = look.unproven({tp: _bounds(tp.partition, text, neighbours) for tp in partitions}, moment)
+        if heads:  # one that is farther away may prove more
+            neighbours = pinned.all()
+            heads = look.unproven({tp: _bounds(tp.partition, text, neighbours) for tp in partitions}, moment)
+        unproven = {tp.partition: head for tp, head in heads.items()}
         if not accept_deleted:
             log_coverage.refuse_deleted(topic.topic, text, unproven, pinned=False)
         # What is left without timestamps belongs to the first interval that accepts it.
-        is_first = not any(other.moment < text for other in near)
+        is_first = not any(other.moment < text for other in neighbours)
         offsets = {}
         for tp in partitions:
             first = first_records[tp]
@@ -121,7 +121,7 @@ class Boundaries:
             topic.topic,
             topic.topic_id,
             text,
-            _clamped(offsets, text, near),
+            _clamped(offsets, text, neighbours),
             keys.utc_text(now),
             {tp.partition: stable[tp] for tp in partitions},
             unproven,
@@ -154,12 +154,12 @@ class Pinned:
         Boundaries farther away cannot clamp it: each was clamped by its neighbours when it was pinned, so
         offsets rise with moments.
         """
-        near = self._of_topic(self._values)
+        neighbours = self._of_topic(self._values)
         for before in (True, False):
             side = [key for key in self._values if key != self._key and (key < self._key) == before]
-            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in near):
+            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in neighbours):
                 return self.all()  # all that are near are of an earlier topic of that name
-        return list(near.values())
+        return list(neighbours.values())
 
     def all(self) -> list[Boundary]:
         """Return all boundaries."""

@@ -55,9 +55,9 @@ class CursorReader:
         """
         group = self.spec.group_id
         committed = self.cluster.committed(group, list(partitions))
-        only = keys.mapped_partition(self.spec)
-        wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
-        intent = keys.intent_key(keys.cursor_transactional_id(self.spec.prefix, group, only))
+        mapped = keys.mapped_partition(self.spec)
+        wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, mapped)] if mapped else [])
+        intent = keys.intent_key(keys.cursor_transactional_id(self.spec.prefix, group, mapped))
         # As a prefix: that there is none, which is the rule, is not a *no* that anything rests on here.
         values = self.authority.settle(wanted, routing=group, prefixes=(intent,))
         laws.no_open_intent(group, values.get(intent))
@@ -75,12 +75,12 @@ class CursorReader:
                     f"{record.ledger_partitions} partitions, the ledger is now {self.ledger.topic_id} with "
                     f"{self.ledger.partitions}; restore the ledger topic, or start over with a new group_id"
                 )
-            known = {t: i for t, i in record.topic_ids.items() if t in topics}
-            plan_ids = RunPlan("cursor", (), known, group, advances=True)
+            topic_ids = {t: i for t, i in record.topic_ids.items() if t in topics}
+            plan_ids = RunPlan("cursor", (), topic_ids, group, advances=True)
             laws.topics_unchanged(plan_ids, {name: t.topic_id for name, t in topics.items()})
         self._check_metadata(committed, found_any=bool(records))
         layout = records.get(keys.cursor_key(group))
-        return CursorPosition(committed, records.get(wanted[-1]) if only else layout, layout)
+        return CursorPosition(committed, records.get(wanted[-1]) if mapped else layout, layout)
 
     def starts(
         self,
@@ -106,8 +106,8 @@ class CursorReader:
                     "cursor never saw; inspect the topic, then reset the cursor with "
                     "`airflow eos reset-offsets`"
                 )
-        known = position.cursor.epochs if position.cursor else {}
-        changed = {tp: known[tp] for tp in starts if 0 <= known.get(tp, -1) < bounds.epochs.get(tp, -1)}
+        epochs = position.cursor.epochs if position.cursor else {}
+        changed = {tp: epochs[tp] for tp in starts if 0 <= epochs.get(tp, -1) < bounds.epochs.get(tp, -1)}
         if changed:
             self._refuse_rewritten(starts, changed)
         return starts, tuple(notes)
@@ -220,21 +220,21 @@ class CursorReader:
         self, topics: Mapping[str, TopicDescription], layout: CursorRecord | None
     ) -> list[str]:
         """Return a note if partitions were added to the topic and no mapped task has read them yet."""
-        only = keys.mapped_partition(self.spec)
-        if only is None or layout is None or only.topic not in layout.partition_counts:
+        mapped = keys.mapped_partition(self.spec)
+        if mapped is None or layout is None or mapped.topic not in layout.partition_counts:
             return []
-        before, count = layout.partition_counts[only.topic], topics[only.topic].partitions
+        before, count = layout.partition_counts[mapped.topic], topics[mapped.topic].partitions
         added = {
-            keys.cursor_key(self.spec.group_id, TopicPartition(only.topic, number)): str(number)
+            keys.cursor_key(self.spec.group_id, TopicPartition(mapped.topic, number)): str(number)
             for number in range(before, count)
-            if number != only.partition
+            if number != mapped.partition
         }
         read = self.authority.peek(list(added), routing=self.spec.group_id) if added else {}
         unread = [number for key, number in added.items() if key not in read]
         if not unread:
             return []
         note = (
-            f"{only.topic} has {count} partitions, {before} when this cursor began; no mapped task has read "
-            f"partition {', '.join(unread)}: expand source_partition over all of them"
+            f"{mapped.topic} has {count} partitions, {before} when this cursor began; no mapped task has "
+            f"read partition {', '.join(unread)}: expand source_partition over all of them"
         )
         return [note]

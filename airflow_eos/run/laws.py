@@ -146,12 +146,12 @@ def proof_holds(
         )
     counts = {**staged, **{t.topic_partition: t.records for t in manifest.targets}}
     for tp in sorted(producers.keys() | counts.keys()):
-        ours = [
+        acknowledged = [
             p
             for p in producers.get(tp, ())
             if (p.producer_id, p.producer_epoch) == (identity.producer_id, identity.producer_epoch)
         ]
-        last = ours[0].last_sequence if ours else -1
+        last = acknowledged[0].last_sequence if acknowledged else -1
         if last != last_sequence(counts.get(tp, 0)):
             raise ProtocolViolation(
                 f"{tp} should end at sequence {last_sequence(counts.get(tp, 0))} of producer "
@@ -279,11 +279,11 @@ def topics_unchanged(plan: RunPlan, topic_ids: Mapping[str, str]) -> None:
             )
 
 
-def group_is_ours(group: str, field: str, recorded: object, ours: object) -> None:
+def group_is_ours(group: str, field: str, recorded: object, own: object) -> None:
     """Law 7: a group's cursor has one pipeline, one prefix, one layout and one origin."""
-    if recorded != ours:
+    if recorded != own:
         raise GroupOwned(
-            f"the cursor of group {group!r} belongs to {field} {recorded!r}, this run says {ours!r}; "
+            f"the cursor of group {group!r} belongs to {field} {recorded!r}, this run says {own!r}; "
             "give this pipeline its own group_id, or set the recorded value"
             + (" as [eos] origin, where this is that environment under another address" * (field == ORIGIN))
         )
@@ -304,14 +304,14 @@ def no_open_intent(group: str, value: LedgerValue | None) -> None:
 
 
 def same_work(
-    record: RunRecord, transactional_id: str, asked: WorkDefinition, *, but_for: Collection[str] = ()
+    record: RunRecord, transactional_id: str, current: WorkDefinition, *, but_for: Collection[str] = ()
 ) -> None:
     """Law 7: a record answers for a run only if both have the same fence and the same work.
 
     :param but_for: fields that may differ.
     :raises DifferentWork: lists the recorded and the requested values.
     """
-    refusal = disagreement(record, transactional_id, asked, but_for)
+    refusal = disagreement(record, transactional_id, current, but_for)
     if refusal is not None:
         raise DifferentWork(
             f"the ledger's record of {record.run_key} is of other work with the same name: {refusal}"

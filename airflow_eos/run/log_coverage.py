@@ -37,7 +37,7 @@ class Look:
     :param log_starts: first offset of each partition that may still exist.
     :param oldest: the first remaining record of partitions whose log start is above 0.
     :param stable: last stable offsets.
-    :param found: the first record at or after the moment.
+    :param first_records: the first record at or after the moment.
     :param highest: the highest timestamp, in ms since 1970; -1 if there is none.
     :param undated: partitions with records, none of which has a timestamp.
     """
@@ -45,7 +45,7 @@ class Look:
     log_starts: Mapping[TopicPartition, int]
     oldest: Mapping[TopicPartition, TimedOffset | None]
     stable: Mapping[TopicPartition, int]
-    found: Mapping[TopicPartition, TimedOffset | None]
+    first_records: Mapping[TopicPartition, TimedOffset | None]
     highest: Mapping[TopicPartition, int]
     undated: Collection[TopicPartition] = ()
 
@@ -124,9 +124,9 @@ def _undated(
     """Return the partitions with records, none of which has a timestamp; reads up to the first record."""
     idle = [tp for tp, first in first_records.items() if first is None and starts[tp] < stable[tp]]
     undated = {tp for tp in idle if tp in oldest and oldest[tp] is None}
-    asked = [tp for tp in idle if tp not in undated]
-    dated = cluster.offsets_for_time(asked, 0) if asked else {}
-    unseen = [tp for tp in asked if dated[tp] is None]
+    partitions = [tp for tp in idle if tp not in undated]
+    dated = cluster.offsets_for_time(partitions, 0) if partitions else {}
+    unseen = [tp for tp in partitions if dated[tp] is None]
     hidden = [OffsetRange(tp.topic, tp.partition, starts[tp], stable[tp]) for tp in unseen]
     data = cluster.next_data(hidden) if hidden else {}
     return frozenset(undated | {tp for tp, offset in data.items() if offset < stable[tp]})
@@ -226,7 +226,7 @@ def accepted(
     ]
 
 
-def what_is_left(
+def without_deleted(
     ranges: Iterable[OffsetRange], heads: Mapping[TopicPartition, Deleted]
 ) -> tuple[tuple[OffsetRange, ...], list[dict[str, Any]]]:
     """Return the ranges from their log starts on, and the accepted loss for the run's record."""
@@ -248,7 +248,7 @@ def accepted_notes(losses: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each accepted loss."""
     notes = []
     for loss in losses:
-        where = f"{loss['topic']}-{loss['partition']}"
+        place = f"{loss['topic']}-{loss['partition']}"
         head = Deleted.from_dict(loss)
         if "boundary" not in loss:
             accepted_loss = f"offsets {loss['start']} to {loss['end'] - 1} were deleted"
@@ -256,7 +256,7 @@ def accepted_notes(losses: Iterable[Mapping[str, Any]]) -> list[str]:
             accepted_loss = f"records may lie on either side of the boundary at {loss['boundary']}"
         else:
             accepted_loss = f"records around the boundary at {loss['boundary']} may have been deleted"
-        notes.append(f"{where}: {accepted_loss}, {head}; accepted (accept_deleted)")
+        notes.append(f"{place}: {accepted_loss}, {head}; accepted (accept_deleted)")
     return notes
 
 

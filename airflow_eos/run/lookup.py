@@ -73,15 +73,15 @@ class CommittedRuns:
         """Return this very work's record as a repetition of a run, even if the run's record is pruned."""
         names = [keys.run_key(replace(self._spec, ranges=Cursor())), keys.final_key(self._spec)]
         for key in names if keys.loops(self._spec) else [keys.run_key(self._spec)]:
-            again = self._look_up(keys.reprocess_keys(key), wait=wait)
-            record = self._own(again, keys.reprocess_transactional_id(self._spec, key))
+            repeats = self._look_up(keys.reprocess_keys(key), wait=wait)
+            record = self._own(repeats, keys.reprocess_transactional_id(self._spec, key))
             if record is not None:
                 return record
         return None
 
-    def _own(self, again: Mapping[str, RunRecord], again_id: str) -> RunRecord | None:
+    def _own(self, repeats: Mapping[str, RunRecord], again_id: str) -> RunRecord | None:
         """Return the repetition that is this very work; it must have the id of the run's repetitions."""
-        for record in again.values():
+        for record in repeats.values():
             if self._is_ours(record):
                 self._check([record], again_id)
                 return _answer(record, "this very work")
@@ -94,14 +94,14 @@ class CommittedRuns:
         """
         whole = keys.run_key(replace(self._spec, ranges=Cursor()))
         records = self._look_up([whole], wait=wait, whole=whole, prefix=keys.rounds_prefix(self._spec))
-        done, final = rounds.in_order(self._spec, records)
+        parts, final = rounds.in_order(self._spec, records)
         if final is not None:
-            return self._settled(rounds.merged([*done, final]), [*done, final], wait=wait)
+            return self._settled(rounds.merged([*parts, final]), [*parts, final], wait=wait)
         if whole in records:  # the Dag run was made before its author asked for rounds
             return self._settled(records[whole], [records[whole]], wait=wait)
-        self._check(done)
+        self._check(parts)
         number = self._spec.round
-        return _answer(done[number], "a round") if number is not None and number < len(done) else None
+        return _answer(parts[number], "a round") if number is not None and number < len(parts) else None
 
     def _settled(self, first: RunRecord, parts: Sequence[RunRecord], *, wait: bool) -> RunRecord | Reprocess:
         """Apply ``on_committed`` to a committed run; ``parts`` are its rounds, or itself."""
@@ -111,15 +111,15 @@ class CommittedRuns:
             return _answer(first, "this very work")
         self._check(parts, but_for=AUTHORS)  # same fence, same environment: no on_committed helps otherwise
         again_id = keys.reprocess_transactional_id(self._spec, key)
-        again = self._look_up(keys.reprocess_keys(key), wait=wait)
-        if (own := self._own(again, again_id)) is not None:
+        repeats = self._look_up(keys.reprocess_keys(key), wait=wait)
+        if (own := self._own(repeats, again_id)) is not None:
             return own
         other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
         if self._spec.on_committed == "reprocess":
             self._check(parts, but_for={SINK})
-            earlier = (*parts, *again.values())
-            return Reprocess(keys.reprocess_key(key, len(again) + 1), first, again_id, earlier)
-        answer = self._answering(first, parts, again)
+            earlier = (*parts, *repeats.values())
+            return Reprocess(keys.reprocess_key(key, len(repeats) + 1), first, again_id, earlier)
+        answer = self._answering(first, parts, repeats)
         if self._spec.on_committed == "fail":
             raise RunAlreadyCommitted(
                 f"{answer.run_key} was committed by {other} at {answer.staged_at}; on_committed is 'fail'. "
@@ -128,11 +128,11 @@ class CommittedRuns:
         return _answer(answer, other)
 
     def _answering(
-        self, first: RunRecord, parts: Sequence[RunRecord], again: Mapping[str, RunRecord]
+        self, first: RunRecord, parts: Sequence[RunRecord], repeats: Mapping[str, RunRecord]
     ) -> RunRecord:
         """Return the run, or else its latest reprocessing, that did the requested work."""
         if any(self._differs(part) for part in parts):
-            numbered = [again[key] for key in keys.reprocess_keys(first.run_key) if key in again]
+            numbered = [repeats[key] for key in keys.reprocess_keys(first.run_key) if key in repeats]
             for record in reversed(numbered):
                 if not self._differs(record):
                     return record
@@ -152,9 +152,9 @@ class CommittedRuns:
         self, records: Sequence[RunRecord], own_id: str | None = None, but_for: Collection[str] = ()
     ) -> None:
         """Refuse records of other work, or of another transactional id (law 7)."""
-        mine = own_id or keys.transactional_id(self._spec)
+        own_fence = own_id or keys.transactional_id(self._spec)
         for record in records:
-            laws.same_work(record, mine, self._work, but_for={*but_for, *self._may_differ})
+            laws.same_work(record, own_fence, self._work, but_for={*but_for, *self._may_differ})
 
     def _look_up(
         self, runs: Sequence[str], *, wait: bool, whole: str = "", prefix: str = ""

@@ -91,7 +91,7 @@ class Planner:
         interval = interval_of(mode)
         is_replacement = recorded is not None and replaces_rows(self._spec)
         if interval is not None and interval.accept_deleted and not is_replacement:
-            planned = replace(planned, plan=self._what_is_left(planned.plan))
+            planned = replace(planned, plan=self._without_deleted(planned.plan))
         plan = self._check_logs(skips.without(planned.plan, self._spec.skip_offsets), bounds)
         if self._sinks and not plan.is_empty:
             settings = self._cluster.topic_settings(self._sinks)
@@ -134,22 +134,22 @@ class Planner:
             )
 
     def _partitions(self, topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
-        only = keys.mapped_partition(self._spec)
-        if only is None:
+        mapped = keys.mapped_partition(self._spec)
+        if mapped is None:
             return [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
-        if only.partition >= topics[only.topic].partitions:
+        if mapped.partition >= topics[mapped.topic].partitions:
             raise UnknownTopic(
-                f"topic {only.topic!r} has {topics[only.topic].partitions} partitions, "
-                f"source_partition is {only.partition}"
+                f"topic {mapped.topic!r} has {topics[mapped.topic].partitions} partitions, "
+                f"source_partition is {mapped.partition}"
             )
-        return [only]
+        return [mapped]
 
-    def _what_is_left(self, plan: RunPlan) -> RunPlan:
+    def _without_deleted(self, plan: RunPlan) -> RunPlan:
         """Return the plan without deleted offsets, and with the accepted loss."""
         starts = self._cluster.log_starts(list(plan.starts))
         behind = {r.topic_partition for r in plan.ranges if r.span and starts[r.topic_partition] > r.start}
         heads = log_coverage.deleted_heads(self._cluster, {tp: starts[tp] for tp in sorted(behind)})
-        left, losses = log_coverage.what_is_left(plan.ranges, heads)
+        left, losses = log_coverage.without_deleted(plan.ranges, heads)
         loss = (*plan.accepted_loss, *losses)
         notes = (*plan.notes, *log_coverage.accepted_notes(loss))
         return replace(plan, ranges=left, accepted_loss=loss, notes=notes)

@@ -263,13 +263,13 @@ class RunProtocol:
             self._collaborators.planner.recheck(work.planned.plan, sources)
             return work.planned
         self._check_conditions(work)
-        known = topics.described(roles(self._spec))
+        described = topics.described(roles(self._spec))
         if self._table is not None:
             self._table.look(work)
         group = grants.check_run(self._collaborators.cluster, self._spec, topics.visible)
         if work.recorded is None and keys.moves_cursor(self._spec):
             laws.group_is_empty(group.group, group.members)
-        work.planned = self._collaborators.planner.plan(known, work.recorded)
+        work.planned = self._collaborators.planner.plan(described, work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)
@@ -398,7 +398,7 @@ class RunProtocol:
 
     def _visible(self, record: RunRecord) -> RunRecord:
         """Return a record of the ledger once every leader shows its transaction."""
-        self._visibility.wait_for_found(record, seconds=self._visible_seconds)
+        self._visibility.wait_for_committed(record, seconds=self._visible_seconds)
         return record
 
     @property

@@ -54,12 +54,12 @@ def refuse_fewer(
     now = {str(tp): count for tp, count in read.items()}
     whole = {str(r.topic_partition) for r in recorded.ranges if r.topic in kept_whole}
     for place, before in sorted(recorded.records_read_by_partition.items()):
-        again = now.get(place, 0)
-        is_unknown = NOT_COUNTED in (before, again)
-        if place in whole if is_unknown else again >= before:
+        after = now.get(place, 0)
+        is_unknown = NOT_COUNTED in (before, after)
+        if place in whole if is_unknown else after >= before:
             continue
         raise OffsetsOutOfRange(
-            f"{place}: the run read {_count(before)} records, its reprocessing {_count(again)}: the topic "
+            f"{place}: the run read {_count(before)} records, its reprocessing {_count(after)}: the topic "
             "lost the others (cleanup.policy=compact), or skip_offsets leaves them out, and with "
             f"reprocess='replace' {sink} would lose their rows. Leave the committed output as it is, or "
             "delete the run's rows yourself and use reprocess='append'"

@@ -19,9 +19,9 @@ def without(plan: RunPlan, skip_offsets: Sequence[OffsetRange]) -> RunPlan:
     left: list[OffsetRange] = []
     skipped: list[OffsetRange] = []
     for whole in plan.ranges:
-        pieces, gone = _pieces(whole, (s for s in skip_offsets if s.topic_partition == whole.topic_partition))
+        pieces, cut = _pieces(whole, (s for s in skip_offsets if s.topic_partition == whole.topic_partition))
         left += pieces
-        skipped += gone
+        skipped += cut
     if not skipped:
         return plan
     notes = [

@@ -263,11 +263,11 @@ class TableCommits:
         pipeline = self._spec.pipeline
         wanted = [keys.run_record_key(key) for key in run_keys]
         pruned = [keys.pruned_key(pipeline, keys.whole_run_key(key)) for key in run_keys]
-        known = self._collaborators.authority.peek([*wanted, *pruned], routing=pipeline)
+        values = self._collaborators.authority.peek([*wanted, *pruned], routing=pipeline)
         return frozenset(
             key
             for key in run_keys
-            if keys.run_record_key(key) in known or is_pruned(keys.whole_run_key(key), pipeline, known)
+            if keys.run_record_key(key) in values or is_pruned(keys.whole_run_key(key), pipeline, values)
         )
 
     def _write(self, session: ProducerSession, message: LedgerMessage) -> None:

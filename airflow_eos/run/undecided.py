@@ -102,10 +102,10 @@ def undecided(
 
 
 def _described(cluster: Cluster, open_ranges: Collection[OffsetRange]) -> list[Undecided]:
-    known = cluster.describe_producers([offsets.topic_partition for offsets in open_ranges])
+    active = cluster.describe_producers([offsets.topic_partition for offsets in open_ranges])
     first = {
         offsets.topic_partition: next(
-            (p for p in known[offsets.topic_partition] if p.current_txn_start_offset == offsets.start), None
+            (p for p in active[offsets.topic_partition] if p.current_txn_start_offset == offsets.start), None
         )
         for offsets in open_ranges
     }

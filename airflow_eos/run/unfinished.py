@@ -66,16 +66,16 @@ class UnfinishedEnds:
         self._transactions = transactions
         self._ledger = ledger
         self._authority = authority
-        self._word: TransactionDescription | None = None
+        self._description: TransactionDescription | None = None
         self._offsets_ended = False
 
     def before_fence(self, transactional_id: str) -> None:
         """Store the coordinator's description of the transaction that the fence ends."""
         try:
-            self._word = self._cluster.describe_transaction(transactional_id)
+            self._description = self._cluster.describe_transaction(transactional_id)
         except Exception as failure:  # noqa: BLE001 - it is one witness of several
             log.debug("%s could not be described: %s", transactional_id, failure)
-            self._word = None
+            self._description = None
 
     def end_in_ledger(self, producer: ProducerIdentity, topics: TopicsNow) -> EndTxnAnswer | None:
         """End open transactions in the ledger's partitions of this run, and pending offsets of its cursor.
@@ -134,11 +134,11 @@ class UnfinishedEnds:
                 for entry in answer.open_records
                 if entry.value is not None and named_writer(entry.value.text) == writer
             ]
-        decision = coordinator_said(self._word, producer_id, epoch)
+        decision = coordinator_decision(self._description, producer_id, epoch)
         if decision is None and not undecided and complete:
             return False  # a run's commit has its record; of a moved cursor the coordinator knows
         if decision is None and undecided:
-            decision = seen_of(self._cluster, undecided[0])
+            decision = visible_decision(self._cluster, undecided[0])
         if decision is None:
             raise OutcomeUnknown(
                 f"a transaction of producer {producer_id}, epoch {epoch}, was not ended in "
@@ -179,29 +179,31 @@ class UnfinishedEnds:
         """End pending offsets of the cursor: after the fence they can only be ours."""
         if not keys.moves_cursor(self._spec) or self._offsets_ended:
             return None
-        group, only = self._spec.group_id, keys.mapped_partition(self._spec)
+        group, mapped = self._spec.group_id, keys.mapped_partition(self._spec)
         sources = topics.described({"source": self._spec.source_topics})
         partitions = [tp for topic in sources.values() for tp in topic.topic_partitions]
-        if only is not None:
-            partitions = [tp for tp in partitions if tp == only]
+        if mapped is not None:
+            partitions = [tp for tp in partitions if tp == mapped]
         if not self._cluster.has_pending_offsets(group, partitions):
             return None
         self._offsets_ended = True
-        key = keys.cursor_key(group, only)
+        key = keys.cursor_key(group, mapped)
         value = self._authority.settle([key], routing=group).get(key)
-        known = None if value is None else CursorRecord.from_json(value, key)
+        cursor = None if value is None else CursorRecord.from_json(value, key)
         committed = self._cluster.committed(group, partitions, stable=False)
         log.warning("group %r: offsets of an earlier transaction are still pending", group)
         # The ledger's cursor was committed with the offsets: behind it are the pending ones.
-        if known and any(tp not in committed or committed[tp].offset < end for tp, end in known.ends.items()):
-            self._commit_offsets(producer, group, known)
+        if cursor and any(
+            tp not in committed or committed[tp].offset < end for tp, end in cursor.ends.items()
+        ):
+            self._commit_offsets(producer, group, cursor)
             return None
         return self._transactions.abort_again(producer, (), group)
 
-    def _commit_offsets(self, producer: ProducerIdentity, group: str, known: CursorRecord) -> None:
+    def _commit_offsets(self, producer: ProducerIdentity, group: str, cursor: CursorRecord) -> None:
         """Write the marker for the offsets of the run that moved the cursor last."""
-        key = keys.run_record_key(known.run_key)
-        value = self._authority.settle([key], routing=known.pipeline).get(key)
+        key = keys.run_record_key(cursor.run_key)
+        value = self._authority.settle([key], routing=cursor.pipeline).get(key)
         if value is None:
             return  # a reset moved it; the planner says how offsets and cursor differ
         owner = RunRecord.from_json(value, key).producer
@@ -218,10 +220,10 @@ def write_commit_markers(
 
     :raises NotYetVisible: this principal may not write them.
     """
-    where = ", ".join(map(str, sorted(open_there)))
+    places = ", ".join(map(str, sorted(open_there)))
     log.warning(
         "%s: markers of a committed transaction of %s are missing; writing them now",
-        where,
+        places,
         owner.transactional_id,
     )
     for producer_id, epoch in sorted(
@@ -236,28 +238,30 @@ def write_commit_markers(
             transactions.write_markers(producer_id, epoch, sorted(chosen), commit=True)
         except AuthorizationFailed as error:
             raise NotYetVisible(
-                f"a committed transaction of {owner.transactional_id} is not visible in {where}: "
+                f"a committed transaction of {owner.transactional_id} is not visible in {places}: "
                 f"its commit markers are missing, and this principal may not write them ({error}); "
                 "have `airflow eos repair` run by one that may"
             ) from error
 
 
-def coordinator_said(word: TransactionDescription | None, producer_id: int, epoch: int) -> bool | None:
+def coordinator_decision(
+    description: TransactionDescription | None, producer_id: int, epoch: int
+) -> bool | None:
     """Return a coordinator's decision about a transaction; None if it describes another one.
 
-    :param word: its description of the transactional id.
+    :param description: its description of the transactional id.
     """
-    if word is None or word.producer_id != producer_id:
+    if description is None or description.producer_id != producer_id:
         return None
-    if word.producer_epoch == epoch and word.state in _COMMITS:
+    if description.producer_epoch == epoch and description.state in _COMMITS:
         return True
     # A time-out and a fence move the epoch on before they abort.
-    if word.producer_epoch in (epoch, epoch + 1) and word.state in _ABORTS:
+    if description.producer_epoch in (epoch, epoch + 1) and description.state in _ABORTS:
         return False
     return None
 
 
-def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
+def visible_decision(cluster: Cluster, record: RunRecord) -> bool | None:
     """Return the decision about a run's transaction that its output or its offsets show, else None."""
     for receipt in record.receipts:
         if receipt.records:

@@ -71,7 +71,7 @@ class Visibility:
             in_ledger = self._own_open(producer, ledger)
             texts = [text for text, _ in hidden.values()]
             texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
-            open_there = {tp for tp, (_, ours) in hidden.items() if ours} | in_ledger
+            open_there = {tp for tp, (_, own) in hidden.items() if own} | in_ledger
             # Offsets of intervals have no meaning: another run's may be pending when ours are not.
             if (group == record.group_id or not ended) and self._is_pending(record, group, offsets):
                 texts.append(f"the offsets of group {group!r} (pending)")
@@ -85,7 +85,7 @@ class Visibility:
 
         self._wait(record, look, finish, seconds)
 
-    def wait_for_found(self, record: RunRecord, *, seconds: float) -> None:
+    def wait_for_committed(self, record: RunRecord, *, seconds: float) -> None:
         """Wait for a run in the ledger that another attempt committed, perhaps long ago.
 
         :raises NotYetVisible: after ``seconds``.
@@ -93,7 +93,7 @@ class Visibility:
 
         def look() -> tuple[list[str], set[TopicPartition]]:
             hidden = self._invisible(_written(record), record.producer)
-            return [text for text, _ in hidden.values()], {tp for tp, (_, ours) in hidden.items() if ours}
+            return [text for text, _ in hidden.values()], {tp for tp, (_, own) in hidden.items() if own}
 
         self._wait(record, look, lambda partitions: self._finish(record.producer, partitions), seconds)
 
@@ -160,10 +160,10 @@ class Visibility:
                     written[tp],
                 )
         behind = [tp for tp in behind if ends[tp] > written[tp]]
-        ours = open_of(self._cluster, producer.producer_id, behind)
+        still_open = open_of(self._cluster, producer.producer_id, behind)
         hidden: dict[TopicPartition, tuple[str, bool]] = {}
         for tp in behind:
-            own = tp in ours and ours[tp].current_txn_start_offset <= written[tp]
+            own = tp in still_open and still_open[tp].current_txn_start_offset <= written[tp]
             why = "its leader holds the transaction for open" if own else "behind one of another producer"
             hidden[tp] = (f"{tp} (offsets {stable[tp]} to {written[tp]}: {why})", own)
         return hidden

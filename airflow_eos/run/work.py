@@ -123,17 +123,17 @@ class Difference:
 
     field: str
     recorded: str
-    asked: str
+    current: str
 
     def __str__(self) -> str:
-        return f"{_NAMES[self.field]}: recorded {self.recorded}, asked {self.asked}"
+        return f"{_NAMES[self.field]}: recorded {self.recorded}, asked {self.current}"
 
 
-def differences(recorded: WorkDefinition, asked: WorkDefinition) -> list[Difference]:
+def differences(recorded: WorkDefinition, current: WorkDefinition) -> list[Difference]:
     """Return every field in which two definitions differ; origins count if both have one."""
     different = []
     for name in _NAMES:
-        was, now = getattr(recorded, name), getattr(asked, name)
+        was, now = getattr(recorded, name), getattr(current, name)
         if was == now or (name == ORIGIN and not (was and now)):
             continue
         different.append(
@@ -143,7 +143,7 @@ def differences(recorded: WorkDefinition, asked: WorkDefinition) -> list[Differe
 
 
 def disagreement(
-    record: RunRecord, transactional_id: str, asked: WorkDefinition, but_for: Collection[str] = ()
+    record: RunRecord, transactional_id: str, current: WorkDefinition, but_for: Collection[str] = ()
 ) -> str | None:
     """Return why a record does not answer for a run, and how to go on; None if it does.
 
@@ -151,16 +151,18 @@ def disagreement(
     :param but_for: fields that may differ.
     """
     recorded = WorkDefinition.recorded(record)
-    theirs = record.producer.transactional_id
+    fence = record.producer.transactional_id
     reasons = []
-    if theirs != transactional_id:
-        reasons.append(f"it was committed under transactional id {theirs!r}, not {transactional_id!r}")
+    if fence != transactional_id:
+        reasons.append(f"it was committed under transactional id {fence!r}, not {transactional_id!r}")
     if recorded is None:  # of a version that did not say: compare what it read
         read = sorted({offsets.topic for offsets in record.ranges})
-        if read and not set(read).intersection(asked.topics):
-            reasons.append(f"it read {', '.join(read)}, not {', '.join(asked.topics)}")
+        if read and not set(read).intersection(current.topics):
+            reasons.append(f"it read {', '.join(read)}, not {', '.join(current.topics)}")
         return f"{'; '.join(reasons)}. {_how_to_go_on([])}" if reasons else None
-    differing = [difference for difference in differences(recorded, asked) if difference.field not in but_for]
+    differing = [
+        difference for difference in differences(recorded, current) if difference.field not in but_for
+    ]
     reasons += [str(difference) for difference in differing]
     return f"{'; '.join(reasons)}. {_how_to_go_on(differing)}" if reasons else None
 
@@ -221,9 +223,9 @@ def _ranges_texts(was: Sequence[OffsetRange], now: Sequence[OffsetRange]) -> tup
     """Name only the ranges that are not in both: there may be hundreds."""
 
     def text(ones: Sequence[OffsetRange], others: Sequence[OffsetRange]) -> str:
-        only = [offsets for offsets in ones if offsets not in others]
+        missing = [offsets for offsets in ones if offsets not in others]
         return (
-            ", ".join(f"{offsets.topic_partition} [{offsets.start}, {offsets.end})" for offsets in only)
+            ", ".join(f"{offsets.topic_partition} [{offsets.start}, {offsets.end})" for offsets in missing)
             or "no others"
         )
 

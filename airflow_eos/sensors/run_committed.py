@@ -132,5 +132,5 @@ class RunCommittedSensor(WaitingSensor):
             source_partition=partition,
         )
         work = WorkDefinition.of(spec).to_dict()
-        known = (*(("topics",) if self.topics else ()), "interval", "ranges")
-        return keys.run_key(spec), {name: work[name] for name in known if name in work}
+        fields = (*(("topics",) if self.topics else ()), "interval", "ranges")
+        return keys.run_key(spec), {name: work[name] for name in fields if name in work}

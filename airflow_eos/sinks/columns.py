@@ -39,9 +39,9 @@ def check_types(given: pa.Schema, wanted: pa.Schema, name: str) -> None:
         if columns.count(column) > 1:
             raise ProcessFailed(f"process returned two columns named {column!r}; drop one")
         if column not in wanted.names:
-            near = did_you_mean(column, wanted.names)
+            hint = did_you_mean(column, wanted.names)
             raise ProcessFailed(
-                f"process returned column {column!r}, which {name} does not have{near}; its columns are "
+                f"process returned column {column!r}, which {name} does not have{hint}; its columns are "
                 f"{', '.join(wanted.names)}. Drop the column, or add it to the table"
             )
     for field in wanted:

@@ -89,8 +89,8 @@ def _of_columns(fields: list[dict[str, Any]], path: str = "") -> Iterator[str]:
     for field in fields:
         name = f"{path}{field['name']}"
         for key in field["metadata"]:
-            for known, meaning in _COLUMN.items():
-                if key.startswith(known):
+            for prefix, meaning in _COLUMN.items():
+                if key.startswith(prefix):
                     yield f"has {meaning} in column {name!r} ({key}), which runs do not honour"
         yield from _of_type(field["type"], name)
 

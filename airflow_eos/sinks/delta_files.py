@@ -167,8 +167,8 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
 
     Bounds are left out where they have no exact form that all readers agree on.
     """
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
+    smallest: dict[str, Any] = {}
+    largest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for name in rows.column_names:
         column = rows.column(name)
@@ -177,8 +177,8 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
         nulls[name] = column.null_count
         bounds = _bounds(column)
         if bounds is not None:
-            least[name], most[name] = bounds
-    return {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+            smallest[name], largest[name] = bounds
+    return {"numRecords": rows.num_rows, "minValues": smallest, "maxValues": largest, "nullCount": nulls}
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
@@ -188,11 +188,11 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
         return None
     if pa.types.is_date(kind) and has_far_time(column):
         return None
-    least, most = pc.min_max(column).as_py().values()
+    smallest, largest = pc.min_max(column).as_py().values()
     if pa.types.is_date(kind):
-        return least.isoformat(), most.isoformat()
-    is_long = pa.types.is_string(kind) and max(len(least), len(most)) > _LONGEST_BOUND
-    return None if is_long else (least, most)
+        return smallest.isoformat(), largest.isoformat()
+    is_long = pa.types.is_string(kind) and max(len(smallest), len(largest)) > _LONGEST_BOUND
+    return None if is_long else (smallest, largest)
 
 
 def _bytes(size: str | None) -> int:

@@ -163,10 +163,10 @@ class IcebergSink(BaseSink):
         return (CommitFailedException,)
 
     def _hidden(self, version: Any) -> Mapping[str, object]:
-        known = {} if self._catalog is None else self._catalog.properties
+        configured = {} if self._catalog is None else self._catalog.properties
         # Of a storage whose credentials the catalog lends.
         lent = {} if version is None else version.table.io.properties
-        return {**lent, **known, **super()._hidden(version)}
+        return {**lent, **configured, **super()._hidden(version)}
 
     def _name_hint(self) -> str:
         if self._catalog is None or self._catalog.properties.get("type") != "sql":

@@ -173,10 +173,10 @@ def _orders_of_key(
     indexes = [(now, tuple(map(tuple, order))) for now, order in connection.execute(_UNIQUE_KEYS, (oid,))]
     on_key = [(now, order) for now, order in indexes if {name for name, *_ in order} == key]
     if not any(now for now, _ in on_key):
-        there = "; ".join(", ".join(name for name, *_ in order) for now, order in indexes if now) or "none"
+        present = "; ".join(", ".join(name for name, *_ in order) for now, order in indexes if now) or "none"
         raise UnknownTable(
-            f"{sink} has no primary key or unique index on exactly {text} (it has: {there}); create it, not "
-            "deferrable, partial or WITHOUT OVERLAPS, or correct PostgresTable(key=...)"
+            f"{sink} has no primary key or unique index on exactly {text} (it has: {present}); create it, "
+            "not deferrable, partial or WITHOUT OVERLAPS, or correct PostgresTable(key=...)"
         )
     if not all(now for now, _ in on_key):
         raise UnknownTable(

@@ -90,15 +90,15 @@ def wanted_schema(columns: Sequence[TargetColumn], given: pa.Schema, sink: Postg
             raise ProcessFailed(
                 f"process returned column {column.name!r}, which {sink} generates: drop it from the result"
             )
-    known = [column for column in columns if not column.computed]
-    unknown = types.keys() - {column.name for column in known}
+    stored = [column for column in columns if not column.computed]
+    unknown = types.keys() - {column.name for column in stored}
     return pa.schema(
         pa.field(
             column.name,
             column.arrow_type(types.get(column.name)),
             nullable=not (column.not_null or column.name in sink.key),
         )
-        for column in known
+        for column in stored
         # All of them for the message about a column that the table does not have.
         if unknown
         or column.name in types

@@ -33,11 +33,11 @@ class CachedBlocks:
             copies = int(kept[number].getStorageLevel().replication())
             before = self._before.get(number, {})
             for partition, places in self._places(kept[number]).items():
-                held = before.get(partition, frozenset())
-                if len(places) > copies or (held and places - held):
+                earlier = before.get(partition, frozenset())
+                if len(places) > copies or (earlier and places - earlier):
                     return (
                         f"block {partition} of a DataFrame that the transform caches is on executor "
-                        f"{', '.join(sorted(places))}, after {', '.join(sorted(held)) or 'none'}: Spark "
+                        f"{', '.join(sorted(places))}, after {', '.join(sorted(earlier)) or 'none'}: Spark "
                         "computed it again"
                     )
         return None

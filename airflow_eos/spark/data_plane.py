@@ -323,7 +323,7 @@ class SparkDataPlane:
             failure = process_error(error, self._mark)
             search = FailureSearch(self._spark, self._tag, self._mark, self._check_cancelled)
             # Of an error that a task has named, Spark's stack says nothing that the error does not.
-            named_by_task = self._mark.found_in(error) is not None
+            named_by_task = self._mark.error_in(error) is not None
             if sealing is not None and isinstance(failure, RecordRefused):
                 raise search.of_refusal(sealing, error) from None
             if named_by_task:

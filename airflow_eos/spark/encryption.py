@@ -59,13 +59,13 @@ def server_defaults(master: str) -> dict[str, str]:
     return local_defaults(master) | ({"spark.network.crypto.enabled": "false"} if is_local(master) else {})
 
 
-def settings_in_force(session: SparkSession, asked: Mapping[str, str]) -> dict[str, str]:
+def settings_in_force(session: SparkSession, requested: Mapping[str, str]) -> dict[str, str]:
     """Return the session's settings about encryption, also those of ``spark-defaults.conf`` or a server.
 
-    :param asked: the requested settings; they alone contain the address of a server.
+    :param requested: the requested settings; they alone contain the address of a server.
     """
     in_force = {name: session.conf.get(name, None) for name in _DECIDING}
-    address = {name: value for name, value in asked.items() if name == "spark.remote"}
+    address = {name: value for name, value in requested.items() if name == "spark.remote"}
     return {**address, **{name: value for name, value in in_force.items() if value is not None}}
 
 

@@ -119,7 +119,7 @@ class ErrorMark:
             failure = RunFailed(f"a task failed outside of process: {root_cause(error)}")
             raise TaskError(self.text(failure)) from None
 
-    def found_in(self, error: BaseException) -> EosError | None:
+    def error_in(self, error: BaseException) -> EosError | None:
         """Return the error of this package in Spark's exception; None if there is none."""
         try:
             return self.find(str(error))
@@ -174,19 +174,19 @@ def _described(error: BaseException) -> str:
     if module_of(error).startswith(("pyspark", "py4j")) and line:
         return line
     name = type(error).__name__
-    where = _driver_line(error)
+    line_of_driver = _driver_line(error)
     if len(line) > _LINE_LIMIT:
         line = line[:_LINE_LIMIT] + "..."
-    return (f"{name}: {line}" if line else name) + (f" ({where})" if where else "")
+    return (f"{name}: {line}" if line else name) + (f" ({line_of_driver})" if line_of_driver else "")
 
 
 def process_error(error: BaseException, mark: ErrorMark) -> EosError:
     """Translate an error of the author's function, or of the stage that runs it."""
     if isinstance(error, EosError):
         return error
-    ours = mark.found_in(error)
-    if ours is not None:
-        return ours
+    own_error = mark.error_in(error)
+    if own_error is not None:
+        return own_error
     if is_server_gone(error):
         return SparkUnavailable(
             f"{_GONE_TEXT} while it sealed the output: {root_cause(error)}; nothing was written, another try "
@@ -199,15 +199,15 @@ def process_error(error: BaseException, mark: ErrorMark) -> EosError:
     return process_failed(error)
 
 
-def process_failed(error: BaseException, where: str = "", way: str = "") -> ProcessFailed:
+def process_failed(error: BaseException, place: str = "", way: str = "") -> ProcessFailed:
     """Return the error of the author's function.
 
-    :param where: `` at ...``, if known.
+    :param place: `` at ...``, if known.
     :param way: how to go on without correcting the function.
     """
     raised = python_class(error)
     return ProcessFailed(
-        f"process failed{where}, nothing was written: {root_cause(error)}; correct the function, then run "
+        f"process failed{place}, nothing was written: {root_cause(error)}; correct the function, then run "
         f"the task again{way}",
         raised=class_names(error) if raised is None else (raised,),
     )
@@ -222,9 +222,9 @@ def send_error(error: BaseException, mark: ErrorMark) -> EosError:
             "sealed batches are gone with their executor, the ranges must be sealed again: "
             f"{root_cause(error)}"
         )
-    ours = mark.found_in(error)
-    if ours is not None:
-        return ours
+    own_error = mark.error_in(error)
+    if own_error is not None:
+        return own_error
     if is_server_gone(error):
         return SessionLost(
             f"{_GONE_TEXT} in the send stage: {root_cause(error)}; its transaction must be aborted"
@@ -264,15 +264,15 @@ def _daemon_cause(text: str) -> str | None:
 def _python_cause(text: str) -> str | None:
     """Return the exception line of the last traceback, with the author's line of code."""
     trace = text[text.rfind("Traceback (most recent call last):") :].splitlines()[1:]
-    where = ""
+    place = ""
     for line in trace:
         if line.startswith("  File "):
             if _is_authors(line):
-                where = line.strip().removeprefix("File ").replace('"', "")
+                place = line.strip().removeprefix("File ").replace('"', "")
         elif line and not line.startswith(" ") and not line.startswith("^"):
             if any(line.startswith(noise) for noise in _NOISE):
                 continue
-            return f"{line} ({where})" if where else line
+            return f"{line} ({place})" if place else line
     return None
 
 

@@ -183,7 +183,7 @@ def named(part: FailingPart) -> tuple[str, str]:
     if cut:
         return f" somewhere in {'; '.join(places)}{cut}", ""
     way = ""
-    only = part.ranges[0]
-    if len(part.ranges) == 1 and only.span == 1:
-        way = f" ({way_on(only.topic, only.partition, [(only.start, only.end)])})"
+    first = part.ranges[0]
+    if len(part.ranges) == 1 and first.span == 1:
+        way = f" ({way_on(first.topic, first.partition, [(first.start, first.end)])})"
     return f" at {'; '.join(places)}", way

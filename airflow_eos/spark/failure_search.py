@@ -44,16 +44,16 @@ class FailureSearch:
 
     def of_refusal(self, sealing: Sealing, error: Exception) -> EosError:
         """Return the error of a refused record, with the place where it was read, if that is known."""
-        smallest, where, way = self.smallest_failure(sealing, error)
+        smallest, place, way = self.smallest_failure(sealing, error)
         failure = process_error(smallest, self._mark)
-        if not where:
+        if not place:
             return failure
-        return type(failure)(f"{failure.message}. The record was read{where}{way}")
+        return type(failure)(f"{failure.message}. The record was read{place}{way}")
 
     def more_set_aside(self, sealing: Sealing, rule: DeadLetterRule, error: Exception) -> SetAside:
         """Return the records on which the process raises, including those that were set aside before."""
-        known = sealing.set_aside
-        seconds = max(0.0, SET_ASIDE_SECONDS - known.seconds)
+        set_aside = sealing.set_aside
+        seconds = max(0.0, SET_ASIDE_SECONDS - set_aside.seconds)
         log.info(
             "Sealing failed; looking for the records that go to topic %s, for up to %.0f s: parts of what "
             "was read are processed again, nothing is written",
@@ -69,7 +69,7 @@ class FailureSearch:
                 failure = process_error(again, self._mark)
                 if (
                     not isinstance(failure, ProcessFailed)
-                    or self._mark.found_in(again) is not None
+                    or self._mark.error_in(again) is not None
                     or not may_be_records(failure.raised)
                 ):
                     raise failure from None
@@ -78,9 +78,9 @@ class FailureSearch:
 
         started = time.monotonic()
         with self._cancelled_after(seconds):
-            may_be_more = rule.at_most - len(known.records)
+            may_be_more = rule.at_most - len(set_aside.records)
             search = failing_records(sealing.ranges, failure_on, may_be_more, seconds)
-        return known.and_more(search, time.monotonic() - started, rule, root_cause(error))
+        return set_aside.and_more(search, time.monotonic() - started, rule, root_cause(error))
 
     @contextmanager
     def _cancelled_after(self, seconds: float) -> Iterator[None]:
@@ -126,4 +126,4 @@ class FailureSearch:
 
     def _kind(self, error: Exception) -> tuple[type[EosError], bool]:
         """Return an error's class, and whether a task has named it; else the author's function raised."""
-        return type(process_error(error, self._mark)), self._mark.found_in(error) is not None
+        return type(process_error(error, self._mark)), self._mark.error_in(error) is not None

@@ -53,8 +53,8 @@ def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # Spark 4.2 asks for the time zone that older versions add by themselves; any one will do.
-    asked = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    check(to_arrow_schema(df.schema, **asked))
+    arguments = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    check(to_arrow_schema(df.schema, **arguments))
     return df
 
 

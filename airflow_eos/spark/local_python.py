@@ -79,7 +79,7 @@ def _added(spark: SparkSession) -> bool:
 def _finds_ours(python: str, path: str) -> bool:
     environment = {**os.environ, "PYTHONPATH": path}
     try:
-        done = subprocess.run(  # noqa: S603 - the same that Spark starts for its tasks
+        process = subprocess.run(  # noqa: S603 - the same that Spark starts for its tasks
             [python, "-c", _QUESTION, *MODULES],
             env=environment,
             capture_output=True,
@@ -87,9 +87,9 @@ def _finds_ours(python: str, path: str) -> bool:
             timeout=_TIMEOUT,
             check=True,
         )
-        version, theirs = json.loads(done.stdout)
+        version, worker_origins = json.loads(process.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.debug("%s does not say which modules it finds: %s", python, error)
         return False
     origins = {name: spec and spec.origin for name in MODULES for spec in [find_spec(name)]}
-    return bool(version == list(sys.version_info) and theirs == origins)
+    return bool(version == list(sys.version_info) and worker_origins == origins)

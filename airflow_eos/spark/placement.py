@@ -36,9 +36,9 @@ class OwnerLayout:
 
     def owner(self, topic: str, partition: int) -> int:
         """Return the number of the task that writes this partition, below ``tasks``."""
-        known = self.declared.get(topic)
-        if known is not None and partition < len(known):
-            return known[partition]
+        declared = self.declared.get(topic)
+        if declared is not None and partition < len(declared):
+            return declared[partition]
         return (zlib.crc32(topic.encode()) + partition) % self.tasks
 
 
@@ -48,11 +48,11 @@ def plan_owners(leaders: Mapping[str, Mapping[int, int]], slots: int, *, open_en
     :param leaders: leader's node id per partition and topic.
     :param open_ended: whether rows may name other topics.
     """
-    most = max(1, TASKS_PER_SLOT * slots)
+    limit = max(1, TASKS_PER_SLOT * slots)
     ordered = sorted(
         (leader, topic, partition) for topic, parts in leaders.items() for partition, leader in parts.items()
     )
-    tasks = min(max(len(ordered), slots if open_ended or not ordered else 1), most)
+    tasks = min(max(len(ordered), slots if open_ended or not ordered else 1), limit)
     owners: dict[str, dict[int, int]] = {}
     for position, (_, topic, partition) in enumerate(ordered):
         owners.setdefault(topic, {})[partition] = position * tasks // len(ordered)

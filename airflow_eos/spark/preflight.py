@@ -165,10 +165,10 @@ def differences(on_driver: Mapping[str, str], reports: Iterable[Mapping[str, str
     for report in reports:
         host = _host(report)
         for name, wanted in on_driver.items():
-            there = report.get(name, probe.MISSING)
+            version = report.get(name, probe.MISSING)
             exact = name in ("python", *_SHIPPED)
-            if name == "lz4" or there == wanted:
+            if name == "lz4" or version == wanted:
                 continue
-            if there == probe.MISSING or exact or there.split(".")[0] != wanted.split(".")[0]:
-                different.setdefault(host, set()).add(f"{name} is {there} (driver: {wanted})")
+            if version == probe.MISSING or exact or version.split(".")[0] != wanted.split(".")[0]:
+                different.setdefault(host, set()).add(f"{name} is {version} (driver: {wanted})")
     return different

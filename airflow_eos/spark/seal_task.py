@@ -330,7 +330,7 @@ class ArrowSealTask:
         while batch.num_rows > 1:
             middle = batch.num_rows // 2
             halves = (batch.slice(0, middle), batch.slice(middle))
-            raising = next(((half, again) for half in halves if (again := self._raised_by(half))), None)
+            raising = next(((half, cause) for half in halves if (cause := self._raised_by(half))), None)
             if raising is None:
                 break
             batch, error = raising

@@ -120,10 +120,10 @@ class _Blocks:
         size: int | None,
         note: bytes | None = None,
     ) -> None:
-        known = self.attempts.setdefault(seal_partition, attempt)
-        if known != attempt:
+        first = self.attempts.setdefault(seal_partition, attempt)
+        if first != attempt:
             raise InconsistentSeal(
-                f"seal task {seal_partition} left rows of attempts {known} and {attempt}: it was run again"
+                f"seal task {seal_partition} left rows of attempts {first} and {attempt}: it was run again"
             )
         if topic is None:
             if partition <= READ_TRAILER_PARTITION:
@@ -169,9 +169,9 @@ class _Blocks:
             raise InconsistentSeal(
                 f"seal tasks {missing or sorted(self.totals)} did not finish, or others are missing"
             )
-        announced, held = sum(self.totals.values()), sum(total[0] for total in targets.values())
-        if held != announced:
-            raise InconsistentSeal(f"seal tasks announced {announced} records, the blocks hold {held}")
+        announced, stored = sum(self.totals.values()), sum(total[0] for total in targets.values())
+        if stored != announced:
+            raise InconsistentSeal(f"seal tasks announced {announced} records, the blocks hold {stored}")
         return BlockCounts(
             tuple(SealedTarget(*tp, *targets[tp]) for tp in sorted(targets)),
             self.reads,

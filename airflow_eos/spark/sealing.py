@@ -151,13 +151,16 @@ class Sealing:
         from airflow_eos.spark.targets import TargetTopic, describe_targets
         from airflow_eos.wire.connection import BrokerConnections
 
-        known = self._spec.output_topics
+        outputs = self._spec.output_topics
         described = {
             name: TargetTopic.of(name, topic.leaders, topic.settings)
             for name, topic in self._plan.sinks.items()
             if topic.leaders
         }
-        needed = {*(known if self._writer is None else ()), *(self._spec.source_topics if is_nested else ())}
+        needed = {
+            *(outputs if self._writer is None else ()),
+            *(self._spec.source_topics if is_nested else ()),
+        }
         if needed - described.keys():
             with BrokerConnections(self._config) as connections:
                 described |= describe_targets(connections, needed - described.keys())
@@ -168,7 +171,7 @@ class Sealing:
             return TableSealTask(self._config, self._writer, self._mark), OwnerLayout(1)
         from airflow_eos.spark.seal_task import SealTask
 
-        targets = {name: described[name] for name in known}
+        targets = {name: described[name] for name in outputs}
         leaders = {name: target.leaders for name, target in targets.items()}
         layout = plan_owners(leaders, self._slots, open_ended=open_ended)
         sink, codec = self._spec.sink_topic, self._spec.compression

@@ -88,8 +88,8 @@ class SendTask:
         except EosError as error:
             answers = [json.dumps({"error": error_to_dict(error)})]
         except Exception as error:  # noqa: BLE001 - a raise would make Spark start a second attempt
-            where = f"send task {context.partitionId()} on {socket.gethostname()}"
-            text = f"{type(error).__name__}: {error} ({where})"
+            place = f"send task {context.partitionId()} on {socket.gethostname()}"
+            text = f"{type(error).__name__}: {error} ({place})"
             answers = [json.dumps({"error": error_to_dict(SendError(text))})]
         if answers:
             yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], schema=_ANSWER)
@@ -187,11 +187,11 @@ def stream(
     :raises SealedBlockLost: the rows are not the ones that the manifest counted; some may be written.
     :raises ProtocolViolation: the rows are in another order.
     """
-    done: set[TopicPartition] = set()
+    finished: set[TopicPartition] = set()
     for tp, group in groupby(_pieces(batches, attempts), key=itemgetter(0)):
-        if tp in done:
+        if tp in finished:
             raise ProtocolViolation(f"the batches of {tp} do not come together; nothing more is written")
-        done.add(tp)
+        finished.add(tp)
         yield tp, _rising(tp, (piece for _, piece in group))
 
 

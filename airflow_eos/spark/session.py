@@ -40,10 +40,10 @@ def check_version(spark: SparkSession) -> None:
     import pyspark
 
     check_distributions()
-    for where, version in (("the Spark server", spark.version), ("this Python", pyspark.__version__)):
+    for component, version in (("the Spark server", spark.version), ("this Python", pyspark.__version__)):
         if minor_version(version) < minor_version(LINES[0]):
             raise ConfigurationError(
-                f"{where} runs Spark {version}, which this package does not support; use one of "
+                f"{component} runs Spark {version}, which this package does not support; use one of "
                 f"{', '.join((*LINES, *LINES_WITHOUT_CLIENT))}"
             )
 

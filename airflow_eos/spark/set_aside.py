@@ -123,8 +123,8 @@ def may_be_records(raised: Iterable[str]) -> bool:
     names = [name.removeprefix("builtins.") for name in raised]
     kinds = [getattr(builtins, name, None) for name in names]
     never = any(isinstance(kind, type) and issubclass(kind, NOT_THE_RECORDS) for kind in kinds)
-    ours = any(name.startswith(f"{EosError.__module__}.") for name in names)
-    return not never and not ours and signal_of(names) is None
+    is_own = any(name.startswith(f"{EosError.__module__}.") for name in names)
+    return not never and not is_own and signal_of(names) is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,13 +244,13 @@ class StatusStoreEvidence:
         return int(jobs[0])
 
     def _stages(self, job: int, last_job: int) -> list[int]:
-        known = self._tracker.getJobInfo(job)
-        if not known.isDefined():
+        info = self._tracker.getJobInfo(job)
+        if not info.isDefined():
             raise InconsistentSeal(
                 f"Spark has forgotten job {job} of {self._first_job} to {last_job}, so {_UNKNOWN}; raise "
                 "spark.ui.retainedJobs and spark.ui.retainedStages"
             )
-        return list(known.get().stageIds())
+        return list(info.get().stageIds())
 
     def _run(self, stage: int) -> StageRun | None:
         if not self._tracker.getStageInfo(stage).isDefined():
@@ -355,9 +355,9 @@ def computed_twice(runs: list[StageRun]) -> str | None:
     if len(by_rdds) <= 2:  # noqa: PLR2004 - the seal tasks, and the owners of their batches
         return None
     for same in by_rdds.values():
-        again = next((run for run in same if run.attempt), None)
-        if again is not None:
-            return f"Spark ran stage {again.stage} of the transform again (attempt {again.attempt})"
+        rerun = next((run for run in same if run.attempt), None)
+        if rerun is not None:
+            return f"Spark ran stage {rerun.stage} of the transform again (attempt {rerun.attempt})"
         if len(same) > 1 and any(run.written for run in same):
             return f"Spark ran stage {same[0].stage} of the transform again, as stage {same[-1].stage}"
     return None

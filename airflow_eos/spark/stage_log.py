@@ -27,16 +27,16 @@ def progress(spark: SparkSession, activity: str, interval: float = INTERVAL) -> 
     :param activity: for example ``sealing``.
     """
     tasks, stop_watching = _watch(spark)
-    done = threading.Event()
+    ended = threading.Event()
     telling = threading.Lock()
     begun = time.monotonic()
 
     def report() -> None:
-        while not done.wait(interval):
+        while not ended.wait(interval):
             finished, total = tasks()
             share = f", {finished} of {total} tasks done" if total else ""
             with telling:
-                if not done.is_set():  # no line comes after the last one
+                if not ended.is_set():  # no line comes after the last one
                     log.info("%s: %.0f s%s", activity, time.monotonic() - begun, share)
 
     thread = threading.Thread(target=report, name="airflow-eos-progress", daemon=True)
@@ -45,7 +45,7 @@ def progress(spark: SparkSession, activity: str, interval: float = INTERVAL) -> 
         yield
     finally:
         with telling:
-            done.set()
+            ended.set()
         stop_watching()
     log.info("%s: done in %.1f s", activity, time.monotonic() - begun)
 

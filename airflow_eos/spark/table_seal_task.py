@@ -57,23 +57,23 @@ class TableSealTask:
         self, batches: Iterator[pa.RecordBatch], seal_partition: int, attempt_id: int
     ) -> Iterator[pa.RecordBatch]:
         """Write one task's rows, which have the table's columns; yield a row per file, and the trailers."""
-        made, count = 0, 0
+        files, count = 0, 0
         try:
             for table in self._flushes(batches):
                 if not self.writes:
                     continue
                 rows = SealedRows(seal_partition, attempt_id)
                 for file in self._written(table):
-                    rows.add(0, *PLACE, made, file.rows, pickle.dumps((seal_partition, made, file)))
-                    made, count = made + 1, count + file.rows
+                    rows.add(0, *PLACE, files, file.rows, pickle.dumps((seal_partition, files, file)))
+                    files, count = files + 1, count + file.rows
                 del table  # else it would be held beside the rows of the next file
                 yield rows.batch()
         finally:
             tidy()
         rows = SealedRows(seal_partition, attempt_id)
-        if made:
-            rows.add(0, *PLACE, made, count, None)
-        rows.add(0, None, TASK_TRAILER_PARTITION, int(made > 0), count, None)
+        if files:
+            rows.add(0, *PLACE, files, count, None)
+        rows.add(0, None, TASK_TRAILER_PARTITION, int(files > 0), count, None)
         yield rows.batch()
 
     def rows_of(self, result: Any, run: RunContext) -> pa.Table | None:  # noqa: ARG002 - as a topic's
@@ -93,7 +93,7 @@ class TableSealTask:
     def _flushes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
-        most = self.writer.flush_bytes
+        limit = self.writer.flush_bytes
         for batch in batches:
             if waiting and batch.schema != waiting[0].schema:  # columns that are left out are not there
                 yield pa.Table.from_batches(waiting)
@@ -101,7 +101,7 @@ class TableSealTask:
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-            if size >= most or rows >= _FLUSH_ROWS:
+            if size >= limit or rows >= _FLUSH_ROWS:
                 yield pa.Table.from_batches(waiting)
                 waiting, rows, size = [], 0, 0
         if rows:

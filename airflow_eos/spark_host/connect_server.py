@@ -137,7 +137,7 @@ def prepare(folder: Path, settings: ServerSettings) -> Launch:
     return Launch(_command(settings, access.port), environment, work, access, folder / CONNECTION_FILE)
 
 
-def _taken(folder: int, path: Path, asked: int | None) -> Access:
+def _taken(folder: int, path: Path, wanted_port: int | None) -> Access:
     """Lock the folder, empty the working folder, take the port, and write the connection."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,8 +149,8 @@ def _taken(folder: int, path: Path, asked: int | None) -> Access:
         work.mkdir(mode=0o700)
     except OSError as error:
         raise ConfigurationError(f"{work} must be a folder that the server can make anew: {error}") from error
-    known = _read_access(folder, path)
-    port = asked or (known.port if known else _free_port())
+    access_before = _read_access(folder, path)
+    port = wanted_port or (access_before.port if access_before else _free_port())
     if not _is_free(port):
         raise ConfigurationError(
             f"port {port} of {LOOPBACK} is in use; with another --port, import the connection again"
@@ -158,7 +158,7 @@ def _taken(folder: int, path: Path, asked: int | None) -> Access:
     reserved = _reserve_ipv6(port)
     if reserved is not None:
         os.set_inheritable(reserved, True)  # noqa: FBT003 - its only argument
-    access = Access(port, known.token if known else secrets.token_urlsafe(32))
+    access = Access(port, access_before.token if access_before else secrets.token_urlsafe(32))
     _write_access(folder, access)
     return access
 

@@ -69,6 +69,6 @@ def _drain(lines: BinaryIO, error: BinaryIO) -> None:
             _write(error.fileno(), chunk)
 
 
-def _write(where: int, data: bytes) -> None:
+def _write(descriptor: int, data: bytes) -> None:
     while data:
-        data = data[os.write(where, data) :]
+        data = data[os.write(descriptor, data) :]

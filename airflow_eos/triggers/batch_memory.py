@@ -32,10 +32,10 @@ class BatchMemory:
 
         :param topic_ids: of the watched topics, now.
         """
-        again = {name for name, known in self.topic_ids.items() if topic_ids.get(name, known) != known}
-        if again:
+        recreated = {name for name, before in self.topic_ids.items() if topic_ids.get(name, before) != before}
+        if recreated:
             self.batch = None
-        for tp in [tp for tp in self.positions if tp.topic in again]:
+        for tp in [tp for tp in self.positions if tp.topic in recreated]:
             del self.positions[tp]
             self.announced.pop(tp, None)
         self.topic_ids.update(topic_ids)

@@ -31,24 +31,24 @@ class Asked:
 
         It puts names into the addresses of tabs as they are, where a plus stands for a blank.
         """
-        asked = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": self.task_id}
+        values = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": self.task_id}
         if self.map_index.isdecimal():
-            asked["map_index"] = self.map_index
+            values["map_index"] = self.map_index
         return all(
             not name or name in (str(task[key]), str(task[key]).replace("+", " "))
-            for key, name in asked.items()
+            for key, name in values.items()
         )
 
 
-def runs_of(history: KnownRuns, viewer: Viewer, asked: Asked) -> Iterator[RunRecord]:
+def runs_of(history: KnownRuns, viewer: Viewer, query: Asked) -> Iterator[RunRecord]:
     """Return the runs in memory that match and that the user may see, newest first."""
     for pipeline in viewer.pipelines(history):
         for record in reversed(pipeline.runs.values()):
-            if viewer.may_see(record) and asked.names(task_of_record(record)):
+            if viewer.may_see(record) and query.names(task_of_record(record)):
                 yield record
 
 
-def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], asked: Asked) -> str:
+def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], query: Asked) -> str:
     """Return the page of the only matching run or pipeline, or the list of all of them.
 
     :param runs: see :func:`runs_of`.
@@ -56,8 +56,8 @@ def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], asked: Asked
     :raises Trouble: no pipeline matches.
     """
     committed = list(runs)
-    tried = [attempt for attempt in attempts if asked.names(_task_of(attempt))]
-    if asked.run_id and asked.task_id and len(committed) == 1:
+    tried = [attempt for attempt in attempts if query.names(_task_of(attempt))]
+    if query.run_id and query.task_id and len(committed) == 1:
         return f"/run?{urlencode({'pipeline': committed[0].pipeline, 'key': committed[0].run_key})}"
     pipelines = {run.pipeline for run in committed} | {attempt.pipeline for attempt in tried}
     if not pipelines:
@@ -65,7 +65,7 @@ def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], asked: Asked
         raise Trouble(404, "No pipeline is known here", text)
     if len(pipelines) == 1:
         return f"/pipeline?{urlencode({'name': pipelines.pop()})}"
-    return f"/?{urlencode({'dag': asked.dag_id})}"
+    return f"/?{urlencode({'dag': query.dag_id})}"
 
 
 def _task_of(attempt: Attempt) -> dict[str, object]:

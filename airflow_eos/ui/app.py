@@ -259,12 +259,12 @@ def page_of_airflow(
     map_index: Text = "",
 ) -> Response:
     """Redirect from a Dag, a Dag run or a task instance of Airflow to the page about it."""
-    asked = Asked(dag_id, run_id, task_id, map_index)
+    query = Asked(dag_id, run_id, task_id, map_index)
     if dag_id not in viewer.dag_ids:
         raise not_shown("Dag")
     attempts = _attempts(viewer.of_dag(dag_id), _now(), None, None) or ()
-    runs = _ask(request, viewer, lambda history: list(runs_of(history, viewer, asked)))
-    return RedirectResponse(f"{base_of(request)}{page_of(runs, attempts, asked)}", 303)
+    runs = _ask(request, viewer, lambda history: list(runs_of(history, viewer, query)))
+    return RedirectResponse(f"{base_of(request)}{page_of(runs, attempts, query)}", 303)
 
 
 @_router.get("/style.css")

@@ -79,10 +79,10 @@ def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | Non
     if not dag_ids:
         return []
     permitted = frozenset(dag_ids)
-    known = {task: pipeline for task, pipeline in (tasks or {}).items() if task[0] in permitted}
+    pipelines = {task: pipeline for task, pipeline in (tasks or {}).items() if task[0] in permitted}
     try:
         with create_session(scoped=False) as session:
-            rows = list(_rows(session, permitted, now, known).mappings())
+            rows = list(_rows(session, permitted, now, pipelines).mappings())
     # RuntimeError: there is no session in this process; ValueError: the driver cannot send a name.
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
         log.warning("The page cannot read Airflow's metadata database", exc_info=error)
@@ -90,11 +90,11 @@ def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | Non
     rows.sort(key=_moment, reverse=True)
     for row in reversed(rows):  # the newest last: it replaces the others
         if row["group"]:
-            known[row["dag_id"], row["task_id"], row["map_index"]] = _pipeline(row)
+            pipelines[row["dag_id"], row["task_id"], row["map_index"]] = _pipeline(row)
     of_task: dict[tuple[str, str], set[str]] = {}
-    for (dag_id, task_id, _), pipeline in known.items():
+    for (dag_id, task_id, _), pipeline in pipelines.items():
         of_task.setdefault((dag_id, task_id), set()).add(pipeline)
-    return [_attempt(row, pipeline) for row in rows for pipeline in _pipelines(row, known, of_task)]
+    return [_attempt(row, pipeline) for row in rows for pipeline in _pipelines(row, pipelines, of_task)]
 
 
 def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: Tasks) -> Any:
@@ -158,13 +158,13 @@ def _attempt(row: Mapping[str, Any], pipeline: str) -> Attempt:
 
 
 def _pipelines(
-    row: Mapping[str, Any], known: Tasks, of_task: Mapping[tuple[str, str], Collection[str]]
+    row: Mapping[str, Any], by_task: Tasks, of_task: Mapping[tuple[str, str], Collection[str]]
 ) -> Collection[str]:
     """Return the pipelines of a task instance: of one that Airflow has not expanded, all of its task."""
     if row["group"]:
         return [_pipeline(row)]
     task = (row["dag_id"], row["task_id"])
-    if (pipeline := known.get((*task, row["map_index"]))) is not None:
+    if (pipeline := by_task.get((*task, row["map_index"]))) is not None:
         return [pipeline]
     pipelines = sorted(of_task.get(task, ()))
     is_of_all = len(pipelines) == 1 or (pipelines and row["map_index"] < 0)

@@ -21,10 +21,10 @@ def bars_of(figures: Sequence[float | None], text: Callable[[float], str]) -> di
     :param figures: of runs, the oldest first; None for unknown.
     :param text: formats one figure with its unit.
     """
-    known = [figure for figure in figures if figure is not None]
-    if not known:
+    values = [figure for figure in figures if figure is not None]
+    if not values:
         return None
-    place, highest = WIDTH / len(figures), max(known) or 1.0
+    place, highest = WIDTH / len(figures), max(values) or 1.0
     parts = []
     for number, figure in enumerate(figures):
         if figure is not None:
@@ -33,6 +33,6 @@ def bars_of(figures: Sequence[float | None], text: Callable[[float], str]) -> di
             parts.append(f"M{x:g} {HEIGHT:g}v{-height:g}h{width:g}v{height:g}z")
     return {
         "path": "".join(parts),
-        "highest": text(max(known)),
-        "said": f"last {text(known[-1])}, at most {text(max(known))} in {counted(len(known), 'run')}",
+        "highest": text(max(values)),
+        "label": f"last {text(values[-1])}, at most {text(max(values))} in {counted(len(values), 'run')}",
     }

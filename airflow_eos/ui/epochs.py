@@ -45,9 +45,9 @@ def epoch_rows(
     return rows
 
 
-def is_fenced(run: RunRecord, by: RunRecord) -> bool:
+def is_fenced(run: RunRecord, successor: RunRecord) -> bool:
     """Return whether nobody can write under a run's epoch any more, since another took a higher one."""
-    old, new = run.producer, by.producer
+    old, new = run.producer, successor.producer
     same = (old.transactional_id, old.producer_id) == (new.transactional_id, new.producer_id)
     return same and old.producer_epoch < new.producer_epoch
 

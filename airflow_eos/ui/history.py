@@ -212,14 +212,14 @@ class RunHistory(KnownRuns, Closeable):
             try:
                 if self.reader.look():
                     self._forget()
-                again = self._read()
-                if again:
+                is_outdated = self._read()
+                if is_outdated:
                     self.reader.start_over()
                     self._forget()
             finally:
                 # What was read before an error is not read again.
                 self.pipelines, self.intents = self._next, self._next_intents
-            if not again:
+            if not is_outdated:
                 return
 
     def _forget(self) -> None:
@@ -235,21 +235,21 @@ class RunHistory(KnownRuns, Closeable):
         This is necessary after the dismissal of a record of which only the reads are kept, and after a new
         record of the signed offsets.
         """
-        again = False
+        is_outdated = False
         first = not self._next
         for change in self.reader.changes():
             if change.key == keys.SIGNED_KEY:
-                again |= not first
+                is_outdated |= not first
             elif change.value is None:
-                again |= self._is_dead(change)
+                is_outdated |= self._is_dead(change)
             elif (place := self._dead.get(change.key)) is None or place[1] < change.offset:
                 self._take(change, change.value)
-        return again
+        return is_outdated
 
     def _is_dead(self, change: LedgerChange) -> bool:
         """Take a tombstone; return whether its record may be among the forgotten."""
-        known = self._dead.get(change.key)
-        if known is not None and known[1] >= change.offset:
+        place = self._dead.get(change.key)
+        if place is not None and place[1] >= change.offset:
             return False
         self._dead[change.key] = (change.partition, change.offset)
         self._next_intents.pop(change.key, None)
@@ -310,9 +310,9 @@ class RunHistory(KnownRuns, Closeable):
     def _to_change(self, name: str) -> PipelineHistory:
         """Return a mutable pipeline for the next state."""
         if name not in self._copied:
-            known = self._next.get(name)
+            history = self._next.get(name)
             self._next[name] = (
-                known.copy() if known else PipelineHistory(name, resets=self._resets.get(name, ()))
+                history.copy() if history else PipelineHistory(name, resets=self._resets.get(name, ()))
             )
             self._copied.add(name)
         return self._next[name]

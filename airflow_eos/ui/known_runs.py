@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_eos.coverage.coverage import Coverage, coverage_of
-from airflow_eos.operations.health import Known, health
+from airflow_eos.operations.health import LedgerReading, health
 
 if TYPE_CHECKING:
     from airflow_eos.broker.ledger_log.reader import LedgerReader
@@ -83,15 +83,15 @@ class KnownRuns:
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
         """Like :meth:`coverage`, for many pipelines and without the runs' names."""
         logs = self._logs({topic for pipeline in pipelines for topic in pipeline.topics})
-        made = []
+        drawn = []
         for pipeline in pipelines:
             topics = set(pipeline.topics)
             bounds = {tp: log for tp, log in logs.bounds.items() if tp.topic in topics}
             coverage = coverage_of(
                 (), bounds, logs.topic_ids, resets=pipeline.resets, earlier=pipeline.summary
             )
-            made.append(replace(coverage, unseen=logs.unseen_of(topics)))
-        return made
+            drawn.append(replace(coverage, unseen=logs.unseen_of(topics)))
+        return drawn
 
     def _logs(self, topics: Collection[str]) -> SourceLogs:
         names = frozenset(topics)
@@ -109,19 +109,19 @@ class KnownRuns:
         """Return the read-only checks of brokers, ledger and these topics."""
         records = (record for pipeline in self.pipelines.values() for record in pipeline.runs.values())
         ids = {record.producer.producer_id: record.producer.transactional_id for record in records}
-        known = Known(list(self.reader.ignored.values()), len(self.unreadable), ids)
+        reading = LedgerReading(list(self.reader.ignored.values()), len(self.unreadable), ids)
         checks = self._ask_brokers(
             ("health", frozenset(sources), frozenset(sinks)),
-            lambda: health(self._deployment, known, sources=sources, sinks=sinks),
+            lambda: health(self._deployment, reading, sources=sources, sinks=sinks),
         )
         return list(checks)
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         """Return a run's record, from memory or from the ledger."""
-        known = self.pipelines.get(pipeline)
-        if known is not None and run_key in known.runs:
-            return known.runs[run_key]
-        if known is None or not known.earlier.runs:
+        runs = self.pipelines.get(pipeline)
+        if runs is not None and run_key in runs.runs:
+            return runs.runs[run_key]
+        if runs is None or not runs.earlier.runs:
             return None
         return self._ask_brokers(
             ("record", pipeline, run_key), lambda: self._brokers.record(pipeline, run_key)

@@ -25,7 +25,7 @@ def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
         "where": str(lane.where),
         "topic_id": lane.key.topic_id,
         "gone": lane.bounds is None,
-        "said": _said(lane, begin, end),
+        "label": _label(lane, begin, end),
         "begin": begin,
         "end": end,
         "log_start": lane.bounds.log_start if lane.bounds else None,
@@ -38,7 +38,7 @@ def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
     }
 
 
-def _said(lane: Lane, begin: int, end: int) -> str:
+def _label(lane: Lane, begin: int, end: int) -> str:
     """Describe the drawing of a lane in words."""
     parts = Counter(segment.kind.value for segment in (*lane.segments, *lane.again))
     counted = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
@@ -63,18 +63,18 @@ def _shapes(
     Problems are never too narrow.
     """
     scale = WIDTH / max(end - begin, 1)
-    made: list[dict[str, Any]] = []
+    shapes: list[dict[str, Any]] = []
     for segment in segments:
         x, width = (segment.start - begin) * scale, (segment.end - segment.start) * scale
-        last = made[-1] if made else None
+        last = shapes[-1] if shapes else None
         alike = last is not None and (last["kind"], last["deleted"]) == (segment.kind.value, segment.deleted)
         if last is not None and alike and segment.kind is Kind.READ and min(width, last["w"]) < _NARROW:
             last.update(w=x + width - last["x"], end=segment.end, count=last["count"] + 1, run_key=None)
         else:
             if segment.kind in WRONG:
                 width = max(width, 2 * _NARROW)
-            known = [run for run in segment.runs if run in visible]
-            made.append(
+            visible_runs = [run for run in segment.runs if run in visible]
+            shapes.append(
                 {
                     "x": x,
                     "w": width,
@@ -83,13 +83,13 @@ def _shapes(
                     "kind": segment.kind.value,
                     "deleted": segment.deleted,
                     "count": 1,
-                    "run_key": known[0] if len(known) == 1 else None,
+                    "run_key": visible_runs[0] if len(visible_runs) == 1 else None,
                 }
             )
-    for one_shape in made:
+    for one_shape in shapes:
         one_shape["title"] = _title(one_shape, visible)
         one_shape["x"], one_shape["w"] = round(one_shape["x"], 2), round(one_shape["w"], 2)
-    return made
+    return shapes
 
 
 def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:

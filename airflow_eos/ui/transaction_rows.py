@@ -136,7 +136,7 @@ def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) 
         "producer_id": status.producer_id,
         "producer_epoch": status.producer_epoch,
         "share": None if age is None else min(1.0, age * 1000 / max(status.timeout_ms, 1)),
-        "partitions": sorted(str(where) for where in status.partitions),
+        "partitions": sorted(str(tp) for tp in status.partitions),
         "partition_count": len(status.partitions),
         # The page's own connection may only read.
         "command": abort_command(name, status.producer_epoch, CommandLine()),

@@ -64,7 +64,7 @@ def pipeline_view(
     shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
     lags = lags_of(visible.values())
     newest = list(visible.values())[-RUNS_DRAWN:]
-    lanes = sorted(coverage.lanes, key=lambda lane: not any(it.kind in WRONG for it in lane.segments))
+    lanes = sorted(coverage.lanes, key=lambda lane: not any(part.kind in WRONG for part in lane.segments))
     return {
         **pipeline_row(viewer, pipeline, coverage, now, damaged),
         "table": table_of(visible.values()),
@@ -128,8 +128,8 @@ def run_view(
     :param damaged: its output differed from its receipts when it was verified last.
     """
     record = run_of(history, viewer, pipeline, run_key)
-    known = history.pipelines.get(pipeline)
-    runs = list(known.runs.values()) if known is not None else []
+    pipeline_history = history.pipelines.get(pipeline)
+    runs = list(pipeline_history.runs.values()) if pipeline_history is not None else []
     lags = lags_of(run for run in runs if viewer.may_see(run))
     reads = record.records_read_by_partition
     return {

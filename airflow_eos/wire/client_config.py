@@ -313,13 +313,15 @@ def read_int(key: str, value: Any) -> int:
 
     :raises ConfigurationError: names the setting and its bounds.
     """
-    least, most = _BOUNDS.get(key, (1, _INT32))
+    lowest, highest = _BOUNDS.get(key, (1, _INT32))
     try:
         number = int(value)
     except (TypeError, ValueError):
-        number = least - 1
-    if not least <= number <= most:
-        raise ConfigurationError(f"client setting {key!r} is {value!r}; it must be from {least} to {most}")
+        number = lowest - 1
+    if not lowest <= number <= highest:
+        raise ConfigurationError(
+            f"client setting {key!r} is {value!r}; it must be from {lowest} to {highest}"
+        )
     return number
 
 

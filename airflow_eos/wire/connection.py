@@ -101,8 +101,8 @@ class BrokerConnections(NodeConnections):
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the cached leader, None if unknown; sends no request."""
-        known = self._topics.get(topic)
-        node = -1 if known is None else known.leaders.get(partition, -1)
+        description = self._topics.get(topic)
+        node = -1 if description is None else description.leaders.get(partition, -1)
         return None if node == -1 else node
 
     async def topics_async(
@@ -116,10 +116,10 @@ class BrokerConnections(NodeConnections):
         async def attempt() -> dict[str, TopicDescription]:
             missing = await self._metadata(wanted)
             if missing and time.monotonic() - started > grace:
-                near = await self._near(missing)
+                hint = await self._near(missing)
                 raise UnknownTopic(
                     f"topic {', '.join(map(repr, missing))} does not exist on {self._servers}, or "
-                    f"this principal may not see it: create it, or correct the name{near}"
+                    f"this principal may not see it: create it, or correct the name{hint}"
                 )
             if missing:
                 raise NotYet(f"unknown topics {missing}")
@@ -142,18 +142,19 @@ class BrokerConnections(NodeConnections):
         """
         node = self.leader(topic, partition)
         if node is None:
-            known = await self.topics_async([topic], timeout=timeout)
-            node = self._leader_in(known[topic], partition)
+            described = await self.topics_async([topic], timeout=timeout)
+            node = self._leader_in(described[topic], partition)
         if node is None:
             raise NotYet(f"{topic}-{partition} has no leader")
         return node
 
-    def _leader_in(self, known: TopicDescription, partition: int) -> int | None:
-        if partition not in known.leaders:
+    def _leader_in(self, description: TopicDescription, partition: int) -> int | None:
+        if partition not in description.leaders:
             raise UnknownTopic(
-                f"topic {known.topic!r} has {known.partitions} partitions, none has number {partition}"
+                f"topic {description.topic!r} has {description.partitions} partitions, none has "
+                f"number {partition}"
             )
-        node = known.leaders[partition]
+        node = description.leaders[partition]
         return None if node == -1 else node
 
     async def by_leader_async(
@@ -266,9 +267,9 @@ class BrokerConnections(NodeConnections):
             request = FindCoordinatorRequest(key=key, key_type=key_type.value, min_version=1, max_version=3)
             return self._take_coordinator(await self.ask_any_async(request), kind, key_type, key)
 
-        known = self._coordinators.get((key_type.value, key))
-        if known is not None:
-            return known
+        node = self._coordinators.get((key_type.value, key))
+        if node is not None:
+            return node
         return await self.retry_async(attempt, subject=f"coordinator of {kind} {key!r}", timeout=timeout)
 
     def forget_coordinator(self, kind: str, key: str) -> None:

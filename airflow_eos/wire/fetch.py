@@ -173,7 +173,7 @@ class _RangeReader:
         stall_timeout: float,
     ) -> None:
         self._connections = connections
-        self._where = TopicPartition(topic, partition)
+        self._tp = TopicPartition(topic, partition)
         self._end = end
         self._isolation: Isolation = isolation
         self._max_bytes = max_bytes
@@ -200,18 +200,18 @@ class _RangeReader:
                 last, pause = error, backoff.next_pause()
             except Exception as error:
                 if not is_transient(error):
-                    raise translated(error, f"reading {self._where}") from error
+                    raise translated(error, f"reading {self._tp}") from error
                 last, pause = error, backoff.next_pause()
-                self._connections.forget_leader(self._where.topic)
+                self._connections.forget_leader(self._tp.topic)
             if backoff.expired:
                 raise FetchStalled(
-                    f"reading {self._where} made no progress at offset {position} (the end is {self._end}) "
+                    f"reading {self._tp} made no progress at offset {position} (the end is {self._end}) "
                     f"for {backoff.timeout:.0f} s; last: {describe(last)}"
                 ) from last
             await self._connections.pause(pause)
 
     async def _try(self, position: int) -> FetchedAnswer:
-        tp = self._where
+        tp = self._tp
         node = await self._connections.leader_async(tp.topic, tp.partition, timeout=self._backoff.left)
         answer = await self._connections.send(self._request(position), node)
         part = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
@@ -224,13 +224,13 @@ class _RangeReader:
             raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
         if part.log_start_offset > position:
             raise self._gone(position, part.log_start_offset)
-        batches = tuple(iter_batches(part.records or b"", self._where.topic, self._where.partition))
+        batches = tuple(iter_batches(part.records or b"", self._tp.topic, self._tp.partition))
         if not batches:
             return await self._nothing(position, answer, part)
         next_position = batches[-1].header.next_offset
         if next_position <= position:
             raise CorruptBatch(
-                f"{self._where} was asked for offset {position}, the answer ends before {next_position}"
+                f"{self._tp} was asked for offset {position}, the answer ends before {next_position}"
             )
         aborted = None
         if self._isolation == "read_committed":
@@ -242,7 +242,7 @@ class _RangeReader:
         committed = self._isolation == "read_committed"
         bound = part.last_stable_offset if committed else part.high_watermark
         if part.records:
-            raise CorruptBatch(f"{self._where} at offset {position}: an answer without one whole batch")
+            raise CorruptBatch(f"{self._tp} at offset {position}: an answer without one whole batch")
         if bound < self._end:
             name = "last stable offset (an open transaction holds it)" if committed else "high watermark"
             raise _Waiting(f"the {name} is {bound}, below the end of the range")
@@ -251,44 +251,44 @@ class _RangeReader:
         # A broker that reads from remote storage may return an empty answer although records exist (KIP-405).
         # From the local log, an empty answer below the bound means that all batches up to the end were
         # compacted away.
-        local = await list_offsets_async(self._connections, [self._where], "earliest_local")
-        if local[self._where] > position:
+        local = await list_offsets_async(self._connections, [self._tp], "earliest_local")
+        if local[self._tp] > position:
             raise _Waiting("the broker reads from remote storage")
         return FetchedAnswer(position, self._end, b"", (), None)
 
     async def _out_of_range(self, position: int) -> None:
         """Raise for the bound that the position is beyond; retry if none, because the leader may be new."""
-        begin = (await list_offsets_async(self._connections, [self._where], "earliest"))[self._where]
+        begin = (await list_offsets_async(self._connections, [self._tp], "earliest"))[self._tp]
         if begin > position:
             raise self._gone(position, begin)
         latest = await list_offsets_async(
-            self._connections, [self._where], "latest", isolation="read_uncommitted"
+            self._connections, [self._tp], "latest", isolation="read_uncommitted"
         )
-        if latest[self._where] < position:
+        if latest[self._tp] < position:
             raise OffsetsOutOfRange(
-                f"{self._where} ends at offset {latest[self._where]}, below the requested {position}: the "
+                f"{self._tp} ends at offset {latest[self._tp]}, below the requested {position}: the "
                 "topic was made again, or lost its end; compare its topic id with the plan's"
             )
-        self._connections.forget_leader(self._where.topic)
+        self._connections.forget_leader(self._tp.topic)
         raise NotYet("OFFSET_OUT_OF_RANGE of an offset that is in range")
 
     def _gone(self, position: int, log_start: int) -> OffsetsOutOfRange:
         return OffsetsOutOfRange(
-            f"{self._where} begins at offset {log_start}, above the requested {position}: the records "
+            f"{self._tp} begins at offset {log_start}, above the requested {position}: the records "
             "between are deleted (retention, or DeleteRecords); nothing was skipped"
         )
 
     def _raise_for(self, code: int) -> None:
         decision = reaction(FETCH, code)
         if isinstance(decision, Fatal):
-            raise decision.error(f"reading {self._where}: {decision.meaning}")
+            raise decision.error(f"reading {self._tp}: {decision.meaning}")
         if isinstance(decision, Retry) and decision.refresh:
-            self._connections.forget_leader(self._where.topic)
+            self._connections.forget_leader(self._tp.topic)
         raise NotYet(decision.meaning)
 
     def _request(self, position: int) -> Any:
         return fetch_request(
-            {self._where: position},
+            {self._tp: position},
             isolation=self._isolation,
             max_bytes=self._max_bytes,
             max_wait_ms=_MAX_WAIT_MS,

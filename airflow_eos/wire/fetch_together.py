@@ -82,7 +82,7 @@ async def _ask(
         leaders, _ = await connections.by_leader_async(numbers, timeout=METADATA_TIMEOUT)
     except (EosError, NotYet):
         return {}
-    asked = [
+    requests = [
         connections.send(
             fetch_request(
                 {tp: ranges[numbers[tp]].start for tp in tps},
@@ -95,7 +95,7 @@ async def _ask(
         for node, tps in leaders.items()
     ]
     usable_by_number: dict[int, FetchedAnswer] = {}
-    for future in asked:
+    for future in requests:
         try:
             answer = await future
         except Exception as error:

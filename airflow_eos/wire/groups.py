@@ -155,8 +155,8 @@ def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartit
     # FindCoordinator creates the topic on a cluster where no group has committed yet.
     connections.coordinator("group", group)
     # Brokers choose the partition by the number that they read when they started.
-    known = connections.known_topic(OFFSETS_TOPIC) or connections.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
-    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % len(known.leaders))
+    topic = connections.known_topic(OFFSETS_TOPIC) or connections.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
+    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % len(topic.leaders))
 
 
 def java_hash(text: str) -> int:

@@ -67,8 +67,8 @@ async def _ask_once(
     """Add the answers to ``results``; return the last error of a partition without an answer."""
     last: Exception = NotYet("no answer")
     # All requests leave before the first answer is awaited.
-    asked = [(group, connections.send(request_for(group), node)) for node, group in leaders.items()]
-    for group, future in asked:
+    requests = [(group, connections.send(request_for(group), node)) for node, group in leaders.items()]
+    for group, future in requests:
         try:
             answer = await future
         except Exception as error:

@@ -90,12 +90,12 @@ def log_bounds(
 
     :param starts: False leaves the log starts out.
     """
-    asked = {
+    requests = {
         (spec, isolation): connections.spawn(_ask(connections, partitions, _SPECIAL[spec], isolation))
         for spec, isolation in _BOUNDS
         if starts or spec != "earliest"
     }
-    answers = [connections.wait(asked[bound]) if bound in asked else {} for bound in _BOUNDS]
+    answers = [connections.wait(requests[bound]) if bound in requests else {} for bound in _BOUNDS]
     first, stable, end = ({tp: timed.offset for tp, timed in answer.items()} for answer in answers)
     return LogBounds(first, stable, end, {tp: timed.leader_epoch for tp, timed in answers[1].items()})
 

@@ -90,7 +90,7 @@ class _Written:
 class PartitionQueue:
     """Stamps and orders the batches of one partition.
 
-    :param where: the partition.
+    :param tp: the partition.
     :param identity: the producer.
     :param source: pairs of record count and sealed batch, in order; read only when the window has room.
     :param end_before: end offset (read_uncommitted) before the first send; an acknowledgement below it
@@ -98,7 +98,7 @@ class PartitionQueue:
     :param delivery_timeout: seconds for the first unacknowledged batch, from the first try to send it.
     """
 
-    where: TopicPartition
+    tp: TopicPartition
     identity: ProducerIdentity
     source: Iterator[tuple[int, bytes]]
     end_before: int
@@ -120,16 +120,16 @@ class PartitionQueue:
 
     def receipt(self) -> PartitionReceipt:
         """Return the receipt of the acknowledged batches."""
-        done = self._written
+        written = self._written
         return PartitionReceipt(
-            topic=self.where.topic,
-            partition=self.where.partition,
-            first_offset=done.first_offset,
-            last_offset=done.last_offset,
-            records=done.records,
-            size=done.size,
-            batches=done.batches,
-            last_sequence=done.last_sequence,
+            topic=self.tp.topic,
+            partition=self.tp.partition,
+            first_offset=written.first_offset,
+            last_offset=written.last_offset,
+            records=written.records,
+            size=written.size,
+            batches=written.batches,
+            last_sequence=written.last_sequence,
         )
 
     def next_batch(self, now: float) -> Batch | None:
@@ -166,7 +166,7 @@ class PartitionQueue:
         """
         if self.give_up_at is not None and now >= self.give_up_at:
             raise DeliveryTimedOut(
-                f"{self.where}: a batch was not acknowledged within {self.delivery_timeout:.0f} s "
+                f"{self.tp}: a batch was not acknowledged within {self.delivery_timeout:.0f} s "
                 f"(delivery time-out); {self._written.records} records before it were; last: "
                 f"{self.last_error}"
             )
@@ -196,26 +196,26 @@ class PartitionQueue:
             self._decide(now)
 
     def _accept(self, batch: Batch, now: float) -> None:
-        done = self._written
+        written = self._written
         if batch.base_offset < self.end_before:
             raise DuplicateReceipt(
-                f"{self.where}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
+                f"{self.tp}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
                 f"{batch.base_offset}, below {self.end_before} where the log ended before this task began: "
                 "it is another attempt's batch, ours is not written. The run must abort and take a new epoch"
             )
-        if batch.base_offset <= done.last_offset:
+        if batch.base_offset <= written.last_offset:
             raise DuplicateReceipt(
-                f"{self.where}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
-                f"{batch.base_offset}, not behind {done.last_offset} of the batch before it: another attempt "
-                "writes in the same epoch. The run must abort and take a new epoch"
+                f"{self.tp}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
+                f"{batch.base_offset}, not behind {written.last_offset} of the batch before it: another "
+                "attempt writes in the same epoch. The run must abort and take a new epoch"
             )
-        if not done.batches:
-            done.first_offset = batch.base_offset
-        done.last_offset = batch.base_offset + batch.records - 1
-        done.records += batch.records
-        done.size += len(batch.data)
-        done.batches += 1
-        done.last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
+        if not written.batches:
+            written.first_offset = batch.base_offset
+        written.last_offset = batch.base_offset + batch.records - 1
+        written.records += batch.records
+        written.size += len(batch.data)
+        written.batches += 1
+        written.last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
         self._proven = True
         self._failures = 0
         self._trying_since = now if self._window else None
@@ -226,7 +226,7 @@ class PartitionQueue:
         decision = first.refusal.reaction
         if isinstance(decision, Fatal):
             raise decision.error(
-                f"writing {self.where} (sequence {first.base_sequence}, {first.records} records, "
+                f"writing {self.tp} (sequence {first.base_sequence}, {first.records} records, "
                 f"{len(first.data)} bytes): {first.refusal.text}"
             )
         if any(batch.state is BatchState.IN_FLIGHT for batch in self._window):
@@ -268,6 +268,6 @@ class PartitionQueue:
             or not records
         ):
             raise ProtocolViolation(
-                f"{self.where}: a sealed batch of {len(sealed)} bytes does not hold "
+                f"{self.tp}: a sealed batch of {len(sealed)} bytes does not hold "
                 f"the {records} records it should"
             )

@@ -130,7 +130,7 @@ class _Dispatcher:
         self._connections = connections
         self._transactional_id = transactional_id
         self._queues = deque(queues)
-        self._topics = sorted({queue.where.topic for queue in queues})
+        self._topics = sorted({queue.tp.topic for queue in queues})
         self._deadline = deadline
         self._answered: deque[tuple[_Load, Future]] = deque()
         self._requests: Counter[int] = Counter()
@@ -169,7 +169,7 @@ class _Dispatcher:
         queue = self._queues[0]
         return DeliveryTimedOut(
             f"the task's time is over with {len(self._queues)} partitions unfinished, among them "
-            f"{queue.where}: {queue.last_error}. Give the transaction more time, or write fewer records a run"
+            f"{queue.tp}: {queue.last_error}. Give the transaction more time, or write fewer records a run"
         )
 
     # -- sending ------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class _Dispatcher:
             batch = queue.next_batch(now)
             if batch is None:
                 continue
-            leader = self._connections.leader(queue.where.topic, queue.where.partition)
+            leader = self._connections.leader(queue.tp.topic, queue.tp.partition)
             if leader is None:
                 queue.no_leader(now)
                 self._refresh()
@@ -203,7 +203,7 @@ class _Dispatcher:
         return load
 
     def _dispatch(self, load: _Load, now: float) -> None:
-        first = load[0][0].where
+        first = load[0][0].tp
         node = self._connections.leader(first.topic, first.partition)
         assert node is not None
         size = 0
@@ -229,8 +229,8 @@ class _Dispatcher:
         topic_class = ProduceRequest.TopicProduceData
         by_topic: dict[str, list[Any]] = {}
         for queue, batch in load:
-            part = topic_class.PartitionProduceData(index=queue.where.partition, records=batch.data)
-            by_topic.setdefault(queue.where.topic, []).append(part)
+            part = topic_class.PartitionProduceData(index=queue.tp.partition, records=batch.data)
+            by_topic.setdefault(queue.tp.topic, []).append(part)
         return ProduceRequest(
             transactional_id=self._transactional_id,
             acks=-1,
@@ -247,7 +247,7 @@ class _Dispatcher:
         if future.exception is not None:
             error = future.exception
             if not is_transient(error):
-                raise translated(error, f"writing {load[0][0].where}") from error
+                raise translated(error, f"writing {load[0][0].tp}") from error
             refusal = Refusal(Retry("connection", refresh=True), describe(error))
             self._refresh()
             for queue, batch in load:
@@ -259,10 +259,10 @@ class _Dispatcher:
             for part in topic.partition_responses
         }
         for queue, batch in load:
-            answer = self._answer(answers.get((queue.where.topic, queue.where.partition)), queue.where, batch)
+            answer = self._answer(answers.get((queue.tp.topic, queue.tp.partition)), queue.tp, batch)
             queue.settle(batch, answer, now)
 
-    def _answer(self, part: Any, where: TopicPartition, batch: Batch) -> Ack | Refusal:
+    def _answer(self, part: Any, tp: TopicPartition, batch: Batch) -> Ack | Refusal:
         if part is None:
             return Refusal(Retry("no answer"), "the broker's answer does not name the partition")
         if part.error_code == 0:
@@ -274,7 +274,7 @@ class _Dispatcher:
         broker_message = f"; the broker says: {part.error_message}" if part.error_message else ""
         if isinstance(decision, Fatal) and issubclass(decision.error, RecordRefused):
             broker_message += refused_records(
-                where,
+                tp,
                 batch.data,
                 [record_error.batch_index for record_error in getattr(part, "record_errors", None) or ()],
             )

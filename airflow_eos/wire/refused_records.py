@@ -13,14 +13,14 @@ _NAMED = 3
 _KEY_BYTES = 100
 
 
-def refused_records(where: TopicPartition, data: bytes, indices: Sequence[int]) -> str:
+def refused_records(tp: TopicPartition, data: bytes, indices: Sequence[int]) -> str:
     """Return key and timestamp of the first refused records, for messages; empty if they are unknown.
 
     :param data: the batch.
     :param indices: indexes of the refused records in the batch (``batch_index`` of the answer).
     """
     try:
-        (raw,) = iter_batches(data, where.topic, where.partition)
+        (raw,) = iter_batches(data, tp.topic, tp.partition)
         records = decode_batch(raw, check_crc=False, headers=False)
     except (DecodeError, ValueError):
         return ""

@@ -12,7 +12,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.kafka import EndTxnAnswer
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.run.unfinished import UnfinishedEnds, seen_of
+from airflow_eos.run.unfinished import UnfinishedEnds, visible_decision
 from tests.protocol.model.broker import Log, ModelBroker
 from tests.protocol.model.ports import ModelCluster, ModelLedger, ModelTransactions
 from tests.protocol.model.scenes import Inline, Scene, before, spec
@@ -28,10 +28,10 @@ def test_a_strangers_record_shows_no_commit() -> None:
     scene.broker.groups.clear()
     inline: Any = Inline(scene.broker)
     cluster: Any = ModelCluster(inline, scene.broker)
-    assert seen_of(cluster, record) is True
+    assert visible_decision(cluster, record) is True
     scene.broker.logs[OUT] = Log()
     scene.broker.write_input("out", 0, "a stranger's")
-    assert seen_of(cluster, record) is None
+    assert visible_decision(cluster, record) is None
 
 
 def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:

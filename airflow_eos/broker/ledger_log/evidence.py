@@ -90,8 +90,8 @@ class Evidence:
                 raise
             log.warning("ignored, for it was written in no transaction: %s", error)
             # Compaction may still read such a batch. The keys of a compressed one are unknown.
-            held = [key for key in query.keys if not header.codec and may_hold(batch, needles(key))]
-            return [], [Rejected(key, header.last_offset, is_unsigned=False) for key in held]
+            damaged_keys = [key for key in query.keys if not header.codec and may_hold(batch, needles(key))]
+            return [], [Rejected(key, header.last_offset, is_unsigned=False) for key in damaged_keys]
         evident: list[Record] = []
         rejected: list[Rejected] = []
         for record in records:

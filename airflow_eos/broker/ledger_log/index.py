@@ -102,16 +102,16 @@ class PartitionIndex:
 
         :raises IndexDamaged: the log does not have the leaf.
         """
-        known = self._leaves.get(at)
-        if known is None:
+        places = self._leaves.get(at)
+        if places is None:
             key = self._keys.leaf(at.digest)
             record = records_at(connections, self._tp, {at.offset: key}, evidence).get(at.offset)
             if record is None or record.value is None:
                 raise IndexDamaged(f"there is no leaf at offset {at.offset}")
-            known = self._leaves[at] = read_leaf(record.value, at)
+            places = self._leaves[at] = read_leaf(record.value, at)
             if len(self._leaves) > _LEAVES_KEPT:
                 self._leaves.popitem(last=False)
-        return known
+        return places
 
     def _scan_tail(
         self, connections: BrokerConnections, start: int, end: int, query: KeyQuery, findings: Findings

@@ -59,7 +59,7 @@ class KafkaLedger(LinkUser):
 
     :param config: client configuration in librdkafka's names.
     :param settings: name of the topic, how to create it, and the key that signs its records.
-    :param own_keys: keys of the records that the ledger holds about itself.
+    :param own_keys: keys of the records that the ledger holds about itself; None: read it as a plain log.
     :param link: connections to share; opens its own by default.
     """
 
@@ -67,14 +67,14 @@ class KafkaLedger(LinkUser):
         self,
         config: ClientConfig | Mapping[str, Any],
         settings: LedgerSettings,
-        own_keys: OwnKeys = OwnKeys(),
+        own_keys: OwnKeys | None = None,
         *,
         link: Link | None = None,
     ) -> None:
         super().__init__(config, link)
         self._settings = settings
         self.key = LedgerKey(settings.key)
-        self.own_keys = own_keys
+        self.own_keys = own_keys or OwnKeys()
         self._partitions = 0
         self._signed_from = SignedFrom()
         self._topic_id = ""
@@ -155,7 +155,7 @@ class KafkaLedger(LinkUser):
         query = KeyQuery(frozenset(keys), tuple(prefixes))
         view = self._view(partition, query)
         # Records written before the ledger had a key are unsigned; a ledger record says up to which offsets.
-        if view.unsigned and self._learn_what_is_signed():
+        if view.unsigned and self._read_signed_from():
             view = self._view(partition, query)
         return view
 
@@ -184,7 +184,7 @@ class KafkaLedger(LinkUser):
                 end, size = max(first, end - size), size * 2
         return _view_of(stable, high, start, findings.result(partition), tail)
 
-    def _learn_what_is_signed(self) -> bool:
+    def _read_signed_from(self) -> bool:
         """Read from which offsets on records are signed; return whether that has changed."""
         key = self.own_keys.signed
         value = self._view(0, KeyQuery(frozenset({key}))).committed.get(key) if key else None

@@ -174,13 +174,13 @@ class IndexRoot(Versioned):
         keys: Iterable[str],
         prefixes: Collection[str | Around],
         read: Callable[[LeafAt], Mapping[str, Place]],
-        known: Collection[str] = (),
+        read_before: Collection[str] = (),
     ) -> dict[str, Place]:
         """Return the places of the last records of these keys; an absent key has no record.
 
         :param prefixes: key prefixes.
         :param read: returns the places in a leaf; called for few leaves.
-        :param known: keys whose last records are beyond the index; they are omitted.
+        :param read_before: keys whose last records are beyond the index; they are omitted.
         :raises IndexUnusable: raised by ``read``.
         """
         places: dict[str, Place] = {}
@@ -192,41 +192,41 @@ class IndexRoot(Versioned):
                 places[key] = place
         for prefix in prefixes:
             if isinstance(prefix, Around):
-                places |= self._around(prefix, read, known)
+                places |= self._around(prefix, read, read_before)
                 continue
-            held = [entries for leaf in self.leaves_with(prefix) for entries in read(leaf).items()]
-            places.update((key, place) for key, place in held if key.startswith(prefix))
+            leaf_entries = [entries for leaf in self.leaves_with(prefix) for entries in read(leaf).items()]
+            places.update((key, place) for key, place in leaf_entries if key.startswith(prefix))
             places.update((key, place) for key, place in self.recent.items() if key.startswith(prefix))
-        return {key: place for key, place in places.items() if key not in known}
+        return {key: place for key, place in places.items() if key not in read_before}
 
     def _around(
-        self, wanted: Around, read: Callable[[LeafAt], Mapping[str, Place]], known: Collection[str]
+        self, wanted: Around, read: Callable[[LeafAt], Mapping[str, Place]], read_before: Collection[str]
     ) -> dict[str, Place]:
         """Return the neighbours of a key, reading leaves outwards on both sides of it."""
         leaves = self.leaves_with(wanted.prefix)
         at = bisect_right([leaf.first for leaf in leaves], wanted.key)
         neighbours: dict[str, Place] = {}
         for side, ordered in ((-1, reversed(leaves[:at])), (1, leaves[max(at - 1, 0) :])):
-            near: dict[str, Place] = dict(self._beside(wanted, self.recent, side, known))
+            candidates: dict[str, Place] = dict(self._beside(wanted, self.recent, side, read_before))
             for leaf in ordered:
-                beside = self._beside(wanted, read(leaf), side, known)
-                near.update((key, place) for key, place in beside if key not in self.recent)
-                if len(near) >= wanted.needed + len(self.recent):
+                beside = self._beside(wanted, read(leaf), side, read_before)
+                candidates.update((key, place) for key, place in beside if key not in self.recent)
+                if len(candidates) >= wanted.needed + len(self.recent):
                     break
-            for key in sorted(near, reverse=side < 0)[: wanted.needed]:
-                neighbours[key] = near[key]
+            for key in sorted(candidates, reverse=side < 0)[: wanted.needed]:
+                neighbours[key] = candidates[key]
         return neighbours
 
     @staticmethod
     def _beside(
-        wanted: Around, places: Mapping[str, Place], side: int, known: Collection[str]
+        wanted: Around, places: Mapping[str, Place], side: int, read_before: Collection[str]
     ) -> list[tuple[str, Place]]:
         return [
             (key, place)
             for key, place in places.items()
             if key.startswith(wanted.prefix)
             and (key < wanted.key if side < 0 else key > wanted.key)
-            and key not in known
+            and key not in read_before
             and place.kind != "tombstone"
         ]
 

@@ -117,6 +117,6 @@ def test_a_bar_for_each_run_and_the_same_in_words() -> None:
     drawing = bars_of([None, 0.0, 60.0, 30.0], age_text)
     assert drawing is not None
     assert drawing["path"] == "M250 100v-2h200v2zM500 100v-100h200v100zM750 100v-50h200v50z"
-    assert drawing["said"] == "last 30 s, at most 1 min in 3 runs"
+    assert drawing["label"] == "last 30 s, at most 1 min in 3 runs"
     assert bars_of([None], age_text) is None
     assert bars_of([0.0], age_text) is not None
