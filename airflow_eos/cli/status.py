@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import run_row, runs_named
-from airflow_eos.exceptions import (
-    BrokersUnavailable,
-    CursorMoved,
-    EosError,
-    LedgerReplaced,
-    TopicRecreated,
-    UnknownTopic,
-)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.spec import Deployment
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    from airflow_eos.engine.control_plane import ControlPlane
-
-log = logging.getLogger(__name__)
 
 Gauge = tuple[str, float, Mapping[str, str]]
 """A metric: name, value, tags."""
@@ -37,6 +23,7 @@ Gauge = tuple[str, float, Mapping[str, str]]
 def status(target: Deployment, options: Namespace) -> Outcome:
     """Show ledger, cursors and runs; 3 if something named does not exist, or a limit is exceeded."""
     from airflow_eos.engine.control_plane import ControlPlane
+    from airflow_eos.operations.group_progress import progress_of
     from airflow_eos.operations.open_transactions import open_transactions
     from airflow_eos.operations.queries import ledger_names, ledger_status
 
@@ -60,7 +47,7 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     with ControlPlane(target) as control:
         for group, cursor in ledger_answer.cursors.items():
             if isinstance(cursor, CursorRecord):
-                answer["cursors"][group] |= _progress(control, target, group, cursor)
+                answer["cursors"][group] |= progress_of(control, target, group, cursor).to_dict()
     for group, cursor in ledger_answer.cursors.items():
         if cursor is not None:
             exceeded += _exceeded(group, answer["cursors"][group], options)
@@ -199,64 +186,6 @@ def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
             hint = f"it may be pruned, as {counted(pruned, 'run')} of the pipeline {are}; {hint}"
         rows.append({"not in the ledger": name, "there": hint})
     return list(rows)
-
-
-def _refusal(control: ControlPlane, cursor: CursorRecord) -> str:
-    """Return why the next run of a cursor would be refused; empty if nothing shows it."""
-    from airflow_eos.operations.cursor_agreement import moved_positions
-
-    try:
-        moved = moved_positions(control, cursor, cursor.topic_ids)
-    except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
-        return _reason(error)
-    return f"{CursorMoved.__name__}: {'; '.join(moved)}" if moved else ""
-
-
-def _reason(error: Exception) -> str:
-    message = error.message if isinstance(error, EosError) else str(error)
-    return f"{type(error).__name__}: {message}"
-
-
-def _progress(control: ControlPlane, target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
-    """Return what :func:`_known_progress` does, or why it is unknown of this group."""
-    try:
-        return _known_progress(control, target, group, cursor)
-    except BrokersUnavailable:
-        raise
-    except Exception as error:
-        log.debug("group %s", group, exc_info=True)
-        return {"lag": None, "unknown": _reason(error)}
-
-
-def _known_progress(
-    control: ControlPlane, target: Deployment, group: str, cursor: CursorRecord
-) -> dict[str, Any]:
-    """Return a group's unread offsets, or why its next run would be refused, and its open transaction."""
-    from airflow_eos.engine.control_plane import utc_now
-    from airflow_eos.engine.lag import unread_of
-    from airflow_eos.operations.open_transactions import oldest_open_transaction
-
-    ids = [keys.cursor_transactional_id(target.prefix, group)]
-    progress: dict[str, Any]
-    if because := _refusal(control, cursor):
-        progress = {"lag": None, "unknown": because}
-    else:
-        topics = sorted(cursor.topic_ids)
-        left = unread_of(control, group, topics)
-        progress = {
-            "lag": left.offsets,
-            "lag_to_end": left.offsets_to_end,
-            "waiting": [undecided.to_dict(utc_now()) for undecided in left.undecided],
-        }
-        if cursor.layout == "mapped":
-            if left.added:
-                progress["not_mapped"] = [str(tp) for tp in sorted(left.added)]
-            ids = [
-                keys.cursor_transactional_id(target.prefix, group, offsets.topic_partition)
-                for offsets in left.ranges
-            ]
-    oldest = oldest_open_transaction(control, target.command_line, ids)
-    return {**progress, "open_transaction": None if oldest is None else oldest.to_dict()}
 
 
 def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list[Row]:

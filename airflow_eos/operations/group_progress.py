@@ -1,0 +1,102 @@
+"""How far the runs of a consumer group have read, and what holds the next one."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.lag import Unread, unread_of
+from airflow_eos.exceptions import (
+    BrokersUnavailable,
+    CursorMoved,
+    EosError,
+    LedgerReplaced,
+    TopicRecreated,
+    UnknownTopic,
+)
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.cursor_agreement import moved_positions
+from airflow_eos.operations.open_transactions import OpenTransaction, oldest_open_transaction
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """Unread offsets of a group with a cursor, and the transaction of a run that is at work.
+
+    :param unread: None if they are unknown.
+    :param unknown: why they are unknown: why the next run would be refused, or an error.
+    :param open_transaction: the oldest of the cursor's transactional ids; None if none is open.
+    :param is_complete: whether ``open_transaction`` is known.
+    """
+
+    layout: str
+    unread: Unread | None
+    unknown: str = ""
+    open_transaction: OpenTransaction | None = None
+    is_complete: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        progress: dict[str, Any] = {"lag": None, "unknown": self.unknown}
+        if self.unread is not None:
+            progress = {
+                "lag": self.unread.offsets,
+                "lag_to_end": self.unread.offsets_to_end,
+                "waiting": [undecided.to_dict(utc_now()) for undecided in self.unread.undecided],
+            }
+            if self.layout == "mapped" and self.unread.added:
+                progress["not_mapped"] = [str(tp) for tp in sorted(self.unread.added)]
+        if self.is_complete:
+            own = self.open_transaction
+            progress["open_transaction"] = None if own is None else own.to_dict()
+        return progress
+
+
+def progress_of(
+    control: ControlPlane, deployment: Deployment, group: str, cursor: CursorRecord
+) -> GroupProgress:
+    """Return the progress of a group by its cursor; an error of this group alone is why it is unknown.
+
+    :raises BrokersUnavailable: no broker answers.
+    """
+    try:
+        return _progress(control, deployment, group, cursor)
+    except BrokersUnavailable:
+        raise
+    except Exception as error:
+        log.debug("group %s", group, exc_info=True)
+        return GroupProgress(cursor.layout, None, _reason(error), is_complete=False)
+
+
+def _progress(
+    control: ControlPlane, deployment: Deployment, group: str, cursor: CursorRecord
+) -> GroupProgress:
+    refusal = _refusal(control, cursor)
+    unread = None if refusal else unread_of(control, group, sorted(cursor.topic_ids))
+    partitions: list[TopicPartition | None] = [None]
+    if unread is not None and cursor.layout == "mapped":
+        partitions = [offsets.topic_partition for offsets in unread.ranges]
+    ids = [keys.cursor_transactional_id(deployment.prefix, group, partition) for partition in partitions]
+    oldest = oldest_open_transaction(control, deployment.command_line, ids)
+    return GroupProgress(cursor.layout, unread, refusal, oldest)
+
+
+def _refusal(control: ControlPlane, cursor: CursorRecord) -> str:
+    """Return why the next run of a cursor would be refused; empty if nothing shows it."""
+    try:
+        moved = moved_positions(control, cursor, cursor.topic_ids)
+    except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
+        return _reason(error)
+    return f"{CursorMoved.__name__}: {'; '.join(moved)}" if moved else ""
+
+
+def _reason(error: Exception) -> str:
+    message = error.message if isinstance(error, EosError) else str(error)
+    return f"{type(error).__name__}: {message}"
