@@ -36,15 +36,15 @@ def measure(
     if warm is not None:
         connections["spark_warm"] = warm
         dags.append(WARM)
-    found: dict[str, list[dict[str, float]]] = {dag: [] for dag in dags}
+    series: dict[str, list[dict[str, float]]] = {dag: [] for dag in dags}
     with AirflowStandalone(Path(__file__).parent / "dags", connections=connections) as airflow:
         for dag in dags:
             airflow.wait_for_dag(dag)
         for _ in range(rounds):
             publish(servers, "src", records)
             for dag in dags:
-                found[dag].append(_one(airflow, dag))
-    return found
+                series[dag].append(_one(airflow, dag))
+    return series
 
 
 def _one(airflow: AirflowStandalone, dag: str) -> dict[str, float]:

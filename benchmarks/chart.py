@@ -56,8 +56,8 @@ def _key(x: int, colour: str, text: str) -> str:
 def report_chart(report: Mapping[str, Any]) -> str:
     """Return the chart of a report of ``python -m benchmarks``."""
     rows = {
-        name: (found["median_seconds"], found["median_cpu_seconds"] or 0.0)
-        for name, found in report["contenders"].items()
+        name: (figures["median_seconds"], figures["median_cpu_seconds"] or 0.0)
+        for name, figures in report["contenders"].items()
     }
     size = f"{report['records']:,} records, {report['partitions']} partitions"
     return bar_chart(f"{size}, median of {report['rounds']} rounds", rows)

@@ -76,34 +76,34 @@ def _report(
         "rounds": rounds,
         "partitions": PARTITIONS,
         "megabytes": round(megabytes, 1),
-        "contenders": {name: found.summary(records, megabytes) for name, found in series.items()},
+        "contenders": {name: timings.summary(records, megabytes) for name, timings in series.items()},
         "ratios": {},
         "shares": {},
         "transaction_open": {},
     }
     for short, name in (("dataframe", FRAME), ("arrow", ARROW)):
-        ours = series[name]
+        own = series[name]
         report["ratios"][short] = {
-            "seconds": ratio(ours.seconds, tuned.seconds),
-            "cpu": ratio(ours.cpu, tuned.cpu),
-            "defaults_seconds": ratio(ours.seconds, series[DEFAULTS].seconds),
-            "loop_seconds": ratio(ours.seconds, series[LOOP].seconds),
+            "seconds": ratio(own.seconds, tuned.seconds),
+            "cpu": ratio(own.cpu, tuned.cpu),
+            "defaults_seconds": ratio(own.seconds, series[DEFAULTS].seconds),
+            "loop_seconds": ratio(own.seconds, series[LOOP].seconds),
         }
-        report["shares"][short] = shares(ours.stages)
-        report["transaction_open"][short] = open_share(ours.stages)
+        report["shares"][short] = shares(own.stages)
+        report["transaction_open"][short] = open_share(own.stages)
     return report
 
 
 def _print(report: dict[str, Any]) -> None:
-    for name, found in report["contenders"].items():
-        peaks = ", ".join(f"{kind} {peak:.0f}" for kind, peak in sorted(found["peak_mb"].items()))
+    for name, figures in report["contenders"].items():
+        peaks = ", ".join(f"{kind} {peak:.0f}" for kind, peak in sorted(figures["peak_mb"].items()))
         print(
-            f"{name:38} {found['median_seconds']:6.2f} s {found['median_cpu_seconds']:7.2f} CPU s "
-            f"{found['records_per_second']:11,.0f} records/s {found['mb_per_second']:6.1f} MB/s; "
+            f"{name:38} {figures['median_seconds']:6.2f} s {figures['median_cpu_seconds']:7.2f} CPU s "
+            f"{figures['records_per_second']:11,.0f} records/s {figures['mb_per_second']:6.1f} MB/s; "
             f"peak MB: {peaks}"
         )
-    for short, found in report["ratios"].items():
-        texts = [f"{key} {value:.2f}" for key, value in found.items()]
+    for short, figures in report["ratios"].items():
+        texts = [f"{key} {value:.2f}" for key, value in figures.items()]
         print(
             f"{short}: {', '.join(texts)}; "
             f"transaction open {report['transaction_open'][short]:.0%} of the run"

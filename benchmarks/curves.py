@@ -44,25 +44,25 @@ def curves(out: Path, rounds: int, records: int, most: int) -> int:
     """
     with benchmark_broker() as kafka:
         points = _points(kafka, records, most)
-        found: dict[Point, list[float]] = {point: [] for point in points}
+        times: dict[Point, list[float]] = {point: [] for point in points}
         for number in range(rounds + 1):  # the first one warms up
             for point, job in points.items():
                 began = time.perf_counter()
                 job()
                 if number:
-                    found[point].append(time.perf_counter() - began)
+                    times[point].append(time.perf_counter() - began)
         written = {
             point: count_records(kafka.bootstrap_servers, _sink(*point))
             for point in points
             if point[0] in (SOURCES, TARGETS, BOTH)
         }
     medians: dict[str, dict[int, float]] = {}
-    for (curve, number), seconds in found.items():
+    for (curve, number), seconds in times.items():
         medians.setdefault(curve, {})[number] = statistics.median(seconds)
     for curve, values in medians.items():
         print(f"{curve:46} " + ", ".join(f"{number:,}: {value:.2f} s" for number, value in values.items()))
     report: dict[str, Any] = {
-        curve: {str(number): found[curve, number] for number in values} for curve, values in medians.items()
+        curve: {str(number): times[curve, number] for number in values} for curve, values in medians.items()
     }
     (out / "curves.json").write_text(json.dumps({"records": records, "seconds": report}, indent=2) + "\n")
     title = f"Seconds of a run by number; {records:,} records where it has any, median of {rounds} rounds"

@@ -42,18 +42,18 @@ def executors(out: Path, rounds: int, records: int) -> int:
         servers = kafka.bootstrap_servers
         kafka.create_topic("src", partitions=PARTITIONS)
         publish(servers, "src", records, PARTITIONS)
-        for where, number in CASES:
-            sinks = {name: _sink(where, number, name) for name in jobs.PROCESSES}
+        for site, number in CASES:
+            sinks = {name: _sink(site, number, name) for name in jobs.PROCESSES}
             for sink in sinks.values():
                 kafka.create_topic(sink, partitions=PARTITIONS)
             # A session of its own: a process of its own.
-            command = [sys.executable, "-m", "benchmarks.executors", servers, where, str(number), str(rounds)]
+            command = [sys.executable, "-m", "benchmarks.executors", servers, site, str(number), str(rounds)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=7200)
-            found = json.loads(done.stdout.splitlines()[-1])
-            report[f"{where} {number}"] = found
+            measured = json.loads(done.stdout.splitlines()[-1])
+            report[f"{site} {number}"] = measured
             for name, sink in sinks.items():
-                case = f"{where}, {number or 'no'} executors, {name}"
-                print(f"executors: {case:36} {_line(found[name])}", flush=True)
+                case = f"{site}, {number or 'no'} executors, {name}"
+                print(f"executors: {case:36} {_line(measured[name])}", flush=True)
                 written = count_records(servers, sink)
                 if written != (rounds + WARM_UPS) * records:
                     wrong[case] = written
@@ -65,24 +65,24 @@ def executors(out: Path, rounds: int, records: int) -> int:
     return 1 if wrong else 0
 
 
-def _sink(where: str, number: int, process: str) -> str:
-    return f"{where.partition('[')[0]}-{number}-{process}"
+def _sink(site: str, number: int, process: str) -> str:
+    return f"{site.partition('[')[0]}-{number}-{process}"
 
 
-def _line(found: dict[str, Any]) -> str:
+def _line(figures: dict[str, Any]) -> str:
     return (
-        f"{found['seconds']:6.2f} s, {found['open']:5.2f} s of them open, {found['cpu']:6.2f} CPU s, "
-        f"tasks on {found['executors']} executors"
+        f"{figures['seconds']:6.2f} s, {figures['open']:5.2f} s of them open, {figures['cpu']:6.2f} CPU s, "
+        f"tasks on {figures['executors']} executors"
     )
 
 
-def _measure(servers: str, where: str, number: int, rounds: int) -> dict[str, Any]:
+def _measure(servers: str, site: str, number: int, rounds: int) -> dict[str, Any]:
     with ExitStack() as stack:
         settings: dict[str, str] = {}
-        if where == STANDALONE:
+        if site == STANDALONE:
             cluster = stack.enter_context(SparkCluster(workers=number, cores=1, memory="1g"))
             master = cluster.master
-        elif where == YARN:
+        elif site == YARN:
             yarn = stack.enter_context(YarnCluster(number))
             os.environ["HADOOP_CONF_DIR"] = str(yarn.settings)
             master, settings = "yarn", {**yarn.spark_conf(), "spark.executor.memory": "1g"}
@@ -91,10 +91,10 @@ def _measure(servers: str, where: str, number: int, rounds: int) -> dict[str, An
             # As everywhere here: the compilers and collectors that Java chooses itself.
             del settings["spark.driver.extraJavaOptions"], settings["spark.executor.extraJavaOptions"]
         else:
-            master = where
+            master = site
         spark = spark_session(master, connector=False, **settings)
         jobs_of = {
-            name: _job(jobs.Cluster(spark, servers, 0), _sink(where, number, name), process)
+            name: _job(jobs.Cluster(spark, servers, 0), _sink(site, number, name), process)
             for name, process in jobs.PROCESSES.items()
         }
         series = run_rounds(jobs_of, rounds)
@@ -102,12 +102,12 @@ def _measure(servers: str, where: str, number: int, rounds: int) -> dict[str, An
         spark.stop()
     return {
         name: {
-            "seconds": statistics.median(found.seconds),
-            "open": statistics.median(times["END"] - times[State.OPEN.value] for times in found.stages),
-            "cpu": statistics.median(found.cpu),
+            "seconds": statistics.median(timings.seconds),
+            "open": statistics.median(times["END"] - times[State.OPEN.value] for times in timings.stages),
+            "cpu": statistics.median(timings.cpu),
             "executors": used,
         }
-        for name, found in series.items()
+        for name, timings in series.items()
     }
 
 
@@ -122,10 +122,10 @@ def _job(cluster: jobs.Cluster, sink: str, process: Any) -> Any:
 def _executors(spark: SparkSession) -> int:
     """Number of executor processes that have run tasks; 0 of a local session, whose driver runs them."""
     store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001
-    found = store.executorList(False)  # noqa: FBT003 - the Java API has no names
+    executors = store.executorList(False)  # noqa: FBT003 - the Java API has no names
     return sum(
-        found.apply(at).id() != "driver" and found.apply(at).completedTasks() > 0
-        for at in range(found.size())
+        executors.apply(at).id() != "driver" and executors.apply(at).completedTasks() > 0
+        for at in range(executors.size())
     )
 
 

@@ -36,17 +36,17 @@ def whole_topic(config: ClientConfig, topic: str) -> tuple[OffsetRange, ...]:
 
 def fetch_raw(config: ClientConfig, topic: str, sink: str) -> dict[TopicPartition, list[tuple[int, bytes]]]:
     """Fetch a topic without decoding it, one process; returns (records, batch) per partition of ``sink``."""
-    found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+    answers: dict[TopicPartition, list[tuple[int, bytes]]] = {}
     with BrokerConnections(config) as connections:
         for wanted in whole_topic(config, topic):
-            batches = found.setdefault(TopicPartition(sink, wanted.partition), [])
+            batches = answers.setdefault(TopicPartition(sink, wanted.partition), [])
             for answer in fetch_answers(
                 connections, wanted.topic, wanted.partition, wanted.start, wanted.end
             ):
                 for raw in answer.batches:
                     if not raw.header.is_control:
                         batches.append((raw.header.record_count, _as_new(raw.data)))
-    return found
+    return answers
 
 
 def _as_new(batch: memoryview) -> bytes:
@@ -64,21 +64,21 @@ def produce_raw(
     """Send ready batches in one transaction, one process; returns seconds of the sending alone."""
     from confluent_kafka import Producer
 
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     name = f"floor-{uuid.uuid4().hex}"
     producer = Producer(
         {
             "bootstrap.servers": servers,
             "transactional.id": name,
             "statistics.interval.ms": 50,
-            "stats_cb": lambda text: found.update(json.loads(text).get("eos", {})),
+            "stats_cb": lambda text: results.update(json.loads(text).get("eos", {})),
         }
     )
     producer.init_transactions(60)
     producer.begin_transaction()
-    while found.get("txn_state") != "InTransaction":
+    while results.get("txn_state") != "InTransaction":
         producer.poll(0.02)
-    identity = ProducerIdentity(name, found["producer_id"], found["producer_epoch"])
+    identity = ProducerIdentity(name, results["producer_id"], results["producer_epoch"])
     with BrokerConnections(config) as connections:
         add_partitions_to_txn(connections, identity, list(batches))
         begun = time.perf_counter()

@@ -70,14 +70,14 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), work
     work = WORKLOADS[workload]
     able = CONTENDERS if workload == "copy" else {name: CONTENDERS[name] for name in (TUNED, FRAME)}
     if unknown := {*only} - {*able.values()}:
-        known = ", ".join(able.values())
-        sys.exit(f"fresh: {', '.join(sorted(unknown))}: not a contender of the workload {workload}: {known}")
+        names = ", ".join(able.values())
+        sys.exit(f"fresh: {', '.join(sorted(unknown))}: not a contender of the workload {workload}: {names}")
     contenders = {name: kind for name, kind in able.items() if not only or kind in only}
     # Archive, jars and classes are there before the first clock runs.
     write_archive()
     started = commands(contenders, only, workload)
     contenders = {name: kind for name, kind in contenders.items() if kind in started}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    series: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     with benchmark_broker() as kafka:
         servers = kafka.bootstrap_servers
         for topic in ("src", *contenders.values()):
@@ -86,14 +86,14 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), work
         for number in range(1, rounds + 1):
             for name, kind in contenders.items():
                 times = measure(started[kind], servers, "src", kind, records)
-                found[name].append(times)
+                series[name].append(times)
                 print(f"  round {number}: {name}: {_line(times)}", flush=True)
         written = {kind: count_records(servers, kind) for kind in contenders.values()}
     expected = work.written(records) * rounds * JOBS
     if wrong := {kind: count for kind, count in written.items() if count != expected}:
         print(f"fresh: {wrong} records in the outputs, not {expected}", file=sys.stderr)
         return 1
-    summary = _summary(found)
+    summary = _summary(series)
     report = {"records": records, "rounds": rounds, "partitions": PARTITIONS, "contenders": summary}
     label = "fresh" if workload == "copy" else f"fresh-{workload}"
     (out / f"{label}.json").write_text(json.dumps(report, indent=2) + "\n")
@@ -102,20 +102,20 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), work
     (out / f"{label}.svg").write_text(bar_chart(title, first))
     for name, row in summary.items():
         print(f"{label}: {name}: {_line(row)}")
-        for what, value in row["ratios"].items():
-            print(f"{label}: {name}: {what}: {value:.2f}")
-    if said := _said(summary):
-        print(f"{label}: first job, start included: {', '.join(said)} (median of {rounds} rounds)")
+        for label_of_ratio, value in row["ratios"].items():
+            print(f"{label}: {name}: {label_of_ratio}: {value:.2f}")
+    if sentences := _said(summary):
+        print(f"{label}: first job, start included: {', '.join(sentences)} (median of {rounds} rounds)")
     return 0
 
 
-def _said(found: dict[str, dict[str, Any]]) -> list[str]:
+def _said(summary: dict[str, dict[str, Any]]) -> list[str]:
     """Say what the first job takes of that of Spark and Flink; nothing of who did not take part."""
     return [
-        f"{short} {found[name]['ratios'][what]:.2f} of {peer}"
+        f"{short} {summary[name]['ratios'][label]:.2f} of {peer}"
         for short, name in (("dataframe", FRAME), ("arrow", ARROW))
         for peer in (TUNED, FLINK)
-        if name in found and (what := f"first job, of {peer}") in found[name]["ratios"]
+        if name in summary and (label := f"first job, of {peer}") in summary[name]["ratios"]
     ]
 
 
@@ -168,28 +168,30 @@ def command(kind: str, workload: str = "copy") -> list[str]:
 
 def commands(contenders: Mapping[str, str], only: Collection[str], workload: str) -> dict[str, list[str]]:
     """Return how each is started; a peer that cannot be had is left out, unless it was asked for."""
-    found = {kind: _command_of(name, kind, workload, asked=kind in only) for name, kind in contenders.items()}
-    return {kind: command for kind, command in found.items() if command is not None}
+    by_kind = {
+        kind: _command_of(name, kind, workload, is_wanted=kind in only) for name, kind in contenders.items()
+    }
+    return {kind: command for kind, command in by_kind.items() if command is not None}
 
 
-def _command_of(name: str, kind: str, workload: str, *, asked: bool) -> list[str] | None:
+def _command_of(name: str, kind: str, workload: str, *, is_wanted: bool) -> list[str] | None:
     try:
         return command(kind, workload)
     except (EosError, OSError, RuntimeError, subprocess.SubprocessError) as error:
-        if asked or name not in (FLINK, STREAMS, CLIENTS):
+        if is_wanted or name not in (FLINK, STREAMS, CLIENTS):
             raise
         print(f"fresh: without {name}: {error}", flush=True)
         return None
 
 
-def _summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
+def _summary(series: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
     def ratios(name: str) -> dict[str, float]:
         return {
-            f"{what}, of {peer}": ratio(
-                [one[part] for one in found[name]], [one[part] for one in found[peer]]
+            f"{label}, of {peer}": ratio(
+                [timing[part] for timing in series[name]], [timing[part] for timing in series[peer]]
             )
-            for what, part, peer in RATIOS
-            if peer in found and peer != name
+            for label, part, peer in RATIOS
+            if peer in series and peer != name
         }
 
     return {
@@ -197,7 +199,7 @@ def _summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, An
             **{part: statistics.median(times[part] for times in rounds) for part in rounds[0]},
             "ratios": ratios(name),
         }
-        for name, rounds in found.items()
+        for name, rounds in series.items()
     }
 
 

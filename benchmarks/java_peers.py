@@ -59,8 +59,8 @@ def _compiled(program: str, jars: list[Path]) -> Path:
     folder = cache_root() / "benchmark-classes"
     source = _SOURCES / f"{program}.java"
     with file_lock(folder.with_suffix(".lock")):
-        made = folder / f"{program}.class"
-        if not made.is_file() or made.stat().st_mtime < source.stat().st_mtime:
+        compiled = folder / f"{program}.class"
+        if not compiled.is_file() or compiled.stat().st_mtime < source.stat().st_mtime:
             compiler = find_java().with_name("javac")
             path = os.pathsep.join(map(str, jars))
             subprocess.run([compiler, "-d", folder, "-cp", path, source], check=True, timeout=120)

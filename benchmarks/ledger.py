@@ -28,7 +28,7 @@ from benchmarks import jobs
 from benchmarks.broker import benchmark_broker
 from benchmarks.rounds import ratio
 
-BEFORE = tuple(int(one) for one in os.environ.get("BEFORE", "0 10000 100000 1000000").split())
+BEFORE = tuple(int(size) for size in os.environ.get("BEFORE", "0 10000 100000 1000000").split())
 INDEXED, WHOLE = "with the index", "without"
 _VALUE_BYTES = 850
 _PER_TRANSACTION = 5_000
@@ -38,14 +38,16 @@ def ledger(out: Path, rounds: int) -> int:
     """Measure behind each number of records, in rounds that take turns; print the curve."""
     with benchmark_broker() as kafka:
         kafka.create_topic("src", partitions=1)
-        specs, made = {}, {}
+        specs, index_seconds = {}, {}
         for before in BEFORE:
             specs[before] = spec = _filled(kafka, before)
             began = time.perf_counter()
             index_ledger(spec.deployment)
-            made[before] = time.perf_counter() - began
-            print(f"behind {before:9,} records the index was made in {made[before]:.1f} s", flush=True)
-        found: dict[int, dict[str, dict[str, list[float]]]] = {
+            index_seconds[before] = time.perf_counter() - began
+            print(
+                f"behind {before:9,} records the index was made in {index_seconds[before]:.1f} s", flush=True
+            )
+        timings: dict[int, dict[str, dict[str, list[float]]]] = {
             before: {how: {"empty run": [], "found again": [], "megabytes": []} for how in (INDEXED, WHOLE)}
             for before in BEFORE
         }
@@ -53,22 +55,24 @@ def ledger(out: Path, rounds: int) -> int:
             for how in (INDEXED, WHOLE):
                 for before, spec in specs.items():
                     with _reading(indexed=how == INDEXED) as read:
-                        one = replace(spec, run_id=f"{how} {number}")
-                        measured = {"empty run": _timed(one), "megabytes": read[0] / 1e6}
-                        measured["found again"] = _timed(one)
+                        numbered = replace(spec, run_id=f"{how} {number}")
+                        measured = {"empty run": _timed(numbered), "megabytes": read[0] / 1e6}
+                        measured["found again"] = _timed(numbered)
                     if number:
                         for name, value in measured.items():
-                            found[before][how][name].append(value)
-    for before, by in found.items():
+                            timings[before][how][name].append(value)
+    for before, by in timings.items():
         for how, series in by.items():
             middle = {name: statistics.median(values) for name, values in series.items()}
             print(
                 f"behind {before:9,} records {how:15}: empty run {middle['empty run']:6.2f} s, "
                 f"{middle['megabytes']:8.1f} MB read; found again {middle['found again']:6.2f} s"
             )
-    report: dict[str, Any] = {str(one): {**found[one], "index made in": made[one]} for one in BEFORE}
+    report: dict[str, Any] = {
+        str(size): {**timings[size], "index made in": index_seconds[size]} for size in BEFORE
+    }
     (out / "ledger.json").write_text(json.dumps(report, indent=2) + "\n")
-    first, last = (found[one][INDEXED]["empty run"] for one in (BEFORE[0], BEFORE[-1]))
+    first, last = (timings[size][INDEXED]["empty run"] for size in (BEFORE[0], BEFORE[-1]))
     print(
         f"ledger: an empty run behind {BEFORE[-1]:,} records takes {ratio(last, first):.2f} of one behind "
         f"{BEFORE[0]:,}"

@@ -55,11 +55,11 @@ class Sample:
         text[:, : noise.shape[1]] = noise[:, :size]
         values = pa.array([row.tobytes() for row in text], pa.binary())
         keys = pa.array([b"key%07d" % (i * 7919 % 9_999_991) for i in range(records)], pa.binary())
-        found = None
+        trace = None
         if headers:
             kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-            found = pa.array([[{"key": "trace", "value": b"%016d" % i}] for i in range(records)], kind)
-        return cls(keys, values, found)
+            trace = pa.array([[{"key": "trace", "value": b"%016d" % i}] for i in range(records)], kind)
+        return cls(keys, values, trace)
 
     def sealed(self, codec: str = "zstd", partitions: int = 4) -> list[bytes]:
         """Choose partitions, encode and compress."""
@@ -148,10 +148,10 @@ def _encode_peers(sample: Sample, rounds: int) -> dict[str, float]:
 
     def builder() -> None:
         for start in range(0, sample.records, 10_000):
-            made = DefaultRecordBatchBuilder(2, 4, 1, -1, -1, -1, 1 << 24)
+            batch = DefaultRecordBatchBuilder(2, 4, 1, -1, -1, -1, 1 << 24)
             for i in range(start, min(start + 10_000, sample.records)):
-                made.append(i - start, 1_700_000_000_000, keys[i], values[i], [])
-            made.build()
+                batch.append(i - start, 1_700_000_000_000, keys[i], values[i], [])
+            batch.build()
 
     return {
         "airflow-eos": _rate(sample.records, sample.sealed, rounds),
@@ -207,8 +207,8 @@ def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]
 
     def ours() -> None:
         with BrokerConnections(ClientConfig.of({"bootstrap.servers": servers})) as connections:
-            found = sum(len(b) for b in fetch_range(connections, "micro", 0, 0, sample.records))
-        assert found == sample.records
+            count = sum(len(b) for b in fetch_range(connections, "micro", 0, 0, sample.records))
+        assert count == sample.records
 
     def confluent() -> None:
         consumer = Consumer(
@@ -220,8 +220,8 @@ def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]
             }
         )
         consumer.assign([TopicPartition("micro", 0, 0)])
-        found = 0
-        while found < sample.records:
+        count = 0
+        while count < sample.records:
             messages = consumer.consume(10_000, 1.0)
             pa.table(
                 {
@@ -231,7 +231,7 @@ def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]
                     "timestamp": pa.array([m.timestamp()[1] for m in messages], pa.int64()),
                 }
             )
-            found += len(messages)
+            count += len(messages)
         consumer.close()
 
     def python() -> None:
@@ -240,9 +240,9 @@ def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]
         )
         consumer.assign([KafkaPartition("micro", 0)])
         consumer.seek(KafkaPartition("micro", 0), 0)
-        found = 0
-        while found < sample.records:
-            found += sum(map(len, consumer.poll(1000, max_records=10_000).values()))
+        count = 0
+        while count < sample.records:
+            count += sum(map(len, consumer.poll(1000, max_records=10_000).values()))
         consumer.close()
 
     return {

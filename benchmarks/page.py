@@ -55,13 +55,13 @@ def page(out: Path, rounds: int) -> int:
                 time.sleep(0.2)
             first = time.perf_counter() - began
             print(f"page: the first look at {RUNS:,} runs takes {first:.1f} s (status {status})", flush=True)
-            found, wrong = _measured(ask, rounds)
-    medians = {path: statistics.median(seconds) for path, seconds in found.items()}
+            series, wrong = _measured(ask, rounds)
+    medians = {path: statistics.median(seconds) for path, seconds in series.items()}
     for path, seconds in medians.items():
         print(f"page: {path:28} {seconds:6.3f} s")
-    for one in wrong:
-        print(f"page: WRONG: {one}")
-    report = {"runs": RUNS, "first look": first, "seconds": found, "wrong": wrong}
+    for problem in wrong:
+        print(f"page: WRONG: {problem}")
+    report = {"runs": RUNS, "first look": first, "seconds": series, "wrong": wrong}
     (out / "page.json").write_text(json.dumps(report, indent=2) + "\n")
     print(f"page: behind {RUNS:,} runs the slowest page takes {max(medians.values()):.2f} s")
     return 1 if wrong else 0
@@ -83,7 +83,7 @@ def _measured(ask: Callable[[str], tuple[int, str]], rounds: int) -> tuple[dict[
         "transactions": ("transactions", "transactions", "ransactions"),
         "health": ("health", "health", "None of"),
     }
-    found: dict[str, list[float]] = {}
+    series: dict[str, list[float]] = {}
     wrong: list[str] = []
     for number in range(rounds + 1):
         for name, (path, twin, expected) in pages.items():
@@ -94,8 +94,8 @@ def _measured(ask: Callable[[str], tuple[int, str]], rounds: int) -> tuple[dict[
                 if status != 200 or expected not in text:
                     wrong.append(f"{label}: status {status}, without {expected!r}")
                 if number:
-                    found.setdefault(label, []).append(seconds)
-    return found, wrong
+                    series.setdefault(label, []).append(seconds)
+    return series, wrong
 
 
 def _asker(address: str, token: str) -> Callable[[str], tuple[int, str]]:

@@ -57,30 +57,30 @@ def run_rounds(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict
             print(f"  {label}: {name:32} {seconds:7.2f} s  {usage.cpu:7.2f} CPU s", flush=True)
             if number < 1:
                 continue
-            found = series[name]
-            found.seconds.append(seconds)
-            found.cpu.append(usage.cpu)
+            timings = series[name]
+            timings.seconds.append(seconds)
+            timings.cpu.append(usage.cpu)
             for kind, peak in usage.peak_mb.items():
-                found.peak_mb[kind] = max(found.peak_mb.get(kind, 0.0), round(peak, 1))
+                timings.peak_mb[kind] = max(timings.peak_mb.get(kind, 0.0), round(peak, 1))
             if isinstance(stages, dict):
-                found.stages.append(stages)
+                timings.stages.append(stages)
     return series
 
 
-def ratio(ours: list[float], peer: list[float]) -> float:
+def ratio(own: list[float], peer: list[float]) -> float:
     """Return the median of the per-round ratios; below 1 is better than the peer."""
-    return statistics.median(a / b for a, b in zip(ours, peer, strict=True))
+    return statistics.median(a / b for a, b in zip(own, peer, strict=True))
 
 
 def shares(stages: list[dict[str, float]]) -> dict[str, float]:
     """Return the median share of a run that passes before each state, after the one before."""
-    found: dict[str, list[float]] = {}
+    parts_of_time: dict[str, list[float]] = {}
     for times in stages:
         before = 0.0
         for state, moment in times.items():
-            found.setdefault(state, []).append((moment - before) / times["END"])
+            parts_of_time.setdefault(state, []).append((moment - before) / times["END"])
             before = moment
-    return {state: round(statistics.median(values), 4) for state, values in found.items()}
+    return {state: round(statistics.median(values), 4) for state, values in parts_of_time.items()}
 
 
 def open_share(stages: list[dict[str, float]]) -> float:

@@ -35,15 +35,15 @@ def scaling(out: Path, rounds: int) -> int:
             publish(servers, f"src{size}", size)
         for count in TARGETS:
             kafka.create_topic(f"out{count}", partitions=count)
-        for where in ("local[2]", "local[1]", STANDALONE):
+        for master in ("local[2]", "local[1]", STANDALONE):
             # A session of its own: a process of its own.
-            command = [sys.executable, "-m", "benchmarks.scaling", servers, where, str(rounds)]
+            command = [sys.executable, "-m", "benchmarks.scaling", servers, master, str(rounds)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=7200)
-            report[where] = json.loads(done.stdout.splitlines()[-1])
-            for case, found in report[where].items():
+            report[master] = json.loads(done.stdout.splitlines()[-1])
+            for case, timings in report[master].items():
                 print(
-                    f"{where:12} {case:28} {found['seconds']:7.2f} s {found['cpu']:7.2f} CPU s, "
-                    f"peak MB: worker {found['worker_mb']:.0f}, driver {found['driver_mb']:.0f}",
+                    f"{master:12} {case:28} {timings['seconds']:7.2f} s {timings['cpu']:7.2f} CPU s, "
+                    f"peak MB: worker {timings['worker_mb']:.0f}, driver {timings['driver_mb']:.0f}",
                     flush=True,
                 )
         fresh = [cold.measure(servers, 0, "src1000", "out") for _ in range(rounds)]
@@ -53,19 +53,21 @@ def scaling(out: Path, rounds: int) -> int:
     report["fresh process, 1000 records"] = fresh
     report["Airflow task, 1000 records"] = tasks
     (out / "scaling.json").write_text(json.dumps(report, indent=2) + "\n")
-    for what, times in (("a fresh process", fresh), ("a task of Airflow", tasks)):
-        print(f"scaling: 1000 records in {what}: {_medians(times)}")
+    for label, times in (("a fresh process", fresh), ("a task of Airflow", tasks)):
+        print(f"scaling: 1000 records in {label}: {_medians(times)}")
     return 0
 
 
 def _medians(times: list[dict[str, float]]) -> str:
-    return ", ".join(f"{part} {statistics.median(one[part] for one in times):.2f} s" for part in times[0])
+    return ", ".join(
+        f"{part} {statistics.median(timing[part] for timing in times):.2f} s" for part in times[0]
+    )
 
 
-def _measure(servers: str, where: str, rounds: int) -> dict[str, Any]:
+def _measure(servers: str, place: str, rounds: int) -> dict[str, Any]:
     with ExitStack() as stack:
-        master = where
-        if where == STANDALONE:
+        master = place
+        if place == STANDALONE:
             cluster = stack.enter_context(SparkCluster(workers=2, cores=1, memory="2g"))
             master = cluster.master
         return _measure_on(master, servers, rounds)
@@ -86,12 +88,12 @@ def _measure_on(master: str, servers: str, rounds: int) -> dict[str, Any]:
     spark.stop()
     return {
         case: {
-            "seconds": statistics.median(found.seconds),
-            "cpu": statistics.median(found.cpu),
-            "worker_mb": found.peak_mb.get("worker", 0.0),
-            "driver_mb": found.peak_mb.get("driver", 0.0),
+            "seconds": statistics.median(timings.seconds),
+            "cpu": statistics.median(timings.cpu),
+            "worker_mb": timings.peak_mb.get("worker", 0.0),
+            "driver_mb": timings.peak_mb.get("driver", 0.0),
         }
-        for case, found in series.items()
+        for case, timings in series.items()
     }
 
 

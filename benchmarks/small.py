@@ -53,7 +53,7 @@ def small(out: Path, rounds: int) -> int:
         ARCHIVED: {jvm.OPTIONS_VARIABLE: jvm.options_for(RECORDS, class_data.folder())},
         OURS: {},
     }
-    found: dict[str, list[float]] = {name: [] for name in (*set_ups, WARM)}
+    series: dict[str, list[float]] = {name: [] for name in (*set_ups, WARM)}
     with benchmark_broker() as kafka, warm_server() as warm:
         set_ups[WARM] = {"SPARK_REMOTE": warm.address, TOKEN_VARIABLE: warm.token}
         for topic in ("src", "out"):
@@ -64,17 +64,17 @@ def small(out: Path, rounds: int) -> int:
                 times = cold.measure(kafka.bootstrap_servers, RECORDS, "src", "out", environment)
                 whole = times["whole"]
                 if number:
-                    found[name].append(whole)
+                    series[name].append(whole)
                     print(f"round {number}: {name}: {whole:.1f} s", flush=True)
         tasks = airflow_task.measure(kafka.bootstrap_servers, RECORDS, rounds + 1, warm.connection())
     report: dict[str, Any] = {
-        name: {"seconds": seconds, "ratio": ratio(seconds, found[PLAIN])} for name, seconds in found.items()
+        name: {"seconds": seconds, "ratio": ratio(seconds, series[PLAIN])} for name, seconds in series.items()
     }
     # The first task after a start of Airflow is not like the others.
     report["Airflow tasks"] = {dag: times[1:] for dag, times in tasks.items()}
     (out / "small.json").write_text(json.dumps(report, indent=2) + "\n")
-    for name, seconds in found.items():
-        of = f"{ratio(seconds, found[PLAIN]):.2f} of {PLAIN}"
+    for name, seconds in series.items():
+        of = f"{ratio(seconds, series[PLAIN]):.2f} of {PLAIN}"
         print(f"small: {RECORDS} records, fresh process, {name}: {statistics.median(seconds):.1f} s, {of}")
     tasks_parts = {
         TASKS[dag]: {part: statistics.median(row[part] for row in rows) for part in airflow_task.PARTS}
@@ -85,6 +85,6 @@ def small(out: Path, rounds: int) -> int:
     for dag, rows in report["Airflow tasks"].items():
         parts = {part: statistics.median(row[part] for row in rows) for part in airflow_task.PARTS}
         whole = statistics.median(sum(row.values()) for row in rows)
-        said = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in parts.items())
-        print(f"small: {RECORDS} records, a task of Airflow, {dag}: {whole:.1f} s from its trigger: {said}")
+        shares = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in parts.items())
+        print(f"small: {RECORDS} records, a task of Airflow, {dag}: {whole:.1f} s from its trigger: {shares}")
     return 0

@@ -65,12 +65,12 @@ class AirflowTasks:
         last = airflow.task(DAG, run_id, TASK)["try_number"]
         if state_of_run != "success":
             raise RuntimeError(f"{run_id} ended as {state_of_run}\n{self._log(run_id, last)}")
-        found = airflow.xcom(DAG, run_id, TASK)["found"]
+        is_found = airflow.xcom(DAG, run_id, TASK)["found"]
         # A later try may find what the second one committed without telling of it.
-        if last == _NEXT_TRY and found != (state is State.COMMITTED):
-            said = "found a commit" if found else "committed again"
-            raise RuntimeError(f"{run_id}: the next try {said}\n{self._log(run_id, last)}")
-        return Outcome(f"scheduler's try {last} {'found the commit' if found else 'committed'}", seconds)
+        if last == _NEXT_TRY and is_found != (state is State.COMMITTED):
+            outcome = "found a commit" if is_found else "committed again"
+            raise RuntimeError(f"{run_id}: the next try {outcome}\n{self._log(run_id, last)}")
+        return Outcome(f"scheduler's try {last} {'found the commit' if is_found else 'committed'}", seconds)
 
     def _started(self) -> AirflowStandalone:
         if self._airflow is None:

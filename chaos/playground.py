@@ -161,10 +161,10 @@ class Playground:
         """Return the broker that leads a partition."""
         deadline = time.monotonic() + 60
         while True:
-            found = (
+            partitions = (
                 self.kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions[partition].leader
             )
-            brokers = [broker for broker in self.kafka.brokers if broker.node_id == found]
+            brokers = [broker for broker in self.kafka.brokers if broker.node_id == partitions]
             if brokers and brokers[0].is_alive:
                 return brokers[0]
             if time.monotonic() > deadline:
@@ -202,15 +202,15 @@ class Playground:
         from airflow_eos.model.kafka import ProducerIdentity
 
         with ControlPlane(self.spec) as control:
-            found = control.cluster.describe_transaction(self.transactional_id)
-        assert found is not None, f"the coordinator does not know {self.transactional_id}"
-        return ProducerIdentity(self.transactional_id, found.producer_id, found.producer_epoch)
+            description = control.cluster.describe_transaction(self.transactional_id)
+        assert description is not None, f"the coordinator does not know {self.transactional_id}"
+        return ProducerIdentity(self.transactional_id, description.producer_id, description.producer_epoch)
 
     def is_committed(self) -> bool:
         """Whether the coordinator has decided to commit the pipeline's latest transaction."""
         with ControlPlane(self.spec) as control:
-            found = control.cluster.describe_transaction(self.transactional_id)
-        return found is not None and found.state in _COMMITTED
+            description = control.cluster.describe_transaction(self.transactional_id)
+        return description is not None and description.state in _COMMITTED
 
     def sink_partitions(self) -> list[TopicPartition]:
         """Every partition of the sink."""

@@ -61,16 +61,16 @@ class Report:
 
     def _line(self, cell: Cell) -> str:
         head = f"{cell.fault.value:<27} {cell.state.value:<10} "
-        found = self._outcomes.get(cell, [])
-        if not found:
+        outcomes = self._outcomes.get(cell, [])
+        if not outcomes:
             why = f"n/a: {UNREACHABLE[cell]}" if cell in UNREACHABLE else "not in this campaign"
             return f"{head}{0:>5}  {'':>11}  {why}"
-        seconds = sorted(each.seconds for each in found)
+        seconds = sorted(each.seconds for each in outcomes)
         shown = f"{seconds[0]:.1f}" if len(seconds) == 1 else f"{seconds[0]:.1f}-{seconds[-1]:.1f}"
-        texts = Counter(each.text for each in found).most_common()
+        texts = Counter(each.text for each in outcomes).most_common()
         many = len(texts) > 1
         outcome = "; ".join(f"{text} ({count}x)" if many else text for text, count in texts)
-        return f"{head}{len(found):>5}  {shown:>11}  {outcome}"
+        return f"{head}{len(outcomes):>5}  {shown:>11}  {outcome}"
 
 
 def last_line(runs: int, faults: int, verdict: Verdict) -> str:

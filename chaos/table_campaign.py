@@ -117,7 +117,7 @@ class Upkeep:
 
     def _expire(self, table: Any) -> None:
         current = table.current_snapshot()
-        old = [one.snapshot_id for one in table.snapshots() if current and one != current]
+        old = [snapshot.snapshot_id for snapshot in table.snapshots() if current and snapshot != current]
         if old:
             table.maintenance.expire_snapshots().by_ids(old).commit()
 
@@ -316,7 +316,7 @@ def _spec(kafka: EmbeddedKafka, proxy: CatalogProxy) -> RunSpec:
 
 
 def _complaints(kafka: EmbeddedKafka, table: Any, inputs: InputLog, upkeep: Upkeep) -> list[str]:
-    files = [one["file_path"].removeprefix("file://") for one in table.inspect.files().to_pylist()]
+    files = [file["file_path"].removeprefix("file://") for file in table.inspect.files().to_pylist()]
     query = "select tag, count(*) from read_parquet(?) group by tag"
     counts = dict(duckdb.connect().execute(query, [files]).fetchall())
     expected = {*inputs.tags(), *upkeep.appended}

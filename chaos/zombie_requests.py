@@ -50,9 +50,9 @@ def _batches(target: TopicPartition) -> list[tuple[int, bytes]]:
     return [(batch.records, batch.data) for batch in seal(value, tp, topic=target.topic)]
 
 
-def _must_be_refused(what: str, request: Callable[[], object]) -> None:
+def _must_be_refused(request_name: str, request: Callable[[], object]) -> None:
     try:
         request()
     except ProducerFenced:
         return
-    raise RuntimeError(f"{what} of the zombie was accepted")
+    raise RuntimeError(f"{request_name} of the zombie was accepted")

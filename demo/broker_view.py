@@ -45,16 +45,16 @@ class BrokerView:
             listed = self._admin.list_transactions().values()
         except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError):
             return None
-        known = {listing.transactional_id for broker in listed for listing in broker}
-        if transactional_id not in known:
+        listed_ids = {listing.transactional_id for broker in listed for listing in broker}
+        if transactional_id not in listed_ids:
             return None
-        found = self._admin.describe_transactions([transactional_id])[transactional_id]
+        described = self._admin.describe_transactions([transactional_id])[transactional_id]
         return Transaction(
             transactional_id,
-            str(getattr(found.state, "value", found.state)),
-            found.producer_id,
-            found.producer_epoch,
-            tuple(sorted(f"{part.topic}-{part.partition}" for part in found.topic_partitions)),
+            str(getattr(described.state, "value", described.state)),
+            described.producer_id,
+            described.producer_epoch,
+            tuple(sorted(f"{part.topic}-{part.partition}" for part in described.topic_partitions)),
         )
 
     def slow_down(self, client_id: str, bytes_per_second: float) -> None:

@@ -67,9 +67,9 @@ def main() -> int:
     return 0 if tally.exact else 1
 
 
-def after(flights: Sequence[Message], there: Iterable[Record]) -> list[Message]:
+def after(flights: Sequence[Message], records: Iterable[Record]) -> list[Message]:
     """Move the flights behind those that are there: a timestamp recognises its flight, so each is unique."""
-    last = max((record.timestamp for record in there), default=None)
+    last = max((record.timestamp for record in records), default=None)
     if last is None or not flights:
         return list(flights)
     shift = last + 1 - min(flight.timestamp for flight in flights)

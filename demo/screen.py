@@ -35,9 +35,9 @@ class Screen:
             _write(f"{_INDENT}{line}")
 
     @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
+    def waiting(self, subject: str) -> Iterator[None]:
         """Show that the demo is alive until the block ends."""
-        self.event(f"{what} ...")
+        self.event(f"{subject} ...")
         ended, since = threading.Event(), time.monotonic()
 
         def tell() -> None:

@@ -77,21 +77,21 @@ def compare(inputs: Iterable[Record], outputs: Iterable[Record]) -> Tally:
         if record.timestamp in expected:
             raise ValueError(f"two input records have the timestamp {record.timestamp}: they need tags")
         expected[record.timestamp] = must_become(record)
-    found: defaultdict[int, list[Output]] = defaultdict(list)
+    written: defaultdict[int, list[Output]] = defaultdict(list)
     for record in outputs:
-        found[record.timestamp].append(_as_output(record))
-    wrong = [f"{tag}: belongs to no input: {found[tag][0]}" for tag in found.keys() - expected.keys()]
+        written[record.timestamp].append(_as_output(record))
+    wrong = [f"{tag}: belongs to no input: {written[tag][0]}" for tag in written.keys() - expected.keys()]
     wrong += [
         f"{tag}: {output} should be {expected[tag]}"
-        for tag, many in found.items()
+        for tag, many in written.items()
         for output in many
         if tag in expected and output != expected[tag]
     ]
     return Tally(
         records_in=len(expected),
-        records_out=sum(map(len, found.values())),
-        lost=len(expected.keys() - found.keys()),
-        duplicated=sum(len(many) - 1 for tag, many in found.items() if tag in expected),
+        records_out=sum(map(len, written.values())),
+        lost=len(expected.keys() - written.keys()),
+        duplicated=sum(len(many) - 1 for tag, many in written.items() if tag in expected),
         wrong=tuple(wrong),
     )
 

@@ -88,7 +88,7 @@ def generate_flights(records: int, *, malformed: float = 0.0, seed: int = 20011)
                 (
                     value[: chance.randrange(len(value))],
                     _dumps({**flight, "distance": "far"}),
-                    _dumps({name: what for name, what in flight.items() if name != "origin"}),
+                    _dumps({name: field for name, field in flight.items() if name != "origin"}),
                     "[]",
                 )
             )

@@ -96,23 +96,23 @@ _KNOWN: dict[tuple[str, int | str], Any] = {}
 
 def _writer(registry: str, number: int) -> Any:
     """Return the parsed schema of an id, which is the same for ever."""
-    known = _KNOWN.get((registry, number))
-    if known is None:
+    parsed = _KNOWN.get((registry, number))
+    if parsed is None:
         text = _asked(registry, lambda client: client.get_schema(number)).schema_str
-        known = _KNOWN[registry, number] = fastavro.parse_schema(json.loads(text))
-    return known
+        parsed = _KNOWN[registry, number] = fastavro.parse_schema(json.loads(text))
+    return parsed
 
 
 def _large_order(registry: str) -> int:
     """Return the id of the schema that is written; it is registered where it is not yet."""
-    known = _KNOWN.get((registry, LARGE_ORDER_SUBJECT))
-    if known is None:
+    number = _KNOWN.get((registry, LARGE_ORDER_SUBJECT))
+    if number is None:
         from confluent_kafka.schema_registry import Schema
 
         schema = Schema(json.dumps(LARGE_ORDER), "AVRO")
-        known = _asked(registry, lambda client: client.register_schema(LARGE_ORDER_SUBJECT, schema))
-        _KNOWN[registry, LARGE_ORDER_SUBJECT] = known
-    return int(known)
+        number = _asked(registry, lambda client: client.register_schema(LARGE_ORDER_SUBJECT, schema))
+        _KNOWN[registry, LARGE_ORDER_SUBJECT] = number
+    return int(number)
 
 
 def _asked(registry: str, ask: Callable[[Any], Any]) -> Any:

@@ -30,7 +30,7 @@ def render(commands: Any, common: Any) -> str:
 def _options(options: Any) -> str:
     if not options:
         return ""
-    rows = [f"| {_usage(one)} | {_help(one)} |" for one in options]
+    rows = [f"| {_usage(option)} | {_help(option)} |" for option in options]
     return "\n".join(["| option | |", "|---|---|", *rows])
 
 

@@ -41,7 +41,7 @@ def render(info: dict[str, Any]) -> str:
                 ("Example", f"`{option['example']}`" if option.get("example") else ""),
                 ("Since", option["version_added"]),
             ]
-            rows = "\n".join(f"| {what} | {value} |" for what, value in facts if value)
+            rows = "\n".join(f"| {label} | {value} |" for label, value in facts if value)
             parts.append(f"### {name}\n\n{_paragraph(option['description'])}\n\n| | |\n|---|---|\n{rows}")
     parts.append(_parts(info))
     return "\n\n".join(parts) + "\n"
@@ -52,8 +52,8 @@ def _parts(info: dict[str, Any]) -> str:
     for kind in ("operators", "sensors", "hooks", "triggers"):
         modules = [name for entry in info.get(kind, []) for name in entry["python-modules"]]
         lines.append(f"| {kind} | {', '.join(f'`{name}`' for name in modules)} |")
-    decorators = [f"`@task.{one['name']}`" for one in info.get("task-decorators", [])]
-    links = [f"`{one}`" for one in info.get("extra-links", [])]
+    decorators = [f"`@task.{decorator['name']}`" for decorator in info.get("task-decorators", [])]
+    links = [f"`{link}`" for link in info.get("extra-links", [])]
     lines += [
         f"| {kind} | {', '.join(names)} |"
         for kind, names in (("task decorators", decorators), ("extra links", links))

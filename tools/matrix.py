@@ -249,8 +249,8 @@ def counted(text: str) -> str:
 
 def versions_asked(cell: Cell) -> dict[str, str]:
     """Return the versions that a cell is about."""
-    asked = {"Python": cell.python.removeprefix("python"), "Airflow": cell.airflow, "PySpark": cell.spark}
-    return {**asked, "pandas": "", "Kafka": cell.kafka}
+    versions = {"Python": cell.python.removeprefix("python"), "Airflow": cell.airflow, "PySpark": cell.spark}
+    return {**versions, "pandas": "", "Kafka": cell.kafka}
 
 
 def versions_of(cell: Cell, python: Path) -> dict[str, str]:

@@ -61,12 +61,17 @@ def render(package: Any) -> str:
 def unexplained(package: Any) -> list[str]:
     """Return the parameters of our own signatures that no docstring explains."""
     classes = [getattr(package, name) for names in GROUPS.values() for name in names]
-    return [f"{one.__name__}.{name}" for one in classes for name in _own(one) if name not in _explained(one)]
+    return [
+        f"{operator.__name__}.{name}"
+        for operator in classes
+        for name in _own(operator)
+        if name not in _explained(operator)
+    ]
 
 
-def _section(one: type, rows: dict[str, str], earlier: dict[str, dict[str, str]]) -> str:
+def _section(operator: type, rows: dict[str, str], earlier: dict[str, dict[str, str]]) -> str:
     """Return heading, summary and table; parameters of an earlier class are named, not repeated."""
-    parts = [f"### {one.__name__}", _markdown((inspect.getdoc(one) or "").partition("\n\n")[0])]
+    parts = [f"### {operator.__name__}", _markdown((inspect.getdoc(operator) or "").partition("\n\n")[0])]
     own = rows
     for name, others in earlier.items():
         same = [parameter for parameter, row in own.items() if others.get(parameter) == row]
@@ -78,42 +83,44 @@ def _section(one: type, rows: dict[str, str], earlier: dict[str, dict[str, str]]
     return "\n\n".join(parts)
 
 
-def _rows(one: type) -> dict[str, str]:
+def _rows(operator: type) -> dict[str, str]:
     """Return the rows of a class's table, by parameter."""
-    explained, own = _explained(one), _own(one)
+    explained, own = _explained(operator), _own(operator)
     names = [*own, *(name for name in explained if name not in own)]
-    templated = getattr(one, "template_fields", ())
+    templated = getattr(operator, "template_fields", ())
     rows = {}
     for name in names:
-        found = own.get(name)
+        parameter = own.get(name)
         text = _markdown(explained.get(name, "")).replace("(templated)", "").strip()
         if name in templated:
             text += " Templated."
         # What Airflow's own class takes may differ between its versions.
-        facts = f"{_kind(found)} | {_default(one, found)}" if found else "| as Airflow has it"
+        facts = (
+            f"{_kind(parameter)} | {_default(operator, parameter)}" if parameter else "| as Airflow has it"
+        )
         rows[name] = f"| `{name}` | {facts} | {_escaped(text)} |"
     return rows
 
 
-def _own(one: type) -> dict[str, inspect.Parameter]:
+def _own(operator: type) -> dict[str, inspect.Parameter]:
     """Return the parameters that this package's classes define, those without a default first."""
-    found: dict[str, inspect.Parameter] = {}
-    for base in one.__mro__:
+    parameters: dict[str, inspect.Parameter] = {}
+    for base in operator.__mro__:
         if base.__module__.startswith("airflow_eos") and "__init__" in vars(base):
             for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
-                if name not in (*_HIDDEN, *_REFUSED.get(one.__name__, ())):
-                    found.setdefault(name, parameter)
-    return dict(sorted(found.items(), key=lambda item: item[1].default is not inspect.Parameter.empty))
+                if name not in (*_HIDDEN, *_REFUSED.get(operator.__name__, ())):
+                    parameters.setdefault(name, parameter)
+    return dict(sorted(parameters.items(), key=lambda item: item[1].default is not inspect.Parameter.empty))
 
 
-def _explained(one: type) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for base in one.__mro__:
+def _explained(operator: type) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for base in operator.__mro__:
         if base.__module__.startswith("airflow_eos"):
             for name, text in _PARAM.findall(vars(base).get("__doc__") or ""):
-                if name not in (*_HIDDEN, *_REFUSED.get(one.__name__, ())):
-                    found.setdefault(name, text)
-    return found
+                if name not in (*_HIDDEN, *_REFUSED.get(operator.__name__, ())):
+                    texts.setdefault(name, text)
+    return texts
 
 
 def _kind(parameter: inspect.Parameter) -> str:
@@ -123,9 +130,9 @@ def _kind(parameter: inspect.Parameter) -> str:
     return f"`{_escaped(kind if isinstance(kind, str) else inspect.formatannotation(kind))}`"
 
 
-def _default(one: type, parameter: inspect.Parameter) -> str:
+def _default(operator: type, parameter: inspect.Parameter) -> str:
     value = parameter.default
-    fields = dataclasses.fields(one) if dataclasses.is_dataclass(one) else ()
+    fields = dataclasses.fields(operator) if dataclasses.is_dataclass(operator) else ()
     factories = {field.name: field.default_factory for field in fields}
     factory = factories.get(parameter.name, dataclasses.MISSING)
     if isinstance(factory, type | FunctionType):
@@ -140,7 +147,7 @@ def _default(one: type, parameter: inspect.Parameter) -> str:
 
 def _markdown(text: str) -> str:
     text = " ".join(text.split())
-    text = _ROLE.sub(lambda found: f"`{found[1].rpartition('.')[2]}`", text)
+    text = _ROLE.sub(lambda match: f"`{match[1].rpartition('.')[2]}`", text)
     return text.replace("``", "`")
 
 

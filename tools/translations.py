@@ -109,10 +109,10 @@ def updated(source: str, page: str, done: Collection[str] | None = ()) -> str:
 
     :param done: English headings of sections that are translated now; None: all of them.
     """
-    theirs = {section.source: section for section in translated(page)}
+    translations = {section.source: section for section in translated(page)}
     sections = []
     for own in english(source):
-        section = theirs.get(own.source, replace(own, digest="0" * 12))
+        section = translations.get(own.source, replace(own, digest="0" * 12))
         if done is None or own.source in done:
             section = replace(section, digest=own.digest)
         sections.append(replace(_with_code(section, own.code), marked=section.digest != own.digest))

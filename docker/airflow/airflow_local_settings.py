@@ -13,6 +13,6 @@ def task_policy(task: Any) -> None:
     The example Dags name none and run Spark inside the task; here they stay as they are.
     """
     # By name: this file is loaded while Airflow itself is, too early to import operators.
-    ours = any(kind.__name__ == "ReadProcessWriteOperator" for kind in type(task).__mro__)
-    if ours and task.conn_id is None:
+    is_own = any(kind.__name__ == "ReadProcessWriteOperator" for kind in type(task).__mro__)
+    if is_own and task.conn_id is None:
         task.conn_id = CONNECTION

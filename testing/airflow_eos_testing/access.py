@@ -49,8 +49,8 @@ class Resource:
         from confluent_kafka.admin import AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
         if operation.upper() not in AclOperation.__members__:
-            known = ", ".join(AclOperation.__members__)
-            raise ConfigurationError(f"Operation {operation!r} is not one of {known}")
+            operations = ", ".join(AclOperation.__members__)
+            raise ConfigurationError(f"Operation {operation!r} is not one of {operations}")
         kind, name = self._given()[0]
         return {
             "restype": ResourceType[kind],
@@ -81,7 +81,7 @@ def grant(admins: Sequence[Any], user: str, operations: Sequence[str], resource:
     bindings = [AclBinding(**resource.binding_fields(user, operation)) for operation in operations]
     for binding, future in admins[0].create_acls(bindings, request_timeout=_TIMEOUT).items():
         settle(f"grant {binding}", future)
-    _wait(admins, user, operations, resource, lambda found: found > 0)
+    _wait(admins, user, operations, resource, lambda count: count > 0)
 
 
 def revoke(admins: Sequence[Any], user: str, operations: Sequence[str], resource: Resource) -> None:
@@ -91,7 +91,7 @@ def revoke(admins: Sequence[Any], user: str, operations: Sequence[str], resource
     filters = [AclBindingFilter(**resource.binding_fields(user, operation)) for operation in operations]
     for each, future in admins[0].delete_acls(filters, request_timeout=_TIMEOUT).items():
         settle(f"revoke {each}", future)
-    _wait(admins, user, operations, resource, lambda found: found == 0)
+    _wait(admins, user, operations, resource, lambda count: count == 0)
 
 
 def _wait(

@@ -32,12 +32,12 @@ _POLL = 0.2
 
 def ledger_records(kafka: Mapping[str, Any], ledger: str, pipeline: str) -> list[RunRecord]:
     """Return every committed run record of a pipeline, in the order of the log, repeated ones too."""
-    found = [
+    records = [
         RunRecord.from_json(record.value)
         for record in read_topic(kafka, ledger)
         if record.key is not None and keys.is_run_record(record.key.decode()) and record.value is not None
     ]
-    return [record for record in found if record.pipeline == pipeline]
+    return [record for record in records if record.pipeline == pipeline]
 
 
 def ledger_complaints(records: Sequence[RunRecord], outputs: int) -> Iterable[str]:
@@ -77,17 +77,17 @@ def offsets_complaints(
     consumer = Consumer({"log_level": 2, **kafka, "group.id": group, "enable.auto.commit": False})
     try:
         partitions = sorted(consumer.list_topics(source, timeout=30).topics[source].partitions)
-        asked = [TopicPartition(source, partition) for partition in partitions]
-        for found in consumer.committed(asked, timeout=60):
-            where = f"{source}-{found.partition}"
-            if found.offset != ends.get(found.partition, found.offset):
-                end = ends[found.partition]
-                yield f"{group} stands at {found.offset} in {where}, its last run ended at {end}"
+        partitions_read = [TopicPartition(source, partition) for partition in partitions]
+        for committed in consumer.committed(partitions_read, timeout=60):
+            label = f"{source}-{committed.partition}"
+            if committed.offset != ends.get(committed.partition, committed.offset):
+                end = ends[committed.partition]
+                yield f"{group} stands at {committed.offset} in {label}, its last run ended at {end}"
             if drained:
-                place = TopicPartition(source, found.partition)
+                place = TopicPartition(source, committed.partition)
                 _, end = consumer.get_watermark_offsets(place, timeout=30)
-                if end not in (found.offset, 0):
-                    yield f"{group} stands at {found.offset} in {where}, the log ends at {end}"
+                if end not in (committed.offset, 0):
+                    yield f"{group} stands at {committed.offset} in {label}, the log ends at {end}"
     finally:
         consumer.close()
 
@@ -178,9 +178,9 @@ class WatchingReader:
 
         :param timeout: seconds that a reader that still reads has to see all of it.
         """
-        there = {(record.partition, record.offset): record.value for record in final}
+        values = {(record.partition, record.offset): record.value for record in final}
         deadline = time.monotonic() + timeout
-        while (unseen := [place for place in there if place not in self._seen]) and (
+        while (unseen := [place for place in values if place not in self._seen]) and (
             self._thread.is_alive() and time.monotonic() < deadline
         ):
             time.sleep(_POLL)
@@ -188,12 +188,12 @@ class WatchingReader:
         if self._error is not None:
             yield f"a reader of {self._topic} ended early: {self._error!r}"
         if unseen:
-            where = "{}-{} offset {}".format(self._topic, *min(unseen))
-            yield f"a reader never saw {len(unseen)} records, the first one at {where}"
+            place_text = "{}-{} offset {}".format(self._topic, *min(unseen))
+            yield f"a reader never saw {len(unseen)} records, the first one at {place_text}"
         for place, value in list(self._seen.items()):
-            if there.get(place, b"\0 missing") != value:
-                where = f"{self._topic}-{place[0]} offset {place[1]}"
-                yield f"a reader saw {value!r} at {where}, which is not there any more"
+            if values.get(place, b"\0 missing") != value:
+                place_text = f"{self._topic}-{place[0]} offset {place[1]}"
+                yield f"a reader saw {value!r} at {place_text}, which is not there any more"
 
     def _read(self) -> None:
         try:

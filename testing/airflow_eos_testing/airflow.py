@@ -238,14 +238,16 @@ class AirflowStandalone:
         self, dag_id: str, run_id: str, states: Collection[str] = _FINAL_RUN_STATES, *, timeout: float = 180
     ) -> str:
         """Wait until the Dag run is in one of the states; return it."""
-        found: list[str] = []
+        seen_states: list[str] = []
 
         def arrived() -> bool:
-            found[:] = [self.run_state(dag_id, run_id)]
-            return found[0] in states
+            seen_states[:] = [self.run_state(dag_id, run_id)]
+            return seen_states[0] in states
 
-        self._wait(arrived, timeout, f"run {run_id!r} of {dag_id!r} is in none of {sorted(states)}", found)
-        return found[0]
+        self._wait(
+            arrived, timeout, f"run {run_id!r} of {dag_id!r} is in none of {sorted(states)}", seen_states
+        )
+        return seen_states[0]
 
     def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, Any]:
         """Return the task instance as the API shows it: ``state``, ``try_number``, ``id``, ``pid``, ..."""
@@ -263,19 +265,19 @@ class AirflowStandalone:
         timeout: float = 180,
     ) -> dict[str, Any]:
         """Wait until the task instance is in one of the states, in that try if one is named; return it."""
-        found: dict[str, Any] = {}
+        task: dict[str, Any] = {}
 
         def arrived() -> bool:
-            found.clear()
-            found.update(self.task(dag_id, run_id, task_id, map_index))
-            return found["state"] in states and try_number in (None, found["try_number"])
+            task.clear()
+            task.update(self.task(dag_id, run_id, task_id, map_index))
+            return task["state"] in states and try_number in (None, task["try_number"])
 
-        what = f"task {task_id!r} of {dag_id!r} {run_id!r} is in none of {sorted(states)}"
+        failure = f"task {task_id!r} of {dag_id!r} {run_id!r} is in none of {sorted(states)}"
         try:
-            self._wait(arrived, timeout, what, found)
+            self._wait(arrived, timeout, failure, task)
         except EmbeddedAirflowError as error:
             raise EmbeddedAirflowError(f"{error}\n{self._attempt_logs(dag_id, run_id, task_id)}") from None
-        return found
+        return task
 
     def _log_folder(self, dag_id: str, run_id: str, task_id: str) -> Path:
         return self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
@@ -283,11 +285,11 @@ class AirflowStandalone:
     def _attempt_logs(self, dag_id: str, run_id: str, task_id: str, lines: int = 40) -> str:
         """The last lines of every try of a task, of its triggers too."""
         folder = self._log_folder(dag_id, run_id, task_id)
-        found = []
+        shown = []
         for path in sorted(folder.rglob("attempt=*.log*")):
             tail = path.read_text(errors="replace").splitlines()[-lines:]
-            found += [f"--- end of {path.relative_to(folder)} ---", *tail]
-        return "\n".join(found)
+            shown += [f"--- end of {path.relative_to(folder)} ---", *tail]
+        return "\n".join(shown)
 
     def clear(self, dag_id: str, run_id: str, task_ids: Collection[str], **fields: Any) -> None:
         """Clear task instances as the UI does: they run again; the run's ``clear_number`` grows.
@@ -355,15 +357,15 @@ class AirflowStandalone:
 
         :param tree: signal its JVM and Python workers too, as the end of a container does.
         """
-        found: list[int] = []
+        pids: list[int] = []
 
         def appeared() -> bool:
-            found[:] = self.task_processes(dag_id, run_id, task_id, tree=tree, map_index=map_index)
-            return bool(found)
+            pids[:] = self.task_processes(dag_id, run_id, task_id, tree=tree, map_index=map_index)
+            return bool(pids)
 
         self._wait(appeared, timeout, f"task {task_id!r} of {dag_id!r} {run_id!r} has no process")
-        signalled = airflow_processes.signal_all(found, signum)
-        if found[0] not in signalled:
+        signalled = airflow_processes.signal_all(pids, signum)
+        if pids[0] not in signalled:
             raise EmbeddedAirflowError(f"the process of task {task_id!r} ended before it could be signalled")
         return signalled
 

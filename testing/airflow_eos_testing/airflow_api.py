@@ -74,8 +74,8 @@ class AirflowApi:
 
     def import_errors(self) -> str:
         """Return the stack traces of Dag files that could not be imported; empty where there are none."""
-        found = self.call("GET", "/importErrors")["import_errors"]
-        return "\n".join(f"{entry['filename']}:\n{entry['stack_trace']}" for entry in found)
+        errors = self.call("GET", "/importErrors")["import_errors"]
+        return "\n".join(f"{entry['filename']}:\n{entry['stack_trace']}" for entry in errors)
 
     def unpause(self, dag_id: str) -> None:
         """Let the scheduler run the Dag."""
@@ -97,8 +97,8 @@ class AirflowApi:
     def tries(self, dag_id: str, run_id: str, task_id: str) -> list[dict[str, Any]]:
         """Return all tries of a task instance, oldest first."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/tries"
-        found = self.call("GET", path)["task_instances"]
-        return sorted(found, key=lambda entry: entry["try_number"])
+        instances = self.call("GET", path)["task_instances"]
+        return sorted(instances, key=lambda entry: entry["try_number"])
 
     def _set_paused(self, dag_id: str, *, paused: bool) -> None:
         self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": paused})

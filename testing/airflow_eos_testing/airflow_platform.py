@@ -96,10 +96,10 @@ class AirflowPlatform(AirflowStandalone):
 
     def kill_component(self, name: str, *, tree: bool = False) -> list[int]:
         """SIGKILL a component, alone or, as a container ends, with all it started; return whom it hit."""
-        found = self.component(name, tree=tree)
-        if found[0] not in self.processes():
-            raise EmbeddedAirflowError(f"{name} (pid {found[0]}) does not run.\n{self.logs()}")
-        return signal_all(found, signal.SIGKILL)
+        processes = self.component(name, tree=tree)
+        if processes[0] not in self.processes():
+            raise EmbeddedAirflowError(f"{name} (pid {processes[0]}) does not run.\n{self.logs()}")
+        return signal_all(processes, signal.SIGKILL)
 
     def start_components(self, *names: str, timeout: float = START_TIMEOUT) -> None:
         """Start components again that were killed, and wait until every component is healthy."""
@@ -124,10 +124,10 @@ class AirflowPlatform(AirflowStandalone):
     def scheduler_of(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
         """Return the name of the scheduler that queued the task instance, by the metadata database."""
         wanted = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": str(map_index)}
-        found = self.postgres.query(_WHO_QUEUED, **wanted)
-        if len(found) != 1:
+        rows = self.postgres.query(_WHO_QUEUED, **wanted)
+        if len(rows) != 1:
             raise EmbeddedAirflowError(f"no scheduler has queued {wanted}")
-        return found[0][0]
+        return rows[0][0]
 
     def task_runners(self) -> list[int]:
         """Return the processes that take queued tasks, with all they started: of whoever runs."""
@@ -139,10 +139,10 @@ class AirflowPlatform(AirflowStandalone):
 
     def logs(self, lines: int = 25) -> str:
         """Return the last lines of each component."""
-        found = []
+        shown = []
         for path in sorted(self.home.glob("*.log")):
-            found += [f"--- end of {path} ---", *path.read_text(errors="replace").splitlines()[-lines:]]
-        return "\n".join(found)
+            shown += [f"--- end of {path} ---", *path.read_text(errors="replace").splitlines()[-lines:]]
+        return "\n".join(shown)
 
     def standing_still(self) -> AbstractContextManager[None]:
         """PostgreSQL has as many writers as come: nobody needs to stand still."""

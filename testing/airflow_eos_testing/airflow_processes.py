@@ -24,17 +24,17 @@ def task_processes(leader_pid: int, task_instance_id: str, *, tree: bool = False
     """
     mark = f"airflow worker -- {task_instance_id}"
     members = session_members(leader_pid)
-    found = [pid for pid in members if _title(pid).startswith(mark)]
-    return descendants(leader_pid, found) if tree else found
+    tasks = [pid for pid in members if _title(pid).startswith(mark)]
+    return descendants(leader_pid, tasks) if tree else tasks
 
 
 def descendants(leader_pid: int, pids: Iterable[int]) -> list[int]:
     """Return the processes of the session and all that descend from them, over all process groups."""
     members = session_members(leader_pid)
-    found = list(pids)
-    for pid in found:  # grows while it is walked
-        found += [child for child in members if parent_of(child) == pid and child not in found]
-    return found
+    family = list(pids)
+    for pid in family:  # grows while it is walked
+        family += [child for child in members if parent_of(child) == pid and child not in family]
+    return family
 
 
 def writers(leader_pid: int) -> list[int]:

@@ -201,12 +201,12 @@ class Broker:
 
 def _warnings(lines: Sequence[str]) -> list[str]:
     """Return entries at WARN and above; a line that does not begin with a date belongs to the one before."""
-    found: list[str] = []
+    warnings: list[str] = []
     loud = False
     for line in lines:
         entry = _ENTRY.match(line)
         if entry is not None:
             loud = entry.group(1) in ("WARN", "ERROR", "FATAL")
         if loud:
-            found.append(line)
-    return found
+            warnings.append(line)
+    return warnings

@@ -160,11 +160,11 @@ def iceberg_classpath() -> tuple[Path, ...]:
     return (*logging_jars(), *own, *sorted(jars.glob("*.jar")))
 
 
-def fetch_described(folder: str, marker: str, what: str, ivy: str) -> Path:
+def fetch_described(folder: str, marker: str, label: str, ivy: str) -> Path:
     """Folder of the cache with the jars that an Ivy module description asks for; downloads them on first use.
 
     :param marker: a jar that the complete folder holds.
-    :param what: name and size, for messages.
+    :param label: name and size, for messages.
     :param ivy: text of an ``ivy.xml``.
     :raises EmbeddedKafkaError: the fetch failed; the message holds the end of Ivy's output.
     """
@@ -174,10 +174,10 @@ def fetch_described(folder: str, marker: str, what: str, ivy: str) -> Path:
         file.write_text(ivy)
         return ["-ivy", str(file)]
 
-    return _fetched(cache_root() / folder, marker, what.partition(" (")[0], what, wanted)
+    return _fetched(cache_root() / folder, marker, label.partition(" (")[0], label, wanted)
 
 
-def _fetched(target: Path, marker: str, name: str, what: str, wanted: Callable[[Path], list[str]]) -> Path:
+def _fetched(target: Path, marker: str, name: str, label: str, wanted: Callable[[Path], list[str]]) -> Path:
     """Return a folder of the cache, filled on first use.
 
     :param marker: a jar that a complete folder holds.
@@ -186,7 +186,7 @@ def _fetched(target: Path, marker: str, name: str, what: str, wanted: Callable[[
     if not target.is_dir():
         with file_lock(target.with_name(f"{target.name}.lock")):
             if not target.is_dir():  # another process may have fetched while this one waited
-                _fetch(target, marker, name, what, wanted)
+                _fetch(target, marker, name, label, wanted)
     if not (target / marker).exists():
         raise EmbeddedKafkaError(f"{target} holds no {marker}: remove the folder and retry")
     return target
@@ -201,12 +201,12 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(target: Path, marker: str, name: str, what: str, wanted: Callable[[Path], list[str]]) -> None:
+def _fetch(target: Path, marker: str, name: str, label: str, wanted: Callable[[Path], list[str]]) -> None:
     ivy = pyspark_jar("ivy-*.jar")
     java = find_java()
     for stale in target.parent.glob(f".{target.name}-*"):
         shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed while it fetched
-    log.warning("Fetching %s into %s; this is done once", what, target)
+    log.warning("Fetching %s into %s; this is done once", label, target)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         staged = Path(scratch) / "jars"
         command = [str(java), "-jar", str(ivy)]
@@ -262,9 +262,9 @@ def pyspark_jar(pattern: str) -> Path:
             "PySpark is not installed and its jars run the embedded broker: pip install pyspark"
         )
     jars = Path(spec.submodule_search_locations[0]) / "jars"
-    found = sorted(jars.glob(pattern))
-    if not found:
+    paths = sorted(jars.glob(pattern))
+    if not paths:
         raise ConfigurationError(
             f"{jars} holds no {pattern}: install the full pyspark distribution, not pyspark-client"
         )
-    return found[-1]
+    return paths[-1]

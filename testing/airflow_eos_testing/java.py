@@ -38,9 +38,9 @@ def _find_java(java_home: str, path: str, jvm_folder: Path) -> Path:
             return candidate
         if major is not None:
             too_old.append(f"{candidate} is Java {major}")
-    found = f" (found: {'; '.join(too_old)})" if too_old else ""
+    older = f" (found: {'; '.join(too_old)})" if too_old else ""
     raise ConfigurationError(
-        f"Java {MINIMUM_JAVA} or later is needed to run a Kafka broker{found}: install it "
+        f"Java {MINIMUM_JAVA} or later is needed to run a Kafka broker{older}: install it "
         "(Debian/Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME to it"
     )
 

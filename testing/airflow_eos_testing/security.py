@@ -32,8 +32,8 @@ class Security:
 
     def __post_init__(self) -> None:
         if self.protocol not in get_args(SecurityProtocol):
-            known = ", ".join(get_args(SecurityProtocol))
-            raise ConfigurationError(f"security={self.protocol!r} is not one of {known}")
+            protocols = ", ".join(get_args(SecurityProtocol))
+            raise ConfigurationError(f"security={self.protocol!r} is not one of {protocols}")
         if self.acls and not self.sasl:
             raise ConfigurationError(
                 f"acls=True needs clients with names, security={self.protocol!r} has none: use SASL_SSL"

@@ -48,11 +48,11 @@ def create_topic(
     settle(f"create topic {name!r}", request[name])
 
     def has_leaders(metadata: Any) -> bool:
-        found = metadata.topics.get(name)
+        topic = metadata.topics.get(name)
         return (
-            found is not None
-            and len(found.partitions) == partitions
-            and all(part.leader in metadata.brokers for part in found.partitions.values())
+            topic is not None
+            and len(topic.partitions) == partitions
+            and all(part.leader in metadata.brokers for part in topic.partitions.values())
         )
 
     complaint = f"topic {name!r} has no leader for every one of its {partitions} partitions"
@@ -99,14 +99,14 @@ def wait_in_sync(admins: Sequence[Any], timeout: float) -> None:
     _wait_until(admins, in_sync, time.monotonic() + timeout, "some replicas are not in sync")
 
 
-def settle(what: str, future: Any) -> None:
+def settle(action: str, future: Any) -> None:
     """Wait for an admin request; a refusal becomes an error that says what was asked."""
     from confluent_kafka import KafkaException
 
     try:
         future.result()
     except KafkaException as error:
-        raise EmbeddedKafkaError(f"Could not {what}: {error.args[0].str()}") from error
+        raise EmbeddedKafkaError(f"Could not {action}: {error.args[0].str()}") from error
 
 
 def _wait_until(

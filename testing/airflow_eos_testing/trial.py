@@ -99,7 +99,7 @@ def try_process(
         pipeline="trial",
         run_id="trial",
         mode="cursor" if interval is None else "interval",
-        ranges=tuple(_range_of(one) for one in parts),
+        ranges=tuple(_range_of(part) for part in parts),
         source_topics=tuple(source_topics),
         sink_topic=sink_topic,
         interval=interval,
@@ -125,12 +125,12 @@ def try_range(
     if records < 1:
         raise ConfigurationError(f"records must be at least 1, got {records}")
     planned = preview(spec)
-    parts = [part for one in planned.plan.ranges if (part := _first(spec, one, records)) is not None]
+    parts = [part for offsets in planned.plan.ranges if (part := _first(spec, offsets, records)) is not None]
     context = RunContext(
         pipeline=spec.pipeline,
         run_id=spec.run_id,
         mode=planned.plan.mode,
-        ranges=tuple(_range_of(one) for one in parts),
+        ranges=tuple(_range_of(offsets) for offsets in parts),
         source_topics=spec.source_topics,
         sink_topic=spec.sink_topic,
         interval=interval_of(spec.ranges),
@@ -186,7 +186,7 @@ def _parts(records: Sequence[SourceRecord], source_topics: Sequence[str]) -> lis
                 "headers": [{"key": key, "value": value} for key, value in headers] if headers else None,
             }
         )
-    return [pa.Table.from_pylist(rows[one], arrow_schema()) for one in sorted(rows)]
+    return [pa.Table.from_pylist(rows[tp], arrow_schema()) for tp in sorted(rows)]
 
 
 def _range_of(part: pa.Table) -> OffsetRange:
@@ -211,12 +211,12 @@ def _by_arrow(process: Callable[..., Any], parts: Sequence[pa.Table], context: R
     from airflow_eos.spark.arrow_contract import sink_rows
     from airflow_eos.spark.process import call_process
 
-    found = []
+    tables = []
     for part in parts:
         result = call_process(process, part.combine_chunks().to_batches()[0], context)
         table = sink_rows(result, context.sink_topic, context.source_topics)
-        found += [] if table is None else [table]
-    return found
+        tables += [] if table is None else [table]
+    return tables
 
 
 def _by_frame(
@@ -266,18 +266,18 @@ def _rows(table: pa.Table, context: RunContext) -> list[WrittenRecord]:
             topic=row.get("topic") or context.sink_topic or "",
             value=row["value"],
             key=row.get("key"),
-            headers=tuple((one["key"], one["value"]) for one in row.get("headers") or ()),
+            headers=tuple((item["key"], item["value"]) for item in row.get("headers") or ()),
             partition=row.get("partition"),
             timestamp=row.get("timestamp"),
         )
         for row in rows
     ]
-    if not all(one.topic for one in written):
+    if not all(item.topic for item in written):
         raise ProcessFailed(
             "process returned rows whose 'topic' is null and there is no sink topic; fill the column, or set "
             "sink_topic"
         )
-    wrong = next((one for one in written if one.partition is not None and one.partition < 0), None)
+    wrong = next((item for item in written if item.partition is not None and item.partition < 0), None)
     if wrong is not None:
         raise ProcessFailed(f"process returned partition {wrong.partition} for {wrong.topic}")
     return written

@@ -78,10 +78,10 @@ def clean_up(home: Path, *, keep: bool = False) -> None:
     quiet = 0
     # Twice nothing: a process between fork and exec does not carry the mark yet.
     while quiet < 2 and time.monotonic() < deadline:  # noqa: PLR2004
-        found = [*marked_processes(process_mark(home)), *processes_with(f"{_VARIABLE}={home}")]
-        for pid in found:
+        processes = [*marked_processes(process_mark(home)), *processes_with(f"{_VARIABLE}={home}")]
+        for pid in processes:
             _kill(pid)
-        quiet = 0 if found else quiet + 1
+        quiet = 0 if processes else quiet + 1
         time.sleep(_SETTLE)
     if not keep:
         shutil.rmtree(home, ignore_errors=True)
@@ -95,7 +95,7 @@ def marked_processes(mark: str) -> list[int]:
         )
         rows = (line.split() for line in listing.stdout.splitlines())
         return [int(row[0]) for row in rows if mark in row[1:]]
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -103,21 +103,21 @@ def marked_processes(mark: str) -> list[int]:
             except OSError:
                 continue  # it ended meanwhile
             if mark.encode() in arguments:
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 def processes_with(variable: str) -> list[int]:
     """Ids of the running processes that have ``NAME=value`` in their environment. Linux only."""
-    found = []
+    processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             variables = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
             continue  # it ended meanwhile, or is another user's
         if variable.encode() in variables:
-            found.append(int(entry.name))
-    return found
+            processes.append(int(entry.name))
+    return processes
 
 
 def _kill(pid: int) -> None:

@@ -93,16 +93,16 @@ class Attempt:
 
     def take(self, message: tuple[Any, ...]) -> None:
         """Take news from the process."""
-        kind, what = message
+        kind, content = message
         with self._changed:
             if kind in ("reached", "held"):
-                self._trace.append((what, time.monotonic()))
+                self._trace.append((content, time.monotonic()))
             if kind == "held":
-                self._held = what
+                self._held = content
             elif kind == "record":
-                self._record = what
+                self._record = content
             elif kind == "error":
-                self._error = what
+                self._error = content
             self._changed.notify_all()
 
     def lost(self) -> None:

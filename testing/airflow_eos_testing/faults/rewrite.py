@@ -54,7 +54,7 @@ def refusal(request: Request, error_code: int) -> bytes:
 
     if request.api != "Produce":
         raise ConfigurationError(f"refuse({request.api!r}): the proxy can answer Produce requests only")
-    asked = ProduceRequest[request.version].decode(request.frame, header=True)
+    produced = ProduceRequest[request.version].decode(request.frame, header=True)
     topic_class = ProduceResponse.TopicProduceResponse
     part_class = topic_class.PartitionProduceResponse
     responses = [
@@ -66,7 +66,7 @@ def refusal(request: Request, error_code: int) -> bytes:
                 for part in topic.partition_data
             ],
         )
-        for topic in asked.topic_data
+        for topic in produced.topic_data
     ]
     answer = ProduceResponse[request.version](responses=responses, throttle_time_ms=0)
     answer.with_header(correlation_id=request.correlation_id)

@@ -113,13 +113,13 @@ class SparkCluster:
     def executors(self, application_id: str | None = None) -> list[int]:
         """Process ids of the executors' JVMs, sorted; of one application, or of all."""
         wanted = None if application_id is None else application_id.encode()
-        found = []
+        pids = []
         for session in self._sessions[1:]:
             for pid in session_members(session.leader_pid):
                 arguments = _arguments(pid)
                 if _EXECUTOR in arguments and wanted in (None, *arguments):
-                    found.append(pid)
-        return sorted(found)
+                    pids.append(pid)
+        return sorted(pids)
 
     def wait_for_executors(self, count: int, application_id: str | None = None) -> list[int]:
         """Wait until an application has so many executor processes; return their ids.
@@ -156,11 +156,11 @@ def _descendants(pid: int) -> list[int]:
         if entry.name.isdigit():
             with suppress(OSError, IndexError, ValueError):
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found: list[int] = []
+    pids: list[int] = []
     layer = {pid}
     while layer := {child for child, parent in parents.items() if parent in layer}:
-        found += sorted(layer)
-    return found
+        pids += sorted(layer)
+    return pids
 
 
 def _wait(holds: Callable[[], bool], complaint: Callable[[], str]) -> None:

@@ -176,20 +176,22 @@ class YarnCluster:
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
-        for where in ("spark.yarn.appMasterEnv", "spark.executorEnv"):
-            conf |= {f"{where}.PYSPARK_PYTHON": sys.executable, f"{where}.SPARK_LOCAL_IP": HOST}
+        for prefix in ("spark.yarn.appMasterEnv", "spark.executorEnv"):
+            conf |= {f"{prefix}.PYSPARK_PYTHON": sys.executable, f"{prefix}.SPARK_LOCAL_IP": HOST}
         return conf
 
     # -- applications -------------------------------------------------------------------------------------
 
     def application(self, application_id: str) -> dict[str, Any]:
         """Return what the resource manager says of an application, by its REST server's names."""
-        found: dict[str, Any] = self._ask(f"apps/{application_id}")["app"]
-        return found
+        report: dict[str, Any] = self._ask(f"apps/{application_id}")["app"]
+        return report
 
     def applications(self) -> list[str]:
         """Ids of all applications, the oldest first."""
-        return sorted(one["id"] for one in (self._ask("apps").get("apps") or {}).get("app", []))
+        return sorted(
+            application["id"] for application in (self._ask("apps").get("apps") or {}).get("app", [])
+        )
 
     def attempts(self, application_id: str) -> int:
         """Return how many application masters were started for an application."""
@@ -197,9 +199,9 @@ class YarnCluster:
 
     def wait_until_ended(self, application_id: str, timeout: float = _TIMEOUT) -> str:
         """Return the final status of an application once there is one."""
-        said = ("FINISHED", "FAILED", "KILLED")
+        ends = ("FINISHED", "FAILED", "KILLED")
         self._wait(
-            lambda: self.application(application_id)["state"] in said, "the application goes on", timeout
+            lambda: self.application(application_id)["state"] in ends, "the application goes on", timeout
         )
         return str(self.application(application_id)["finalStatus"])
 
@@ -228,13 +230,13 @@ class YarnCluster:
 
     def holding(self, text: str) -> list[Path]:
         """Return the files under :attr:`home` that hold a text: work, logs, staging and state of YARN."""
-        found = []
+        containers = []
         for folder, _, names in os.walk(self.home):  # which forgives that a folder is removed meanwhile
             for path in (Path(folder, name) for name in names):
                 with suppress(OSError):
                     if path.is_file() and text.encode() in path.read_bytes():
-                        found.append(path)
-        return found
+                        containers.append(path)
+        return containers
 
     def wait_until_ready(self) -> None:
         """Wait until all node managers that run are known as running.
@@ -253,19 +255,19 @@ class YarnCluster:
         return processes_with(f"{name}={value}")
 
     def _jvms(self, application_id: str, main_class: bytes) -> list[int]:
-        found = []
+        pids = []
         for pid in self.processes(application_id):
             with suppress(OSError):
                 arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 if main_class in arguments:  # not the shell, which has it within an argument
-                    found.append(pid)
-        return sorted(found)
+                    pids.append(pid)
+        return sorted(pids)
 
     def _ask(self, path: str) -> dict[str, Any]:
         url = f"{self.webapp}/ws/v1/cluster/{path}"
         with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
-            said: dict[str, Any] = json.load(answer)
-            return said
+            content: dict[str, Any] = json.load(answer)
+            return content
 
     def _wait(self, holds: Callable[[], bool], complaint: str, timeout: float = _TIMEOUT) -> None:
         deadline = time.monotonic() + timeout

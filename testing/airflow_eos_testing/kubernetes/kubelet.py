@@ -252,8 +252,8 @@ def _command(arguments: list[str], environment: Mapping[str, str]) -> list[str]:
         "resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
         "podName": "SPARK_EXECUTOR_POD_NAME",
     }
-    told = [part for option, name in facts.items() for part in (f"--{option}", environment[name])]
-    return [*java, "-cp", classpath, _EXECUTOR, *told]
+    identity = [part for option, name in facts.items() for part in (f"--{option}", environment[name])]
+    return [*java, "-cp", classpath, _EXECUTOR, *identity]
 
 
 def image() -> dict[str, str]:
