@@ -19,6 +19,7 @@ from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.topic_check import lost_ledger, refuse_unsigned, verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
+from airflow_eos.model.clock import utc_now
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate
 from airflow_eos.run.boundaries import Boundaries
@@ -40,11 +41,6 @@ INDEX_TRANSACTION_TIMEOUT = dt.timedelta(seconds=60)
 INDEX_DELIVERY_TIMEOUT = dt.timedelta(seconds=20)
 TOUCH_TIMEOUT = 5.0
 """Seconds to initialise the id that witnesses a ledger in use; the next run does it again."""
-
-
-def utc_now() -> dt.datetime:
-    """Return the current time, aware."""
-    return dt.datetime.now(dt.timezone.utc)
 
 
 class ControlPlane(Closeable):

@@ -12,11 +12,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.unpinned import Unpinned
 from airflow_eos.exceptions import IntervalNotReady, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.model.clock import utc_now
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
     ConfigurationError,
     GroupOwned,
@@ -21,6 +21,7 @@ from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
+from airflow_eos.model.clock import utc_now
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerValue
 from airflow_eos.model.names import checked_name

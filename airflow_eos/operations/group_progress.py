@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.lag import Unread, unread_of
 from airflow_eos.exceptions import (
     BrokersUnavailable,
@@ -18,6 +18,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.model.clock import utc_now
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_agreement import moved_positions

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
+from airflow_eos.model.clock import utc_now
 from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.kafka import ProducerIdentity, TransactionState
 from airflow_eos.model.spec import Deployment

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from airflow_eos.broker import KafkaLedger
-from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.index_keeper import rebuilt
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
 from airflow_eos.ledger import keys
@@ -19,6 +19,7 @@ from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.signed import SignedFrom
 from airflow_eos.ledger.topic_check import is_signed, refuse_unsigned
 from airflow_eos.ledger.writer import LedgerWriter
+from airflow_eos.model.clock import utc_now
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition

@@ -14,6 +14,7 @@ from airflow_eos.compat import (
     timetable_field,
 )
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.clock import utc_now
 from airflow_eos.operators.partition_interval import PartitionDuration, gives_interval_end, zone_named
 from airflow_eos.operators.task_identity import DATA_INTERVAL
 
@@ -93,7 +94,7 @@ def _period(expressions: list[str], zone: dt.tzinfo) -> dt.timedelta | None:
     ticks = sorted(week)
     periods = {after - tick for tick, after in zip(ticks, [*ticks[1:], ticks[0] + _WEEK], strict=True)}
     period = max(periods)
-    weeks = (dt.datetime.now(dt.timezone.utc) + number * _WEEK for number in range(104))
+    weeks = (utc_now() + number * _WEEK for number in range(104))
     offsets = {moment.astimezone(zone).replace(tzinfo=dt.timezone.utc) - moment for moment in weeks}
     # Over a change of the clock by whole periods, ticks stay as far apart.
     regular = len(periods) == 1 and not any((offset - min(offsets)) % period for offset in offsets)

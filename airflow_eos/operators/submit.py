@@ -14,6 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
+from airflow_eos.model.clock import utc_now
 from airflow_eos.operators import submit_hook
 from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.child_processes import terminate_children
@@ -24,7 +25,6 @@ from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
 from airflow_eos.spark.encryption import ADVICE, local_defaults
-from airflow_eos.triggers.kafka_lag import utc_now
 from airflow_eos.triggers.spark_driver import SparkDriverTrigger
 from airflow_eos.wire.client_config import ClientConfig
 

@@ -17,6 +17,7 @@ from airflow_eos.compat import (
     conf,
 )
 from airflow_eos.exceptions import EosError
+from airflow_eos.model.clock import utc_now
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
 from airflow_eos.operators.retriable import is_final
 
@@ -125,7 +126,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         """Return when this try began to wait; a rescheduled one began earlier than its process."""
         instance = context["ti"]
         first = instance.get_first_reschedule_date(context) if self.reschedule else None
-        return first or instance.start_date or dt.datetime.now(dt.timezone.utc)
+        return first or instance.start_date or utc_now()
 
     def _first_poke(self, context: Context) -> PokeReturnValue | None:
         """Ask before deferring, with the rules of ``soft_fail``, ``never_fail`` and ``silent_fail``."""

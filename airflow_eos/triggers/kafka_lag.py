@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from airflow_eos.model.clock import utc_now
 from airflow_eos.triggers.condition import ConditionTrigger
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,3 @@ class KafkaLagTrigger(ConditionTrigger):
             return None
         ranges = [offsets.to_list() for offsets in group_unread.ranges if offsets.span]
         return {"group_id": self.group_id, "lag": group_unread.offsets, "ranges": ranges}
-
-
-def utc_now() -> dt.datetime:
-    """Return the current time, aware."""
-    return dt.datetime.now(dt.timezone.utc)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.compat import to_thread
+from airflow_eos.model.clock import utc_now
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
-from airflow_eos.triggers.kafka_lag import utc_now
 from airflow_eos.triggers.serialized import SerializedTrigger
 
 if TYPE_CHECKING:

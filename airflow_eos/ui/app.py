@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from airflow_eos import __version__, settings
+from airflow_eos.model.clock import utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
@@ -101,10 +102,6 @@ Page = Annotated[int, Query(ge=0, le=100_000)]
 Text = Annotated[str, Query(max_length=2_000)]
 
 
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.timezone.utc)
-
-
 def _ask(request: Request, viewer: Viewer, question: Callable[[KnownRuns], T]) -> T:
     """Ask the desk, but not for a user without Dags, who could see no answer and would delay others.
 
@@ -164,7 +161,7 @@ def _pipelines(
     order: Order = "urgency",
 ) -> Answered:
     """All pipelines; without an answer of Kafka, Airflow's part."""
-    damaged, now = _damaged(request), _now()
+    damaged, now = _damaged(request), utc_now()
     prefix = settings.default_prefix()
     ledger: LedgerRows | None = None
     trouble: Trouble | None = None
@@ -188,7 +185,7 @@ def _pipelines(
 @_page("/pipeline", "pipeline.html", without_runs="uncommitted.html")
 def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Answered:
     """One pipeline, with its coverage and a page of its runs."""
-    damaged, now = _damaged(request), _now()
+    damaged, now = _damaged(request), utc_now()
     trouble: Trouble | None = None
 
     def answer(history: KnownRuns) -> tuple[dict[str, Any], Tasks]:
@@ -225,7 +222,7 @@ def _run(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Answere
 @_page("/transactions", "transactions.html")
 def _transactions(request: Request, viewer: AskingAll) -> Answered:
     """The transactions that are open now."""
-    prefix, now = settings.default_prefix(), _now()
+    prefix, now = settings.default_prefix(), utc_now()
     attempts = _attempts(viewer, now, None, None) or ()
     open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
     return {"transactions": open_now.rows(viewer, attempts, prefix, now)}, 200
@@ -234,7 +231,7 @@ def _transactions(request: Request, viewer: AskingAll) -> Answered:
 @_page("/health", "health.html")
 def _health(request: Request, viewer: AskingAll) -> Answered:
     """The doctor's checks that need no writing."""
-    prefix, now = settings.default_prefix(), _now()
+    prefix, now = settings.default_prefix(), utc_now()
     attempts = _attempts(viewer, now, None, None) or ()
 
     def answer(history: KnownRuns) -> dict[str, Any]:
@@ -262,7 +259,7 @@ def page_of_airflow(
     query = Asked(dag_id, run_id, task_id, map_index)
     if dag_id not in viewer.dag_ids:
         raise not_shown("Dag")
-    attempts = _attempts(viewer.of_dag(dag_id), _now(), None, None) or ()
+    attempts = _attempts(viewer.of_dag(dag_id), utc_now(), None, None) or ()
     runs = _ask(request, viewer, lambda history: list(runs_of(history, viewer, query)))
     return RedirectResponse(f"{base_of(request)}{page_of(runs, attempts, query)}", 303)
 
