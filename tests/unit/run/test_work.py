@@ -68,7 +68,7 @@ def test_each_field_alone_is_a_difference(field: str) -> None:
     """And the text says what was recorded and what is asked."""
     (found,) = differences(WORK_OF, replace(WORK_OF, **{field: OTHERS[field]}))
     assert found.field == field
-    assert found.recorded != found.asked
+    assert found.recorded != found.current
     assert "recorded" in str(found)
 
 
