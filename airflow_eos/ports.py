@@ -63,8 +63,8 @@ class Cluster(Protocol):
         The first offset of the oldest open transaction, or the end.
         """
 
-    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
-        """Return log start, last stable offset and high watermark of each log."""
+    def log_bounds(self, partitions: Collection[TopicPartition], *, ends: bool = True) -> LogBounds:
+        """Return log start, last stable offset and, unless ``ends`` is False, high watermark of each log."""
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return the first offset behind what leaders up to an epoch have written; -1 if unknown."""

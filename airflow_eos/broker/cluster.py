@@ -111,9 +111,12 @@ class KafkaCluster(LinkUser):
         """Return each last stable offset (LSO): first offset of the oldest open transaction, or log end."""
         return self._link.ask(list_offsets, partitions, "latest")
 
-    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
-        """Return start, last stable offset and high watermark of each log, requested together."""
-        return self._link.ask(log_bounds, partitions)
+    def log_bounds(self, partitions: Collection[TopicPartition], *, ends: bool = True) -> LogBounds:
+        """Return start, last stable offset and high watermark of each log, requested together.
+
+        :param ends: False leaves the high watermarks out.
+        """
+        return self._link.ask(log_bounds, partitions, ends=ends)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return the first offset behind what leaders up to an epoch have written; -1 if unknown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping
 
-from airflow_eos.exceptions import IntervalNotReady, TopicRecreated
+from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.records.boundary import Boundary
@@ -43,7 +43,8 @@ class Boundaries:
         """Return the topic's boundary at ``moment``; pin it first if it is not pinned yet.
 
         :param accept_deleted: also if deleted records may belong to its intervals.
-        :raises IntervalUnaccountable: the log does not show the boundary; nothing is pinned.
+        :raises IntervalUnaccountable: the log does not show the boundary, or was written anew below an
+            earlier one; nothing is pinned.
         :raises IntervalNotReady: a partition has no record at or after ``moment`` and may still get one in
             time.
         :raises TopicRecreated: the boundary was pinned on an earlier topic of that name.
@@ -110,6 +111,7 @@ class Boundaries:
         unproven = {tp.partition: head for tp, head in heads.items()}
         if not accept_deleted:
             log_coverage.refuse_deleted(topic.topic, text, unproven, pinned=False)
+            self._refuse_rewritten([other for other in neighbours if other.moment < text], look)
         # What is left without timestamps belongs to the first interval that accepts it.
         is_first = not any(other.moment < text for other in neighbours)
         offsets = {}
@@ -126,7 +128,28 @@ class Boundaries:
             {tp.partition: stable[tp] for tp in partitions},
             unproven,
             {tp.partition: highest for tp, highest in look.highest.items()},
+            {tp.partition: epoch for tp, epoch in look.epochs.items() if epoch >= 0},
         )
+
+    def _refuse_rewritten(self, earlier: Collection[Boundary], look: log_coverage.Look) -> None:
+        """Refuse if a later leader lacked records below the last boundary: no interval reads the new ones."""
+        if not earlier:
+            return
+        last = max(earlier, key=lambda boundary: boundary.moment)
+        changed = {
+            tp: last.epochs[tp.partition]
+            for tp, epoch in look.epochs.items()
+            if last.epochs.get(tp.partition, epoch) < epoch
+        }
+        ends = self._cluster.epoch_ends(changed) if changed else {}
+        for tp, end in sorted(ends.items()):
+            if 0 <= end < last.offsets[tp.partition]:
+                raise IntervalUnaccountable(
+                    f"{tp}: the boundary at {last.moment} is offset {last.offsets[tp.partition]}, but a "
+                    "leader without the last records was elected (unclean), and the log was written anew "
+                    f"from {end} on: what is now between the two is in no interval. Read it by offsets "
+                    "(Explicit), then go on with accept_deleted=True"
+                )
 
 
 class Pinned:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable
@@ -40,6 +40,7 @@ class Look:
     :param first_records: the first record at or after the moment.
     :param highest: the highest timestamp, in ms since 1970; -1 if there is none.
     :param undated: partitions with records, none of which has a timestamp.
+    :param epochs: epochs of the leaders that answered for ``stable``; -1 if unknown.
     """
 
     log_starts: Mapping[TopicPartition, int]
@@ -48,6 +49,7 @@ class Look:
     first_records: Mapping[TopicPartition, TimedOffset | None]
     highest: Mapping[TopicPartition, int]
     undated: Collection[TopicPartition] = ()
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def unproven(
         self, bounds: Mapping[TopicPartition, tuple[int, int | None]], moment: dt.datetime
@@ -81,9 +83,9 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
     :raises IntervalNotReady: a broker must first remove deleted records.
     """
     for _ in range(_LOOKS):
-        starts = cluster.log_starts(partitions)
         # The stable offsets come first: a record that arrives in between is then found, never skipped.
-        stable = cluster.last_stable_offsets(partitions)
+        bounds = cluster.log_bounds(partitions, ends=False)
+        starts, stable = bounds.starts, bounds.stable
         cut = [tp for tp in partitions if starts[tp] > 0]
         oldest = cluster.offsets_for_time(cut, 0, markers=True) if cut else {}
         first_records = _first_records(cluster, starts, moment)
@@ -102,6 +104,7 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         first_records,
         highest,
         _undated(cluster, starts, stable, oldest, first_records),
+        bounds.epochs,
     )
 
 

@@ -83,17 +83,19 @@ def log_bounds(
     partitions: Collection[TopicPartition],
     *,
     starts: bool = True,
+    ends: bool = True,
 ) -> LogBounds:
     """Return start, last stable offset and high watermark of each log; the requests are sent together.
 
     Raises as :func:`list_offsets`.
 
     :param starts: False leaves the log starts out.
+    :param ends: False leaves the high watermarks out.
     """
     requests = {
         (spec, isolation): connections.spawn(_ask(connections, partitions, _SPECIAL[spec], isolation))
         for spec, isolation in _BOUNDS
-        if starts or spec != "earliest"
+        if (starts or spec != "earliest") and (ends or isolation != "read_uncommitted")
     }
     answers = [connections.wait(requests[bound]) if bound in requests else {} for bound in _BOUNDS]
     first, stable, end = ({tp: timed.offset for tp, timed in answer.items()} for answer in answers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import threading
 import time
@@ -9,8 +10,8 @@ import time
 import pytest
 
 from airflow_eos.broker import shared_connections
-from airflow_eos.exceptions import BrokersUnavailable, OffsetsOutOfRange
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.exceptions import BrokersUnavailable, IntervalUnaccountable, OffsetsOutOfRange
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
@@ -100,3 +101,39 @@ def test_a_log_that_lost_its_end_and_grew_again_is_not_read_on(own_kafka, source
     reset_cursor(spec.deployment, Reset(spec.group_id, offsets={source: 1}, topics=[source.topic]))
     assert pipeline.run("r3").records_read == 3
     assert pipeline.output() == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_an_interval_behind_a_log_that_was_written_anew_is_refused(own_kafka):
+    """The boundary is above what a leader wrote that lacked the last records: they are in no interval."""
+    pipeline, broker = Pipeline(own_kafka, partitions=1), own_kafka.brokers[0]
+    hours = [dt.datetime(2026, 1, 5, hour, tzinfo=dt.timezone.utc) for hour in range(4)]
+
+    def publish(values, hour):
+        pipeline.publish(values, timestamp=int(hours[hour].timestamp() * 1000))
+
+    def read(hour, **accepted):
+        return pipeline.run(f"r{hour}", ranges=Interval(hours[hour], hours[hour + 1], **accepted))
+
+    publish(["a"], 0)
+    log = broker.data_folder / f"{pipeline.source}-0" / f"{0:020}.log"
+    kept = log.stat().st_size
+    publish(["b", "c"], 0)
+    publish(["d"], 1)
+    assert read(0).records_read == 3
+    broker.kill()
+    os.truncate(log, kept)
+    broker.start()
+    publish(["e", "f", "g", "h"], 1)
+    with pytest.raises(
+        IntervalUnaccountable, match=rf"{pipeline.source}-0: .* is offset 3, .* anew from 1 on"
+    ):
+        read(1)
+
+    given = Explicit([OffsetRange(pipeline.source, 0, 1, 3)])
+    assert pipeline.run("by offsets", ranges=given).records_read == 2
+    assert read(1, accept_deleted=True).records_read == 2
+    assert pipeline.output() == ["a", "b", "c", "e", "f", "g", "h"]
+    broker.stop()
+    broker.start()
+    publish(["i"], 2)
+    assert read(2).records_read == 1

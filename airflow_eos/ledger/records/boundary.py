@@ -62,6 +62,7 @@ class Boundary(Versioned):
     :param ends: the last stable offsets at that time; empty in records that do not name them.
     :param highest: the highest timestamp in each log at that time, in ms since 1970, -1 if there was none. It
         proves that all records in the log belong before a later moment; a clock does not.
+    :param epochs: epochs of the leaders that answered; without partitions whose leader's is unknown.
     :param unproven: partitions in which deleted records, or records without timestamps, may belong to the
         time at or after ``moment``.
     """
@@ -77,6 +78,7 @@ class Boundary(Versioned):
     ends: Mapping[int, int] = field(default_factory=dict)
     unproven: Mapping[int, Deleted] = field(default_factory=dict)
     highest: Mapping[int, int] = field(default_factory=dict)
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the versioned JSON form."""
@@ -90,6 +92,8 @@ class Boundary(Versioned):
             "ends": {str(p): o for p, o in sorted(self.ends.items())},
             "highest": {str(p): o for p, o in sorted(self.highest.items())},
         }
+        if self.epochs:
+            data["epochs"] = {str(p): epoch for p, epoch in sorted(self.epochs.items())}
         if self.unproven:
             data["unproven"] = {str(p): head.to_dict() for p, head in sorted(self.unproven.items())}
         return compact_json(data)
@@ -105,6 +109,7 @@ class Boundary(Versioned):
             _by_partition(data.get("ends", {}), 0),
             {integer(int(p), 0): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
             _by_partition(data.get("highest", {}), -1),
+            _by_partition(data.get("epochs", {}), 0),
         )
 
 

@@ -100,10 +100,10 @@ class ModelCluster:
             lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in asked},
         )
 
-    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
+    def log_bounds(self, partitions: Collection[TopicPartition], *, ends: bool = True) -> LogBounds:
         # Two answers: time passes between them.
-        ends = self.log_ends(partitions)
-        return LogBounds(self.log_starts(partitions), self.last_stable_offsets(partitions), ends)
+        high = self.log_ends(partitions) if ends else {}
+        return LogBounds(self.log_starts(partitions), self.last_stable_offsets(partitions), high)
 
     def next_data(self, ranges: Collection[Any]) -> Any:
         return {one.topic_partition: one.start for one in ranges}

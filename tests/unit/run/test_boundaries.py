@@ -13,7 +13,7 @@ from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.keys import utc_text
 from airflow_eos.ledger.records.boundary import Boundary, Deleted
-from airflow_eos.model.kafka import TimedOffset, TopicDescription
+from airflow_eos.model.kafka import LogBounds, TimedOffset, TopicDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import boundaries
 from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
@@ -41,8 +41,9 @@ class Log:
     def log_starts(self, partitions):
         return dict.fromkeys(partitions, self.start)
 
-    def last_stable_offsets(self, partitions):
-        return dict.fromkeys(partitions, self.stable)
+    def log_bounds(self, partitions, *, ends):
+        assert not ends
+        return LogBounds(self.log_starts(partitions), dict.fromkeys(partitions, self.stable), {})
 
     def max_timestamps(self, partitions):
         known = [one for one in self.found if one is not None]
