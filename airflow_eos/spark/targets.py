@@ -85,11 +85,13 @@ class TargetTopic:
         if outside is not None:
             row, value = outside
             named = "" if key is None else f" (key {str(key[row].as_py())[:100]})"
-            raise RecordRefused(
-                f"a record for topic {self.topic}{named} has timestamp {value} ms, beyond the topic's "
-                f"{_BEFORE} of {self.before_ms} or {_AFTER} of {self.after_ms}: Kafka refuses it "
-                "(INVALID_TIMESTAMP). Return another timestamp or none, or raise the setting"
-            )
+            why = "before 1970: brokers can neither compact nor recompress it. Return another one or none"
+            if value >= 0:
+                why = (
+                    f"beyond the topic's {_BEFORE} of {self.before_ms} or {_AFTER} of {self.after_ms}: Kafka "
+                    "refuses it (INVALID_TIMESTAMP). Return another timestamp or none, or raise the setting"
+                )
+            raise RecordRefused(f"a record for topic {self.topic}{named} has timestamp {value} ms, {why}")
 
     def takes_timestamp(self, milliseconds: int) -> bool:
         """Return whether a timestamp is within the topic's limits, by this host's clock."""
@@ -98,8 +100,8 @@ class TargetTopic:
 
     def _limits(self, tolerance: int) -> tuple[int, int]:
         now = time.time_ns() // 1_000_000
-        earliest = now - self.before_ms - tolerance if self.before_ms < _NO_LIMIT else -_NO_LIMIT - 1
-        return max(-_NO_LIMIT - 1, earliest), min(_NO_LIMIT, now + self.after_ms + tolerance)
+        # A log cleaner that meets a time before 1970 gives its partition up.
+        return max(0, now - self.before_ms - tolerance), min(_NO_LIMIT, now + self.after_ms + tolerance)
 
 
 def _first_outside(column: pa.ChunkedArray, earliest: int, latest: int) -> tuple[int, int] | None:

@@ -77,7 +77,12 @@ def test_a_timestamp_is_refused_here_only_far_beyond_the_limits(off):
     assert target.takes_timestamp(now())
 
 
-def test_any_timestamp_is_taken_where_there_is_no_limit():
-    """Also the largest and the smallest number."""
-    TargetTopic("t", {0: 1}).check(3, None, times(-(2**63), 0, 2**63 - 1))
-    TargetTopic("t", {0: 1}).check(1, None, times(None))
+def test_any_timestamp_from_1970_on_is_taken_where_there_is_no_limit():
+    """Also the largest number, and none. Brokers take older ones, and can then not compact the partition."""
+    target = TargetTopic("t", {0: 1})
+    target.check(4, None, times(-1, None, 0, 2**63 - 1))
+    target.check(1, None, times(None))
+    for early in (-2, -(2**63)):
+        with pytest.raises(RecordRefused, match=rf"timestamp {early} ms, before 1970: .*or none \("):
+            target.check(2, None, times(-1, early))
+        assert not target.takes_timestamp(early)
