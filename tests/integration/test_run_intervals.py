@@ -16,6 +16,7 @@ from airflow.timetables.trigger import CronPartitionTimetable as ScheduledPartit
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
+from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import CursorMoved, GroupOwned, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.model.spec import Deployment
@@ -265,6 +266,26 @@ def test_a_mapped_interval_of_an_added_partition_is_empty_before_its_boundaries(
     assert [r.to_list() for r in added.ranges] == [[timed.source, 2, 0, 0]]
     assert timed.run("i5", ranges=between(5, 10), source_partition=2).records_read == 1
     assert timed.output() == ["p0m1", "p2m1"]
+
+
+def test_an_interval_is_not_read_without_partitions_that_its_boundaries_know(timed, monkeypatch):
+    """A broker that is behind names fewer partitions: the records of the others would be in no interval."""
+    with KafkaCluster(timed.kafka.client_config()) as cluster:
+        behind = cluster.describe_topics([timed.source])
+    describe = KafkaCluster.describe_topics
+    timed.add_partitions(timed.source, 3)
+    timed.publish(["p2m6"], partition=2, timestamp=ms(6))
+    timed.run("i0", ranges=between(0, 5))
+    timed.run("i10", ranges=between(10, 15))
+
+    def late(self, *topics, **optional):
+        return {**describe(self, *topics, **optional), **behind}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaCluster, "describe_topics", late)
+        with pytest.raises(UnknownTopic, match="has 2 partitions by the broker that was asked, and had 3"):
+            timed.run("i5", ranges=between(5, 10))
+    assert timed.run("i5", ranges=between(5, 10)).records_read == 2
 
 
 def test_a_group_named_as_that_of_a_groups_intervals_is_refused_by_its_name(timed):
