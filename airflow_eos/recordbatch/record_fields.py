@@ -188,7 +188,10 @@ def _headers(
     values = _gather(pool, first + np.int32(2), null)
     fields = [HEADERS_TYPE.value_type.field("key"), HEADERS_TYPE.value_type.field("value")]
     flat = pa.StructArray.from_arrays([keys, values], fields=fields)
-    return pa.ListArray.from_arrays(pa.array(lists.astype(np.int32)), flat, type=HEADERS_TYPE)
+    # Null where there are none, whatever neighbours have: as in batches without headers.
+    return pa.ListArray.from_arrays(
+        pa.array(lists.astype(np.int32)), flat, type=HEADERS_TYPE, mask=pa.array(counts == 0)
+    )
 
 
 def _walk_headers(data: bytes, at: int, end: int, count: int) -> tuple[list[int], int]:

@@ -125,7 +125,9 @@ def rows(decoded):
     """Decoded columns as records."""
     headers = [[]] * len(decoded) if decoded.headers is None else decoded.headers.to_pylist()
     return [
-        Record(offset, timestamp, key, value, tuple((header["key"], header["value"]) for header in listed))
+        Record(
+            offset, timestamp, key, value, tuple((header["key"], header["value"]) for header in listed or ())
+        )
         for offset, timestamp, key, value, listed in zip(
             decoded.offset.tolist(),
             decoded.timestamp.tolist(),

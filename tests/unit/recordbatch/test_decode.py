@@ -56,6 +56,15 @@ def test_columns_have_fixed_types_whatever_they_hold():
         decoded.value.validate(full=True)
 
 
+@pytest.mark.parametrize("count", [2, 200])
+def test_a_record_without_headers_has_null_whatever_its_neighbours_have(count):
+    """Their batch is not the record's: it may be read with others the next time."""
+    listed = [Record(n, 0, None, None, (("h", b""),) if n == 1 else ()) for n in range(count)]
+    decoded = decode_batch(raw(write(listed)))
+    assert decoded.headers.is_null().to_pylist() == [n != 1 for n in range(count)]
+    decoded.headers.validate(full=True)
+
+
 def test_an_emptied_batch_has_no_records_and_is_stepped_over():
     """Compaction keeps the header of a producer's last batch; codec bits may remain."""
     for attributes in (0, 0x14):
