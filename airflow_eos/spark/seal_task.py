@@ -108,7 +108,7 @@ class SealTask:
                 topic=target.topic,
                 key=columns["key"],
                 headers=columns["headers"],
-                compressor=self.compression,
+                compressor=target.codec or self.compression,
                 max_message_bytes=target.max_message_bytes,
             ):
                 pass
@@ -210,7 +210,7 @@ class _Sealer:
             key=key,
             timestamp=timestamp,
             headers=columns.get("headers"),
-            compressor=self._compressor,
+            compressor=target.codec or self._compressor,
             max_message_bytes=target.max_message_bytes,
         ):
             place = (topic, batch.partition)

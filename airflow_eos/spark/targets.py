@@ -16,10 +16,11 @@ from airflow_eos.wire.describe_configs import topic_settings
 
 _MAX_BYTES = "max.message.bytes"
 _CLEANUP = "cleanup.policy"
+_COMPRESSION = "compression.type"
 _TIMESTAMPS = "message.timestamp.type"
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _DIFFERENCE = "message.timestamp.difference.max.ms"  # of brokers below 4.0, where it is not the default
-_SETTINGS = [_MAX_BYTES, _CLEANUP, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
+_SETTINGS = [_MAX_BYTES, _CLEANUP, _COMPRESSION, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
 _NO_LIMIT = (1 << 63) - 1
 _NO_TIMESTAMP = -1  # brokers take it, whatever the limits
 
@@ -36,6 +37,7 @@ class TargetTopic:
     :param needs_keys: whether it is compacted: its brokers refuse records without a key.
     :param before_ms: milliseconds that a timestamp may be before the broker's time.
     :param after_ms: milliseconds that a timestamp may be after the broker's time.
+    :param codec: ``none`` if its brokers unpack what they store, and compare that with the limit; None: any.
     """
 
     topic: str
@@ -44,6 +46,7 @@ class TargetTopic:
     needs_keys: bool = False
     before_ms: int = _NO_LIMIT
     after_ms: int = _NO_LIMIT
+    codec: str | None = None
 
     @classmethod
     def of(cls, topic: str, leaders: Mapping[int, int], settings: Mapping[str, str]) -> TargetTopic:
@@ -59,6 +62,7 @@ class TargetTopic:
             needs_keys="compact" in settings.get(_CLEANUP, "").split(","),
             before_ms=limits[_BEFORE] if checked else _NO_LIMIT,
             after_ms=limits[_AFTER] if checked else _NO_LIMIT,
+            codec="none" if settings.get(_COMPRESSION) == "uncompressed" else None,
         )
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_eos.exceptions import ProcessFailed, RecordRefused, RunFailed
+from airflow_eos.exceptions import ProcessFailed, RecordRefused, RecordTooLarge, RunFailed
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import iter_batches
@@ -184,6 +184,18 @@ def test_a_partition_that_does_not_exist_is_an_error_that_names_it():
     batch = pa.record_batch({"value": pa.array([b"a"], pa.binary()), "partition": pa.array([3], pa.int32())})
     with pytest.raises(ProcessFailed, match="partition 3"):
         run(task(), [batch])
+
+
+def test_a_record_is_measured_as_its_topic_stores_it():
+    """Brokers of a topic that is uncompressed unpack the batch before they compare it with the limit."""
+    settings = {"max.message.bytes": "50000", "compression.type": "uncompressed"}
+    target = TargetTopic.of("out", {0: 1}, settings)
+    sealer = SealTask(CONFIG, OwnerLayout(1), {"out": target}, "out", "zstd")
+    large = pa.record_batch({"value": [b"-" * 60_000], "key": [None], "headers": [None]})
+    assert not sealer.fits(pa.Table.from_batches([large]), target)
+    with pytest.raises(RecordTooLarge, match="uncompressed, more than the topic's max"):
+        run(sealer, [large.select(["value"])])
+    assert values(run(sealer, [rows_of(3)])) == {("out", 0): [b"0", b"1", b"2"]}
 
 
 def test_owners_are_those_of_the_layout():
