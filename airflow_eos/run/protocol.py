@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_eos.exceptions import DifferentWork, OffsetsOutOfRange, PlanError, RunFenced
+from airflow_eos.exceptions import DifferentWork, OffsetsOutOfRange, PlanError, RunFenced, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import AIRFLOW, TOPIC_IDS, RunRecord
@@ -201,7 +201,8 @@ class RunProtocol:
             # Another run may have committed while we read, or between two of our epochs.
             if not is_ours(self._collaborators.cluster, session.identity):
                 return self._endings.superseded(work, refusal)
-            if was_planned:
+            # Offsets of a topic that was made again mean other records.
+            if was_planned and not isinstance(refusal, TopicRecreated):
                 return self._endings.overtaken(work, session, refusal)
             raise
         self._trace.enter(State.PLANNED)
@@ -216,6 +217,8 @@ class RunProtocol:
             # A cursor that begins at the earliest record would begin behind the loss without a word.
             if isinstance(self._spec.ranges, Cursor):
                 raise
+            sources = self._collaborators.cluster.describe_topics(self._spec.source_topics)
+            self._collaborators.planner.recheck(planned.plan, sources)
             return self._endings.overtaken(work, session, deleted)
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         # In each of them an attempt at this work may have left a transaction open.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import CursorMoved, RunFenced
+from airflow_eos.exceptions import CursorMoved, OffsetsOutOfRange, RunFenced, TopicRecreated
 from airflow_eos.model.kafka import CommittedOffset
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
 from airflow_eos.run.table_steps import TableSteps
 from tests.protocol.model.broker import ModelBroker
 from tests.protocol.model.explorer import Died
@@ -115,6 +116,33 @@ def test_a_run_between_an_intent_and_its_table_has_that_planned_anew(
     before(scene, table_spec("r1"))
     before(scene, table_spec("r3"))
     assert scene.table.rows == ["a"]
+
+
+@pytest.mark.parametrize("seen", ["by the second epoch", "while it is read"])
+def test_a_topic_that_is_made_again_under_a_plan_is_not_read_by_a_new_one(
+    monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    """Given offsets name records of the old topic: those of the new one are not what was asked for."""
+    scene = TableScene()
+    scene.broker.write_input("src", 0, "a")
+    given = table_spec(ranges=Explicit((OffsetRange("src", 0, 0, 1),)))
+
+    def make_again() -> None:
+        scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+
+    if seen == "by the second epoch":
+        before_the_second_epoch(monkeypatch, make_again)
+    else:
+
+        def gone(*_: Any) -> Any:
+            make_again()
+            monkeypatch.undo()
+            raise OffsetsOutOfRange("src-0 ends below the requested offset")
+
+        monkeypatch.setattr(ModelData, "seal", gone)
+    with pytest.raises(TopicRecreated, match=r"id-src .* another now"):
+        before(scene, given)
+    assert scene.table.rows == []
 
 
 def test_an_intent_that_a_newer_run_pins_meanwhile_is_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
