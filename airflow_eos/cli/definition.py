@@ -10,12 +10,13 @@ from typing import Any
 
 from airflow_eos.model.versioned import is_topic_name
 
-DONE, REFUSED, USAGE, FOUND = 0, 1, 2, 3
+DONE, REFUSED, USAGE, FOUND, INTERRUPTED = 0, 1, 2, 3, 130
 EXIT_CODES: Mapping[int, str] = {
     DONE: "done",
     REFUSED: "the cluster or the ledger says no, or cannot be asked: one line on standard error",
     USAGE: "wrong usage",
     FOUND: "the command worked and found something wrong",
+    INTERRUPTED: "interrupted (Ctrl-C)",
 }
 _LONGEST_TEXT = 8000
 """Bytes; a string of Kafka's protocol holds 32,767, and names are parts of keys, quoted there."""
@@ -62,7 +63,9 @@ class Command:
 
 
 def text(value: str) -> str:
-    """Read a text that requests to brokers can carry."""
+    """Read a text that requests to brokers can carry; an empty one is a variable that is not set."""
+    if not value:
+        raise argparse.ArgumentTypeError("it is empty")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:

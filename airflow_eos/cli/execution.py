@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from airflow_eos.cli import commands, spark_commands, status
-from airflow_eos.cli.definition import REFUSED, USAGE, Command
+from airflow_eos.cli.definition import INTERRUPTED, REFUSED, USAGE, Command
 from airflow_eos.cli.outcome import (
     DOCUMENTS,
     Outcome,
@@ -48,6 +48,9 @@ def carry_out(
     except WrongUsage as error:
         write_error(f"{command.name}: {error}")
         return USAGE
+    except KeyboardInterrupt:
+        write_error(f"{command.name}: interrupted")
+        return INTERRUPTED
     except Exception as error:
         log.debug("%s", command.name, exc_info=True)
         message, docs = (

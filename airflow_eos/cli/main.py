@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.cli.definition import COMMANDS, EXIT_CODES
+from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, text
 from airflow_eos.cli.execution import carry_out
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.command_line import CommandLine
@@ -52,15 +52,19 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_connection(subparser: argparse.ArgumentParser) -> None:
     exclusive = subparser.add_mutually_exclusive_group(required=True)
-    exclusive.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="brokers without authentication")
+    exclusive.add_argument(
+        "--bootstrap-servers", type=text, metavar="HOST:PORT", help="brokers without authentication"
+    )
     exclusive.add_argument(
         "--config",
+        type=text,
         metavar="FILE",
         help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; "
         "- reads standard input. Keeps passwords off the command line",
     )
     subparser.add_argument(
         "--ledger-key-file",
+        type=text,
         metavar="FILE",
         help="file with the ledger's key, where it has one: what [eos] ledger_key is in Airflow",
     )

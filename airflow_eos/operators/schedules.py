@@ -31,17 +31,19 @@ def check_schedule(
     """Check that the runs of a Dag have the intervals that its task reads, one after the other.
 
     :param run_key: names the run instead of an interval.
-    :raises ConfigurationError: the Dag's schedule gives all its runs an empty one, or intervals that overlap
-        or leave gaps.
+    :raises ConfigurationError: assets trigger its runs; or the Dag's schedule gives all its runs an empty
+        one, or intervals that overlap or leave gaps.
     """
     timetable = dag.timetable
-    if (
-        ranges != DATA_INTERVAL
-        or run_key
-        or duration is not None
-        or gives_interval_end(timetable)
-        or not isinstance(timetable, TRIGGER_TIMETABLES)
-    ):
+    if ranges != DATA_INTERVAL or run_key or duration is not None or gives_interval_end(timetable):
+        return
+    if timetable.asset_condition:
+        raise ConfigurationError(
+            f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and runs of Dag {dag.dag_id!r} that assets "
+            f"trigger have no data interval. Schedule the Dag by time alone ({INTERVAL_TIMETABLES}."
+            "CronDataIntervalTimetable) or by partitions, or use ranges=Cursor()"
+        )
+    if not isinstance(timetable, TRIGGER_TIMETABLES):
         return
     if isinstance(timetable, DeltaTriggerTimetable):
         delta, interval = (timetable_field(timetable, name) for name in ("delta", "interval"))

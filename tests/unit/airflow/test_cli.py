@@ -67,7 +67,7 @@ def test_both_doors_offer_the_same_commands_and_options() -> None:
 
 def test_every_command_says_what_it_does() -> None:
     """Help in one line, a description in sentences, an explanation for every option and exit code."""
-    assert set(EXIT_CODES) == {0, 1, 2, 3}
+    assert set(EXIT_CODES) == {0, 1, 2, 3, 130}
     assert len({command.function for command in COMMANDS}) == len(COMMANDS)
     for command in COMMANDS:
         assert command.description.endswith(".")
@@ -79,8 +79,12 @@ def test_every_command_says_what_it_does() -> None:
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("g\udcff", "'g\\udcff' is not valid UTF-8"), ("é" * 4001, "is longer than 8000 bytes")],
-    ids=["half a character", "too long"],
+    [
+        ("", "argument --group: it is empty"),
+        ("g\udcff", "'g\\udcff' is not valid UTF-8"),
+        ("é" * 4001, "is longer than 8000 bytes"),
+    ],
+    ids=["empty", "half a character", "too long"],
 )
 def test_a_text_that_requests_cannot_carry_is_wrong_usage(
     value: str, message: str, capsys: pytest.CaptureFixture[str]
@@ -155,6 +159,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Deployment, argpa
         calls.append((name, target, given))
         if name == "status":
             raise LedgerMissing("there is none")
+        if name == "verify":
+            raise KeyboardInterrupt
         return Outcome({"called": name}, {"called": [{"name": name}]}, 3 if name == "doctor" else 0)
 
     monkeypatch.setattr("airflow_eos.cli.execution.call", call)
@@ -231,10 +237,11 @@ def test_a_server_prints_its_address_on_the_standard_output_that_it_keeps(
 def test_exit_codes_reach_the_shell_from_airflow(
     called: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """3 from a finding, 1 from a refusal, 1 from a connection that is not there."""
+    """3 from a finding, 1 from a refusal, 1 from a connection that is not there, 130 from Ctrl-C."""
     for arguments, code in (
         (("doctor",), 3),
         (("status", "--output", "json"), 1),
+        (("verify", "--pipeline", "shop"), 130),
         (("ledger", "--conn-id", "not-there"), 1),
     ):
         with pytest.raises(SystemExit) as stopped:
@@ -243,7 +250,8 @@ def test_exit_codes_reach_the_shell_from_airflow(
     printed = capsys.readouterr()
     assert "LedgerMissing: there is none" in printed.err
     assert "'not-there'" in printed.err
-    assert [name for name, _, _ in called] == ["doctor", "status"]
+    assert "verify: interrupted\n" in printed.err
+    assert [name for name, _, _ in called] == ["doctor", "status", "verify"]
 
 
 def test_commands_that_are_shown_reach_the_same_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +284,7 @@ def test_a_prefix_does_not_begin_with_a_hyphen() -> None:
         checked_prefix("-team")
 
 
-@pytest.mark.parametrize("value", ["", "a b", ".", "x" * 250])
+@pytest.mark.parametrize("value", ["a b", ".", "x" * 250])
 def test_what_is_no_topic_is_wrong_usage(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of every option that names one, before anything is asked."""
     for command, flag in (

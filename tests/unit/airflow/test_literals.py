@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
 import re
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
 from dateutil.relativedelta import relativedelta
 
 from airflow_eos.compat import (
@@ -28,6 +29,10 @@ from airflow_eos.sensors.run_committed import RunCommittedSensor
 from tests.unit.airflow.fakes import FakeRun, make_context
 
 DAY = dt.timedelta(days=1)
+_SDK = "airflow.sdk"
+AssetOrTimeSchedule = importlib.import_module(
+    _SDK if INTERVAL_TIMETABLES == _SDK else "airflow.timetables.assets"
+).AssetOrTimeSchedule
 
 
 def copy(df: Any) -> Any:
@@ -67,6 +72,27 @@ def test_schedule_without_intervals_is_refused(schedule: Any, advice: str) -> No
             task_id="t", process=copy, topics="src", group_id="g", ranges="data_interval"
         )
     make(DAG("f", schedule=schedule))  # a cursor needs none
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        [Asset("a")],
+        AssetOrTimeSchedule(
+            timetable=CronTriggerTimetable("@daily", timezone="Europe/Berlin", interval=DAY),
+            assets=[Asset("a")],
+        ),
+        AssetOrTimeSchedule(
+            timetable=CronDataIntervalTimetable("@daily", timezone="UTC"), assets=[Asset("a")]
+        ),
+    ],
+    ids=["assets", "or days that overlap", "or days"],
+)
+def test_runs_that_assets_trigger_have_no_interval(schedule: Any) -> None:
+    """They would fail, each; and the times beside them may overlap."""
+    with pytest.raises(ConfigurationError, match="that assets trigger have no data interval"):
+        make(DAG("d", schedule=schedule), ranges="data_interval")
+    make(DAG("e", schedule=schedule))
 
 
 @pytest.mark.parametrize(
