@@ -210,11 +210,11 @@ def refuse_future(first_records: Mapping[TopicPartition, TimedOffset | None], no
     if ahead:
         raise IntervalUnaccountable(
             f"the next record by time is of the far future: {'; '.join(ahead)}; it is "
-            f"{moment_text(timestamp_of(now))}. Every interval to come would end before it, and nobody would "
-            "read what is written behind it. Read what lies before it by offsets (Explicit), delete the "
-            "records up to it (kafka-delete-records.sh, the offset plus one), go on with "
-            "accept_deleted=True, and keep such timestamps out: message.timestamp.after.max.ms, or "
-            "message.timestamp.type=LogAppendTime"
+            f"{moment_text(timestamp_of(now))} by this host's clock. If that is right, every interval to "
+            "come would end before it, and nobody would read what is written behind it: read what lies "
+            "before it by offsets (Explicit), delete the records up to it (kafka-delete-records.sh, the "
+            "offset plus one), go on with accept_deleted=True, and keep such timestamps out: "
+            "message.timestamp.after.max.ms, or message.timestamp.type=LogAppendTime"
         )
 
 

@@ -193,9 +193,10 @@ class Planner:
         return replace(planned, plan=plan), bounds
 
     def _between(self, topics: Mapping[str, TopicDescription], interval: Interval, mode: ModeName) -> Planned:
-        if interval.end > self._now():
+        if interval.end > (now := self._now()):
             raise IntervalNotReady(
-                f"the interval ends at {keys.utc_text(interval.end)}, in the future; run it when it is over"
+                f"the interval ends at {keys.utc_text(interval.end)}, in the future: it is "
+                f"{keys.utc_text(now)} by this host's clock. Run it when it is over"
             )
         wanted = set(self._partitions(topics))
         ranges: list[OffsetRange] = []
