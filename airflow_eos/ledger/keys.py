@@ -18,6 +18,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from airflow_eos.exceptions import RunAlreadyCommitted
 from airflow_eos.ledger.records.ledger_index import IndexKeys, OwnKeys
@@ -152,6 +153,16 @@ def run_key(spec: RunSpec) -> str:
             return _key_of_topics(spec, "partition", partition.key)
         case Cursor() | Explicit():
             return _key_of_all_rounds(spec)
+
+
+def other_layout_key(spec: RunSpec) -> str | None:
+    """Return the run key of the same interval where the task is not mapped, or else mapped, of partition 0.
+
+    None for cursors, whose group has one layout, for given offsets, and where a task cannot be mapped.
+    """
+    if isinstance(spec.ranges, Cursor | Explicit) or len(spec.source_topics) > 1:
+        return None
+    return run_key(replace(spec, source_partition=0 if spec.source_partition is None else None))
 
 
 def _key_of_topics(spec: RunSpec, kind: str, *work: str) -> str:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_eos.exceptions import LedgerPruned, RunAlreadyCommitted
+from airflow_eos.exceptions import DifferentWork, LedgerPruned, RunAlreadyCommitted
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -53,21 +53,36 @@ class CommittedRuns:
         :param fenced: whether the caller holds the fence; only then does None prove anything (law 3).
         :param wait: wait for a record whose transaction is being ended, as with the fence.
         :raises RunAlreadyCommitted: another run committed it and ``on_committed`` is ``fail``.
-        :raises DifferentWork: other work has the same run key.
+        :raises DifferentWork: other work has the same run key, or the task was mapped since, or is no longer.
         """
         wait = fenced or wait
         try:
             if keys.loops(self._spec):
                 return self._ask_rounds(wait=wait)
-            key = keys.run_key(self._spec)
-            first = self._look_up([key], wait=wait, whole=key).get(key)
+            key, other = keys.run_key(self._spec), keys.other_layout_key(self._spec)
+            records = self._look_up([key, *filter(None, [other])], wait=wait, whole=key)
         except LedgerPruned:
             # It may have been pruned while this very work repeated it: that record stands.
             repetition = self._repetition(wait=wait)
             if repetition is None:
                 raise
             return repetition
-        return None if first is None else self._settled(first, [first], wait=wait)
+        if (first := records.get(key)) is not None:
+            return self._settled(first, [first], wait=wait)
+        return self._of_other_layout(records[other]) if other in records else None
+
+    def _of_other_layout(self, record: RunRecord) -> RunRecord:
+        """Let the record of a task that is mapped since stand, if asked to: that run read all partitions."""
+        mapped = self._spec.source_partition is not None
+        if mapped and self._may_differ:
+            laws.same_work(record, record.producer.transactional_id, self._work, but_for=AUTHORS)
+            return _answer(record, "its task, not mapped yet")
+        raise DifferentWork(
+            f"{record.run_key} is committed, by this task before it was {'' if mapped else 'no longer '}"
+            "mapped over source_partition: this run would write the same records again. Undo that for "
+            "this Dag run; or give the task another pipeline, if they should be written again"
+            + ("; or on_committed='accept' lets the record stand" if mapped else "")
+        )
 
     def _repetition(self, *, wait: bool) -> RunRecord | None:
         """Return this very work's record as a repetition of a run, even if the run's record is pruned."""

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, DifferentWork
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
-from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.lookup import CommittedRuns
 from tests.unit.airflow.fakes import a_record
@@ -109,6 +110,27 @@ def test_interval_that_an_earlier_run_did_under_another_group_stays_done() -> No
     """A renamed group makes no interval undone: the group of an interval means nothing."""
     ledger = Ledger(made_by(a_spec(ranges=DAY), "interval"))
     assert ask(a_spec(ranges=DAY, run_id="backfill", group_id="renamed"), ledger).found
+
+
+PARTITION = PartitionInterval("2026-11-20", DAY)
+
+
+@pytest.mark.parametrize("ranges", [DAY, PARTITION], ids=["interval", "partition"])
+@pytest.mark.parametrize("fenced", [False, True])
+def test_what_a_task_wrote_before_it_was_mapped_is_not_written_again(ranges: Any, fenced: bool) -> None:
+    """Nor what its instances wrote, where it is no longer mapped: their keys differ."""
+    whole, mapped = a_spec(ranges=ranges), a_spec(ranges=ranges, source_partition=0)
+    for before, now in ((whole, mapped), (mapped, whole)):
+        ledger = Ledger(made_by(before, "interval"))
+        with pytest.raises(DifferentWork, match="would write the same records again"):
+            ask(now, ledger, fenced=fenced)
+        accepting = replace(now, on_committed="accept")
+        if now is mapped:  # the run had read its partition, too
+            assert ask(accepting, ledger, fenced=fenced).run_key == keys.run_key(whole)
+        else:
+            with pytest.raises(DifferentWork):
+                ask(accepting, ledger, fenced=fenced)
+    assert ask(a_spec(ranges=ranges, source_partition=1), Ledger(made_by(mapped, "interval"))) is None
 
 
 def staged_by_seven(spec: RunSpec) -> LedgerEntry:
