@@ -97,7 +97,7 @@ class LedgerTransaction:
             if check is not None:
                 check(written)
             self._session.commit()
-        except Exception:
+        except BaseException:
             self._abort()
             raise
         return written

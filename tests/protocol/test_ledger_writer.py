@@ -85,14 +85,15 @@ def test_what_runs_left_open_is_refused_before_the_fence(hand: Hand) -> None:
     assert "new" not in hand.visible()
 
 
-def test_an_error_before_the_commit_aborts(hand: Hand) -> None:
-    """No reader waits for a time-out, and nothing is there."""
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_before_the_commit_aborts(hand: Hand, error: type[BaseException]) -> None:
+    """No reader waits for a time-out, and nothing is there; so after Ctrl-C."""
 
     def refuse(offsets: Any) -> None:
         assert hand.broker.logs[PLACE][offsets[0]].key == "new"
-        raise ValueError("not this")
+        raise error("not this")
 
-    with pytest.raises(ValueError, match="not this"), hand.writer.fenced(ID, [PLACE]) as transaction:
+    with pytest.raises(error, match="not this"), hand.writer.fenced(ID, [PLACE]) as transaction:
         transaction.commit([LedgerMessage("new", "ours", "", 0)], check=refuse)
     hand.broker.settle()
     assert not hand.broker.open[PLACE]
