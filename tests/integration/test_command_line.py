@@ -159,8 +159,6 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("reset-offsets", "--group", "g", "--offset", "t-0=1"),
         ("reset-offsets", "--group", "g", "--topic", "a", "--offset", "b:0=1"),
         ("reset-offsets", "--group", "g", "--offset", "a:0=1", "--offset", "a:1=1", "--offset", "a:0=2"),
-        ("reset-offsets", "--group", "", "--to", "latest"),
-        ("reset-offsets", "--group", "g", "--to", "latest", "--pipeline", ""),
         ("status", "--run", "no-run-id"),
         ("ledger", "--pipeline", "p", "--key", "k"),
         ("prune", "--before", "yesterday"),
@@ -172,7 +170,11 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         assert (code, said.startswith(f"{command}: ")) == (2, True), (command, said)
     for parsed in (
         ["status"],
+        ["status", "--bootstrap-servers", ""],
         ["ledger", "--bootstrap-servers", "a:1", "--pipeline", "p" * 8_001],
+        ["ledger", "--bootstrap-servers", "a:1", "--key", ""],
+        ["reset-offsets", "--bootstrap-servers", "a:1", "--group", "", "--to", "latest"],
+        ["reset-offsets", "--bootstrap-servers", "a:1", "--group", "g", "--to", "latest", "--pipeline", ""],
         ["repair", "--bootstrap-servers", "a:1", "--topic", "a/b"],
     ):
         with pytest.raises(SystemExit) as stopped:
@@ -726,9 +728,7 @@ def test_misspelt_names_are_errors_with_the_near_ones(cli: Cli, pipeline: Pipeli
         code, found = cli(command, *options, "--pipeline", f"{name}x")
         assert (code, error_of(found)[0]) == (1, "ConfigurationError")
         assert f"no run of the pipeline '{name}x'; did you mean '{name}'?" in error_of(found)[1]
-        for other in ("~", ""):
-            assert f"it has '{name}'" in error_of(cli(command, *options, "--pipeline", other)[1])[1]
-    assert error_of(cli("ledger", "--key", "")[1])[0] == "ConfigurationError"
+        assert f"it has '{name}'" in error_of(cli(command, *options, "--pipeline", "~")[1])[1]
     code, found = cli("ledger", "--key", f"cursor:{group}x")
     assert (code, "no record of the key" in error_of(found)[1]) == (1, True)
 
