@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
 _UNSAFE = ("mount_allow_unsafe_rename", "allow_unsafe_rename")
+_NOT_SENT = "builder error"
+"""What the HTTP client of delta-rs says of a request that it does not send: http:// without allow_http."""
 _TRUE = ("1", "true", "on", "yes", "y")
 
 
@@ -134,6 +136,13 @@ class DeltaSink(BaseSink):
                 f"({self._reason(error)})",
                 is_missing=is_there,
             ) from None
+        except Exception as error:
+            if self._can_ask(error):
+                raise
+            raise ConfigurationError(
+                f"{self.name}: the storage options of connection or environment are not valid: "
+                f"{self._reason(error)}"
+            ) from None
         refuse_unwritable(self.name, table)
         metadata = table.metadata()
         layout = TableLayout(
@@ -194,6 +203,20 @@ class DeltaSink(BaseSink):
         from deltalake.exceptions import CommitFailedError
 
         return (CommitFailedError,)
+
+    def _can_ask(self, error: Exception) -> bool:
+        """Return whether delta-rs takes the storage options, so that the store was asked; sends nothing."""
+        from deltalake.fs import DeltaStorageHandler
+
+        if self._sink.store is None:
+            return True
+        if _NOT_SENT in str(error):
+            return False
+        try:
+            DeltaStorageHandler(self._sink.uri, self._options)
+        except Exception:  # noqa: BLE001 - of any store's client
+            return False
+        return True
 
     def _is_folder_above_there(self) -> bool:
         """Return whether a table that is missing does not exist: its file system is mounted on this host."""

@@ -80,6 +80,9 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid
     AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid"""
 """Columns that an index has beside its key (INCLUDE) have no class; the first strategy is less-than."""
+_RULES = """SELECT rulename FROM pg_rewrite
+WHERE ev_class = %s AND (ev_type = '2' OR ev_type = '3' AND ev_enabled IN ('O', 'A'))"""
+"""Of updates, also disabled ones, and of inserts: with these PostgreSQL refuses ON CONFLICT."""
 
 _OF_STAGED_ROWS = ("airflow_eos_file", "airflow_eos_row", "airflow_eos_position")
 """Columns beside those of the table; the first one also where rows are appended."""
@@ -188,6 +191,10 @@ def _orders_of_key(
         raise UnknownTable(
             f"{sink} generates column {computed[0]!r}, so that no row of a run has it: name other columns in "
             "PostgresTable(key=...)"
+        )
+    for (rule,) in connection.execute(_RULES, (oid,)):
+        raise UnknownTable(
+            f"{sink} has the rule {rule!r}, with which PostgreSQL refuses ON CONFLICT: make it a trigger"
         )
     return tuple(sorted({order for _, order in on_key}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ _DEFAULTS: dict[str, Any] = {
 _INSUFFICIENT_PRIVILEGE = "42501"
 _PASSING = ("08", "25", "40", "53", "55006", "55P03", "57P", "58", "XX")
 """Classes of SQLSTATE, or members, that say nothing about the rows: connection, transaction, lock, server."""
+_SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
+"""A setting in libpq's ``options``."""
+_OF_POOLER = "unsupported startup parameter"
+"""What PgBouncer says of options that it does not pass on."""
 
 
 @contextmanager
@@ -49,7 +54,7 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
         # Nothing is prepared: a pooler may give each transaction another server process.
         connection = psycopg.connect(parameters, prepare_threshold=None)
     except (psycopg.ProgrammingError, psycopg.OperationalError) as error:
-        if isinstance(error, psycopg.OperationalError) and _asks_a_server(parameters):
+        if isinstance(error, psycopg.OperationalError) and _may_be_taken(parameters, str(error)):
             raise
         raise ConfigurationError(
             f"{sink}: the connection's properties are not valid: {reason(error, sink)}"
@@ -58,13 +63,19 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def _asks_a_server(parameters: str) -> bool:
-    """Return whether libpq takes the values of the parameters, so that it asks a server; waits for none."""
+def _may_be_taken(parameters: str, refused: str) -> bool:
+    """Return whether another try may connect: neither libpq nor server refuses the parameters themselves.
+
+    :param refused: text of the error, in which servers quote settings of ``options`` in any language.
+    """
     from psycopg import pq
 
     begun = pq.PGconn.connect_start(parameters.encode())
     is_waiting = begun.status != pq.ConnStatus.BAD
+    settings = _SETTING.findall(begun.options.decode())
     begun.finish()
+    if _OF_POOLER in refused or any(f'"{name}"' in refused for name in settings):
+        return False
     # What fails at once are the values, the name of the host, or a port where nobody listens.
     return is_waiting or pq.PGconn.ping(parameters.encode()) != pq.Ping.NO_ATTEMPT
 

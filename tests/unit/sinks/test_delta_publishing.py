@@ -212,6 +212,22 @@ def test_what_the_store_says_is_shown_without_keys_and_addresses():
     assert unknown.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("uri", "options", "says"),
+    [
+        ("s3://lake/t", {"timeout": "soon"}, '"soon" as Duration'),
+        ("s3://lake/t", {"aws_endpoint_url": "http://127.0.0.1:1"}, "URL scheme is not allowed"),
+        ("az://lake/t", {"azure_storage_account_name": "a", "azure_storage_account_key": "!"}, "Access Key"),
+        ("gs://lake/t", {"google_service_account_key": "{}"}, "private_key"),
+    ],
+)
+def test_storage_options_that_are_not_valid_are_no_store_that_is_away(uri, options, says):
+    """No store was asked, and another try would meet the same."""
+    options = {"aws_region": "r", "aws_access_key_id": "A", "aws_secret_access_key": "s", **options}
+    with pytest.raises(ConfigurationError, match=rf"storage options .*(?s:.*)({says})"):
+        DeltaSink(DeltaTable(uri, properties=options), PROPERTY).load()
+
+
 def test_a_token_is_read_of_the_version_that_was_looked_at(delta):
     """What came after it is for the commit to refuse."""
     attempt = Attempt(delta)

@@ -817,6 +817,28 @@ def test_a_key_that_no_row_can_name_is_refused_at_the_look(database, columns, ke
         PostgresSink(database.sink(mode="upsert", key=key), "eos.p").load()
 
 
+@pytest.mark.parametrize(
+    ("rule", "refused"),
+    [
+        ("ON UPDATE TO {} DO ALSO NOTHING", True),
+        ("ON INSERT TO {} DO INSTEAD NOTHING", True),
+        ("ON INSERT TO {} DO ALSO NOTHING; ALTER TABLE {} DISABLE RULE r", False),
+        ("ON DELETE TO {} DO INSTEAD NOTHING", False),
+    ],
+)
+def test_rules_that_an_upsert_cannot_have_are_refused_at_the_look(database, rule, refused):
+    """PostgreSQL refuses them when the INTENT stands; rows are appended beside any rule."""
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
+    database.sql(f"CREATE RULE r AS {rule.replace('{}', database.table)}")
+    PostgresSink(database.sink(), "eos.p").load()
+    upsert = {"mode": "upsert", "key": ["id"]}
+    if not refused:
+        Attempt(database, **upsert).publish()
+        return
+    with pytest.raises(UnknownTable, match="the rule 'r', with which PostgreSQL refuses ON CONFLICT"):
+        PostgresSink(database.sink(**upsert), "eos.p").load()
+
+
 def test_a_key_with_a_deferrable_constraint_beside_its_index_is_refused_at_the_look(database):
     """PostgreSQL takes every index on the key into an upsert, and refuses such a one."""
     database.sql(
@@ -952,13 +974,15 @@ def test_properties_are_checked_and_not_shown(database, caplog):
         ({"target_session_attrs": "primery"}, 'invalid target_session_attrs value: "primery"'),
         ({"host": "a,b", "port": "1,2,3"}, "3 port numbers to 2 hosts"),
         ({"connect_timeout": "soon", "password": "hunter2"}, "connect_timeout: 'soon'"),
+        ({"options": "-c search_path=public -cno_such=1"}, 'parameter "no_such"'),
+        ({"options": "--statement_timeout=soon"}, 'parameter "statement_timeout": "soon"'),
     ],
 )
 def test_a_property_with_an_impossible_value_is_no_server_that_is_away(database, changes, says):
-    """No server was asked, and another try would meet the same."""
+    """No server was asked, or one has named the setting: another try would meet the same."""
     with pytest.raises(ConfigurationError, match=re.escape(says)) as failure:
         PostgresSink(database.sink(properties={**database.properties, **changes}), "eos.x").load()
-    assert changes.get("password", "-") not in str(failure.value)
+    assert changes.get("password", "hunter2") not in str(failure.value)
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):
