@@ -16,7 +16,7 @@ from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types
 from airflow_eos.sinks.executor_extra import executor_extra
 from airflow_eos.sinks.postgres_columns import TargetColumn, csv_chunks, rows_of, wanted_schema
-from airflow_eos.sinks.postgres_session import SCHEMA, reason, refusal, transaction
+from airflow_eos.sinks.postgres_session import SCHEMA, TIMED_OUT, reason, refusal, transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class PostgresRows:
             ) from None
         except psycopg.Error as error:
             # By a time-out, or by somebody: PostgreSQL names the row that it had reached.
-            is_cancelled = isinstance(error, psycopg.errors.QueryCanceled)
+            is_cancelled = error.sqlstate in TIMED_OUT
             refused = None if is_cancelled else refusal(error, self.sink)
             if isinstance(refused, TableRefused):
                 place = error.diag.context

@@ -29,8 +29,10 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
 }
 _INSUFFICIENT_PRIVILEGE = "42501"
-_PASSING = ("08", "25", "40", "53", "55006", "55P03", "57P", "58", "XX")
+_PASSING = ("08", "250", "25P03", "40", "53", "55006", "55P03", "57P", "58", "XX")
 """Classes of SQLSTATE, or members, that say nothing about the rows: connection, transaction, lock, server."""
+TIMED_OUT = ("57014", "25P04")
+"""A statement or a transaction took longer than it may: another try may take as long."""
 _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
 """A setting in libpq's ``options``."""
 _OF_POOLER = "unsupported startup parameter"

@@ -27,7 +27,15 @@ from airflow_eos.spark.first_attempts import first_attempts_only
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import sealing_class
-from airflow_eos.spark.session import add_tag, cancel_tag, executed_once, is_connect, speculates, tagged
+from airflow_eos.spark.session import (
+    add_tag,
+    cancel_tag,
+    executed_once,
+    is_connect,
+    is_stopped,
+    speculates,
+    tagged,
+)
 from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
 from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
 from airflow_eos.spark.spark_failure import is_block_lost
@@ -259,7 +267,7 @@ class SparkDataPlane:
             writer,
         )
         with single_evaluation(self._spark, sealing, self._tag, local=environment.local) as evaluation:
-            with self._process_errors():
+            with self._process_errors(), self._running_session():
                 blocks = planned_blocks(self._spark, sealing, evaluation)
                 add_tag(self._spark, self._tag)  # the author's function may have cleared all tags
             kept = self._kept(plan, environment, sealing, blocks, evaluation)
@@ -299,6 +307,20 @@ class SparkDataPlane:
                 self._spec.dead_letter_topic,
             )
         return SealedBlocks(manifest, blocks, counts.attempts)
+
+    @contextmanager
+    def _running_session(self) -> Iterator[None]:
+        """Name what the author's function did if it stopped the session: Spark's errors do not."""
+        try:
+            yield
+        except Exception as error:
+            if not is_stopped(self._spark):
+                raise
+            self._check_cancelled()
+            raise ProcessFailed(
+                "process stopped the Spark session, in which its result was to be computed, nothing was "
+                "written: take stop() out of the function, then run the task again"
+            ) from error
 
     @contextmanager
     def _process_errors(self, sealing: Sealing | None = None) -> Iterator[None]:

@@ -63,6 +63,12 @@ def is_on(spark: SparkSession, name: str) -> bool:
     return str(spark.conf.get(name, "false")).lower() == "true"
 
 
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether code of this process has stopped the session."""
+    session: Any = spark
+    return bool(session.is_stopped) if is_connect(spark) else session.sparkContext._jsc is None  # noqa: SLF001
+
+
 def local_python(spark: SparkSession) -> str | None:
     """Return the Python that a session in this process starts for its tasks; None for other sessions."""
     if is_connect(spark) or not str(spark.conf.get("spark.master", "")).startswith("local"):

@@ -529,6 +529,20 @@ def test_a_copy_that_is_cancelled_says_nothing_about_a_row(database):
     assert type(caught.value) is SendError
 
 
+@pytest.mark.parametrize("bound", ["statement_timeout", "transaction_timeout"])
+def test_a_publication_that_takes_longer_than_it_may_is_not_tried_again(database, bound):
+    """Each try would take as long: what to raise is named."""
+    database.sql(
+        f"CREATE FUNCTION {database.schema}.slow() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(10); RETURN NEW; END $$; CREATE TRIGGER slow BEFORE INSERT "
+        f"ON {database.table} EXECUTE FUNCTION {database.schema}.slow()"
+    )
+    bounded = {**database.properties, "options": f"-c {bound}=300ms"}
+    with pytest.raises(TableRefused, match=bound.replace("_timeout", " timeout")):
+        Attempt(database, properties=bounded).publish()
+    assert database.counts() == {}
+
+
 @pytest.mark.parametrize("lost", ["DROP TABLE", "TRUNCATE"])
 def test_staged_rows_that_are_gone_are_not_published_as_none(database, lost):
     """Whoever removed them: the run fails, and nothing of it is there."""

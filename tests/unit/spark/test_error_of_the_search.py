@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,3 +73,11 @@ def test_a_failure_without_records_is_the_first_one(monkeypatch):
     first = "process failed, nothing was written: ValueError: first"
     with pytest.raises(ProcessFailed, match=first), plane._process_errors(sealing):
         raise ValueError("first")
+
+
+def test_a_function_that_stops_its_session_is_told_so():
+    """What the stopped session says names no cause."""
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    plane = SparkDataPlane(session, SPEC, lambda df: df)
+    with pytest.raises(ProcessFailed, match=r"stopped .* take stop\(\)"), plane._running_session():
+        raise AssertionError
