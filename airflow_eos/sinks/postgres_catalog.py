@@ -264,6 +264,12 @@ def refuse_rewritten(
     :raises TableRewritten: they are not.
     """
     for earlier in replaces:
+        if not earlier.receipt.rows:
+            raise rewritten(
+                sink,
+                f"the table took none of the rows that transaction {earlier.snapshot} inserted: a trigger or "
+                "rule may have put them elsewhere",
+            )
         rows = rows_as_written(connection, sink, earlier.snapshot, delete=delete)
         ((following,),) = connection.execute(_NEXT)
         if rows != earlier.receipt.rows or following - earlier.snapshot >= _NUMBERS:

@@ -107,6 +107,21 @@ def test_rows_are_told_after_a_vacuum_that_freezes_and_rewrites(database):
     assert database.counts() == {NEW: 2}
 
 
+def test_rows_that_a_trigger_puts_elsewhere_are_not_replaced_as_none(database):
+    """In a block with EXCEPTION they have the number of a subtransaction: none would be found."""
+    schema = database.schema
+    database.sql(
+        f"CREATE TABLE {schema}.child () INHERITS ({database.table}); CREATE FUNCTION {schema}.route() "
+        f"RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN BEGIN INSERT INTO {schema}.child VALUES (NEW.*); "
+        "EXCEPTION WHEN undefined_table THEN NULL; END; RETURN NULL; END $$; CREATE TRIGGER route BEFORE "
+        f"INSERT ON {database.table} FOR EACH ROW EXECUTE FUNCTION {schema}.route()"
+    )
+    earlier = published(database)
+    with pytest.raises(TableRewritten, match="took none of the rows"):
+        again(database, earlier).publish()
+    assert database.counts() == {OLD: 2}
+
+
 CHANGES = {
     "a row is deleted": ("DELETE FROM {} WHERE id = 100", {OLD: 1}),
     "a row is updated": ("UPDATE {} SET name = 'other' WHERE id = 100", {OLD: 1, "other": 1}),
