@@ -22,11 +22,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.spark.session import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -56,6 +57,18 @@ def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
     arguments = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     check(to_arrow_schema(df.schema, **arguments))
     return df
+
+
+def refuse_other_session(df: Any, spark: SparkSession) -> None:
+    """Refuse a DataFrame of another session of a Spark Connect client, whose jobs this one cannot cancel.
+
+    :raises ProcessFailed: names the session to use.
+    """
+    if is_connect(spark) and getattr(df, "sparkSession", spark) is not spark:
+        raise ProcessFailed(
+            "process returned a DataFrame of another Spark Connect session; make it in that of its argument, "
+            "df.sparkSession"
+        )
 
 
 def _is_batch(df: Any) -> None:

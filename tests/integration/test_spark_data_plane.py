@@ -642,6 +642,18 @@ def test_a_function_that_cannot_be_serialised_says_why(broker, spark, topics, fn
         seal(broker, spark, topics, lambda df: df.select(fn.udf(locked, "binary")("value").alias("value")))
 
 
+def test_a_frame_of_another_session_is_refused_where_its_jobs_could_not_be_cancelled(broker, spark, topics):
+    """A classic application cancels the jobs of all its sessions, a Spark Connect session its own."""
+    other = type(spark)(spark.client._builder) if CONNECT else spark.newSession()
+    refused = pytest.raises(ProcessFailed, match=r"another Spark Connect session.*df\.sparkSession")
+    with refused if CONNECT else nullcontext():
+        sealed = seal(broker, spark, topics, lambda _: other.createDataFrame([(b"v",)], "value binary"))
+        assert sealed.manifest.records == 1
+    if CONNECT:
+        other.client.release_session()
+        other.client.close()
+
+
 @pytest.mark.parametrize(
     ("level", "repeatable", "refused"),
     [
