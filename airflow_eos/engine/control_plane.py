@@ -19,8 +19,8 @@ from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.topic_check import lost_ledger, refuse_unsigned, verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
-from airflow_eos.model.clock import utc_now
 from airflow_eos.model.ledger import LedgerId
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators

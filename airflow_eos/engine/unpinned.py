@@ -10,8 +10,8 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.boundary import Boundary
 from airflow_eos.ledger.records.ledger_index import Around
-from airflow_eos.model.clock import utc_now
 from airflow_eos.model.ledger import LedgerValue
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
 
 if TYPE_CHECKING:

@@ -126,6 +126,11 @@ def _aware(name: str, value: dt.datetime) -> dt.datetime:
         raise ValueError(f"{name} {value.isoformat()} is not in the years 1 to 9999 of UTC") from error
 
 
+def utc_now() -> dt.datetime:
+    """Return the current time of this machine, aware."""
+    return dt.datetime.now(dt.timezone.utc)
+
+
 def in_utc(moment: dt.datetime) -> dt.datetime:
     """Return an aware datetime in UTC, as a plain datetime: arithmetic of subclasses may drop the zone."""
     utc = moment.astimezone(dt.timezone.utc)

@@ -21,11 +21,10 @@ from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
-from airflow_eos.model.clock import utc_now
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerValue
 from airflow_eos.model.names import checked_name
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_agreement import check_ledger
 from airflow_eos.run import laws

@@ -12,8 +12,8 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
-from airflow_eos.model.clock import utc_now
 from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity, TopicDescription
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (

@@ -18,8 +18,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
-from airflow_eos.model.clock import utc_now
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_agreement import moved_positions
 from airflow_eos.operations.open_transactions import OpenTransaction, oldest_open_transaction

@@ -11,9 +11,9 @@ from typing import Any
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
-from airflow_eos.model.clock import utc_now
 from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.kafka import ProducerIdentity, TransactionState
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.wire.txn_requests import TransactionStatus

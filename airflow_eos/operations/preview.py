@@ -9,8 +9,8 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.unpinned import Unpinned
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.model.clock import utc_now
 from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import MayCreate, RunSpec
 from airflow_eos.run import laws
 from airflow_eos.run.planner import Planner

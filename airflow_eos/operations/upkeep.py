@@ -19,10 +19,9 @@ from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.signed import SignedFrom
 from airflow_eos.ledger.topic_check import is_signed, refuse_unsigned
 from airflow_eos.ledger.writer import LedgerWriter
-from airflow_eos.model.clock import utc_now
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import JsonForm, has_version
 from airflow_eos.operations.pruner import Pruner

@@ -14,7 +14,7 @@ from airflow_eos.compat import (
     timetable_field,
 )
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.clock import utc_now
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators.partition_interval import PartitionDuration, gives_interval_end, zone_named
 from airflow_eos.operators.task_identity import DATA_INTERVAL
 

@@ -14,7 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
-from airflow_eos.model.clock import utc_now
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators import submit_hook
 from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.child_processes import terminate_children

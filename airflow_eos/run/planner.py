@@ -209,11 +209,11 @@ class Planner:
                 )
                 for moment in (interval.start, interval.end)
             )
-            known = max((*first.offsets, *last.offsets), default=-1) + 1
-            if known > topics[name].partitions:
+            pinned = max((*first.offsets, *last.offsets), default=-1) + 1
+            if pinned > topics[name].partitions:
                 raise UnknownTopic(
                     f"topic {name!r} has {topics[name].partitions} partitions by the broker that was asked, "
-                    f"and had {known} when a boundary was fixed: the broker is behind"
+                    f"and had {pinned} when a boundary was fixed: the broker is behind"
                 )
             # A boundary pinned before the partition existed puts it at 0.
             for partition in sorted(tp.partition for tp in wanted if tp.topic == name):

@@ -17,7 +17,7 @@ from airflow_eos.compat import (
     conf,
 )
 from airflow_eos.exceptions import EosError
-from airflow_eos.model.clock import utc_now
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
 from airflow_eos.operators.retriable import is_final
 

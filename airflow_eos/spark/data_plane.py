@@ -267,7 +267,7 @@ class SparkDataPlane:
             writer,
         )
         with single_evaluation(self._spark, sealing, self._tag, local=environment.local) as evaluation:
-            with self._process_errors(), self._running_session():
+            with self._process_errors():
                 blocks = planned_blocks(self._spark, sealing, evaluation)
                 add_tag(self._spark, self._tag)  # the author's function may have cleared all tags
             kept = self._kept(plan, environment, sealing, blocks, evaluation)
@@ -309,20 +309,6 @@ class SparkDataPlane:
         return SealedBlocks(manifest, blocks, counts.attempts)
 
     @contextmanager
-    def _running_session(self) -> Iterator[None]:
-        """Name what the author's function did if it stopped the session: Spark's errors do not."""
-        try:
-            yield
-        except Exception as error:
-            if not is_stopped(self._spark):
-                raise
-            self._check_cancelled()
-            raise ProcessFailed(
-                "process stopped the Spark session, in which its result was to be computed, nothing was "
-                "written: take stop() out of the function, then run the task again"
-            ) from error
-
-    @contextmanager
     def _process_errors(self, sealing: Sealing | None = None) -> Iterator[None]:
         """Translate errors of Spark and of the author's code, except an inconsistent seal.
 
@@ -331,11 +317,15 @@ class SparkDataPlane:
         """
         try:
             yield
-        except InconsistentSeal:
-            raise
-        except EosError:
+        except (InconsistentSeal, EosError):
             raise  # of this process: nothing of it comes from Spark
         except Exception as error:
+            if sealing is None and is_stopped(self._spark):  # Spark's own errors do not say so
+                self._check_cancelled()
+                raise ProcessFailed(
+                    "process stopped the Spark session, in which its result was to be computed, nothing was "
+                    "written: take stop() out of the function, then run the task again"
+                ) from error
             inconsistent = not_rolled_back(error)
             if inconsistent is not None:
                 raise inconsistent from error

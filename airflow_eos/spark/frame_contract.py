@@ -32,12 +32,29 @@ if TYPE_CHECKING:
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 
+def check_frame(df: Any, spark: SparkSession) -> None:
+    """Check that a result is a batch DataFrame; with Spark Connect, of this session, that cancels its jobs.
+
+    :raises ProcessFailed: names what to return.
+    """
+    if not hasattr(df, "mapInArrow"):
+        raise ProcessFailed(_no_frame(df))
+    if df.isStreaming:
+        raise ProcessFailed(
+            "process returned a streaming DataFrame; return a batch one, made from its argument"
+        )
+    if is_connect(spark) and df.sparkSession is not spark:
+        raise ProcessFailed(
+            "process returned a DataFrame of another Spark Connect session; make it in that of its argument, "
+            "df.sparkSession"
+        )
+
+
 def sink_columns(df: Any, sink_topic: str | None, source_topics: Sequence[str]) -> DataFrame:
     """Check the columns on the driver, before anything is written; return them in the sealer's types.
 
     :raises ProcessFailed: names column, type and next step.
     """
-    _is_batch(df)
     names = _checked(df, sink_topic)
     return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in names))
 
@@ -48,7 +65,6 @@ def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
     :param check: gets the Arrow schema of the rows.
     :raises ProcessFailed: as :func:`sink_columns`, or raised by ``check``.
     """
-    _is_batch(df)
     import inspect
 
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -57,27 +73,6 @@ def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
     arguments = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     check(to_arrow_schema(df.schema, **arguments))
     return df
-
-
-def refuse_other_session(df: Any, spark: SparkSession) -> None:
-    """Refuse a DataFrame of another session of a Spark Connect client, whose jobs this one cannot cancel.
-
-    :raises ProcessFailed: names the session to use.
-    """
-    if is_connect(spark) and getattr(df, "sparkSession", spark) is not spark:
-        raise ProcessFailed(
-            "process returned a DataFrame of another Spark Connect session; make it in that of its argument, "
-            "df.sparkSession"
-        )
-
-
-def _is_batch(df: Any) -> None:
-    if not hasattr(df, "mapInArrow"):
-        raise ProcessFailed(_no_frame(df))
-    if df.isStreaming:
-        raise ProcessFailed(
-            "process returned a streaming DataFrame; return a batch one, made from its argument"
-        )
 
 
 def _no_frame(result: Any) -> str:

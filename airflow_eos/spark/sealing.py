@@ -13,7 +13,7 @@ from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.spark.arrow_batches import NESTED, settings_of_few_rows
 from airflow_eos.spark.by_value import apart_if_large
 from airflow_eos.spark.dead_letters import DeadLetterRule
-from airflow_eos.spark.frame_contract import refuse_other_session, sink_columns, table_frame
+from airflow_eos.spark.frame_contract import check_frame, sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
 from airflow_eos.spark.read_counts import ReadCounter, read_counter, sums
@@ -235,7 +235,7 @@ class FrameSealing(Sealing):
 
     def _processed(self, source: DataFrame) -> DataFrame:
         result = call_process(self._process, source, self._context)
-        refuse_other_session(result, self._spark)
+        check_frame(result, self._spark)
         if self._writer is not None:
             return table_frame(result, self._writer.check)
         return sink_columns(result, self._spec.sink_topic, self._spec.source_topics)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_eos.model.clock import utc_now
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.triggers.condition import ConditionTrigger
 
 log = logging.getLogger(__name__)

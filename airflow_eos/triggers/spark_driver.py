@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.compat import to_thread
-from airflow_eos.model.clock import utc_now
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
 from airflow_eos.triggers.serialized import SerializedTrigger
 

@@ -19,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from airflow_eos import __version__, settings
-from airflow_eos.model.clock import utc_now
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of

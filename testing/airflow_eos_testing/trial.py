@@ -225,7 +225,7 @@ def _by_frame(
     import pyarrow as pa
 
     from airflow_eos.spark.by_value import pickled_by_value
-    from airflow_eos.spark.frame_contract import sink_columns
+    from airflow_eos.spark.frame_contract import check_frame, sink_columns
     from airflow_eos.spark.process import call_process
     from airflow_eos.spark.source import arrow_schema, source_schema
 
@@ -235,6 +235,7 @@ def _by_frame(
     frame = spark.createDataFrame(records, source_schema())
     with pickled_by_value(process):
         result = call_process(process, frame, context)
+        check_frame(result, spark)
         return sink_columns(result, context.sink_topic, context.source_topics).toArrow()
 
 

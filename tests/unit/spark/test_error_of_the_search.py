@@ -79,5 +79,5 @@ def test_a_function_that_stops_its_session_is_told_so():
     """What the stopped session says names no cause."""
     session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     plane = SparkDataPlane(session, SPEC, lambda df: df)
-    with pytest.raises(ProcessFailed, match=r"stopped .* take stop\(\)"), plane._running_session():
+    with pytest.raises(ProcessFailed, match=r"stopped .* take stop\(\)"), plane._process_errors():
         raise AssertionError
