@@ -104,12 +104,12 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), work
         print(f"{label}: {name}: {_line(row)}")
         for label_of_ratio, value in row["ratios"].items():
             print(f"{label}: {name}: {label_of_ratio}: {value:.2f}")
-    if sentences := _said(summary):
+    if sentences := _sentences(summary):
         print(f"{label}: first job, start included: {', '.join(sentences)} (median of {rounds} rounds)")
     return 0
 
 
-def _said(summary: dict[str, dict[str, Any]]) -> list[str]:
+def _sentences(summary: dict[str, dict[str, Any]]) -> list[str]:
     """Say what the first job takes of that of Spark and Flink; nothing of who did not take part."""
     return [
         f"{short} {summary[name]['ratios'][label]:.2f} of {peer}"
