@@ -213,6 +213,7 @@ def test_a_role_that_may_not_delete_is_refused(database):
         connection.execute(f"SET ROLE {role}")
         with pytest.raises(AuthorizationFailed, match=f"GRANT SELECT, INSERT, DELETE ON {database.table}"):
             find_target(connection, sink)
+    database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_rows_that_a_policy_hides_are_not_said_to_be_changed_alone(database):
