@@ -160,8 +160,8 @@ class ControlPlane(Closeable):
         try:
             keeper = self.index_keeper(prefix)
             for partition, size in self.ledger.tails().items():
-                if keeper.is_due(partition, size) and (root := keeper.extend(partition)) is not None:
-                    log.info("Indexed ledger partition %d up to offset %d", partition, root.through)
+                if keeper.is_due(partition, size) and (indexed := keeper.extend(partition)) is not None:
+                    log.info("Indexed ledger partition %d up to offset %d", partition, indexed.through)
         except Exception as error:  # noqa: BLE001 - the run is committed and must not fail
             log.warning("The ledger was not indexed; look-ups read more of it: %s", error)
 

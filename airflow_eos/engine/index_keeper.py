@@ -205,9 +205,9 @@ def rebuilt(keeper: IndexKeeper, partition: int) -> Indexed:
     """
     left = _TURNS
     while left:
-        root = keeper.extend(partition)
-        if root is None:
+        indexed = keeper.extend(partition)
+        if indexed is None:
             left -= 1
-        elif root.is_whole:
-            return root
+        elif indexed.is_whole:
+            return indexed
     raise OutcomeUnknown(f"the index of partition {partition} was written by others at the same time; retry")

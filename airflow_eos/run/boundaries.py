@@ -103,17 +103,17 @@ class Boundaries:
                 f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
                 f"is fixed at {keys.utc_text(moment + lateness)} at the latest (allowed_lateness {lateness})"
             )
-        neighbours = pinned.near()
-        heads = look.unproven({tp: _bounds(tp.partition, text, neighbours) for tp in partitions}, moment)
+        others = pinned.near()
+        heads = look.unproven({tp: _bounds(tp.partition, text, others) for tp in partitions}, moment)
         if heads:  # one that is farther away may prove more
-            neighbours = pinned.all()
-            heads = look.unproven({tp: _bounds(tp.partition, text, neighbours) for tp in partitions}, moment)
+            others = pinned.all()
+            heads = look.unproven({tp: _bounds(tp.partition, text, others) for tp in partitions}, moment)
         unproven = {tp.partition: head for tp, head in heads.items()}
         if not accept_deleted:
             log_coverage.refuse_deleted(topic.topic, text, unproven, pinned=False)
-            self._refuse_rewritten([other for other in neighbours if other.moment < text], look)
+            self._refuse_rewritten([other for other in others if other.moment < text], look)
         # What is left without timestamps belongs to the first interval that accepts it.
-        is_first = not any(other.moment < text for other in neighbours)
+        is_first = not any(other.moment < text for other in others)
         offsets = {}
         for tp in partitions:
             first = first_records[tp]
@@ -123,7 +123,7 @@ class Boundaries:
             topic.topic,
             topic.topic_id,
             text,
-            _clamped(offsets, text, neighbours),
+            _clamped(offsets, text, others),
             keys.utc_text(now),
             {tp.partition: stable[tp] for tp in partitions},
             unproven,
@@ -177,12 +177,12 @@ class Pinned:
         Boundaries farther away cannot clamp it: each was clamped by its neighbours when it was pinned, so
         offsets rise with moments.
         """
-        neighbours = self._of_topic(self._values)
+        others = self._of_topic(self._values)
         for before in (True, False):
             side = [key for key in self._values if key != self._key and (key < self._key) == before]
-            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in neighbours):
+            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in others):
                 return self.all()  # all that are near are of an earlier topic of that name
-        return list(neighbours.values())
+        return list(others.values())
 
     def all(self) -> list[Boundary]:
         """Return all boundaries."""
