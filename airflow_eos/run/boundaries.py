@@ -141,15 +141,14 @@ class Boundaries:
             for tp, epoch in look.epochs.items()
             if last.epochs.get(tp.partition, epoch) < epoch
         }
-        ends = self._cluster.epoch_ends(changed) if changed else {}
-        for tp, end in sorted(ends.items()):
-            if 0 <= end < last.offsets[tp.partition]:
-                raise IntervalUnaccountable(
-                    f"{tp}: the boundary at {last.moment} is offset {last.offsets[tp.partition]}, but a "
-                    "leader without the last records was elected (unclean), and the log was written anew "
-                    f"from {end} on: what is now between the two is in no interval. Read it by offsets "
-                    "(Explicit), then go on with accept_deleted=True"
-                )
+        offsets = {tp: last.offsets[tp.partition] for tp in changed}
+        for tp, end in log_coverage.written_anew(self._cluster, changed, offsets).items():
+            raise IntervalUnaccountable(
+                f"{tp}: the boundary at {last.moment} is offset {offsets[tp]}, but a leader without the last "
+                f"records was elected (unclean), and the log was written anew from {end} on: what is now "
+                "between the two is in no interval. Read it by offsets (Explicit), then go on with "
+                "accept_deleted=True"
+            )
 
 
 class Pinned:

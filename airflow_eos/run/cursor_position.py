@@ -17,6 +17,7 @@ from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 from airflow_eos.run import laws
+from airflow_eos.run.log_coverage import written_anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +120,13 @@ class CursorReader:
 
         :param epochs: of the leaders from which the cursor's runs have read.
         """
-        for tp, end in sorted(self.cluster.epoch_ends(epochs).items()):
-            if 0 <= end < starts[tp]:
-                raise OffsetsOutOfRange(
-                    f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the "
-                    f"last records was elected (unclean), and the log was written anew from {end} on: what "
-                    "is there now was not read. Move the cursor: `airflow eos reset-offsets`, with "
-                    f"--offset {tp.topic}:{tp.partition}={end} to read it, or "
-                    f"={starts[tp]} to leave it out"
-                )
+        for tp, end in written_anew(self.cluster, epochs, starts).items():
+            raise OffsetsOutOfRange(
+                f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the last "
+                f"records was elected (unclean), and the log was written anew from {end} on: what is there "
+                "now was not read. Move the cursor: `airflow eos reset-offsets`, with "
+                f"--offset {tp.topic}:{tp.partition}={end} to read it, or ={starts[tp]} to leave it out"
+            )
 
     def check_start(self, position: CursorPosition, wanted: OffsetRange) -> None:
         """Check that a given range starts where the cursor stands; in an added partition, at offset 0.

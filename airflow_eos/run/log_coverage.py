@@ -135,6 +135,17 @@ def _undated(
     return frozenset(undated | {tp for tp, offset in data.items() if offset < stable[tp]})
 
 
+def written_anew(
+    cluster: Cluster, epochs: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return where a later leader began below these offsets, because it lacked what stood there (KIP-101).
+
+    :param epochs: leader epochs at which the offsets were read, of partitions that have a later leader now.
+    """
+    ends = cluster.epoch_ends(epochs) if epochs else {}
+    return {tp: end for tp, end in sorted(ends.items()) if 0 <= end < offsets[tp]}
+
+
 def refuse_hidden(hidden: Collection[TopicPartition]) -> None:
     """Refuse if brokers find no record by time although there are some.
 
