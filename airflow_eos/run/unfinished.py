@@ -50,7 +50,8 @@ _ABORTS = (
 class UnfinishedEnds:
     """Asks leaders for open transactions of our own producer id, after the fence, and ends them.
 
-    After the fence all of them are over: one that a leader still calls open lacks its marker.
+    After the fence all of them are over: one that a leader still calls open lacks its marker, or belongs to
+    a newer attempt that has fenced this one.
     """
 
     def __init__(
@@ -100,6 +101,8 @@ class UnfinishedEnds:
         open_there = open_of(self._cluster, producer.producer_id, partitions)
         if laws.nothing_open(open_there):
             return None
+        if any(active.producer_epoch > producer.producer_epoch for active in open_there.values()):
+            return EndTxnAnswer.FENCED  # a newer attempt is writing there: its transaction is not ours to end
         committed = {
             epoch: self._was_committed(producer.producer_id, epoch, open_there)
             for epoch in {producer.producer_epoch for producer in open_there.values()}

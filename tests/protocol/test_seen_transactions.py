@@ -13,8 +13,8 @@ from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.kafka import EndTxnAnswer
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.unfinished import UnfinishedEnds, visible_decision
-from tests.protocol.model.broker import Log, ModelBroker
-from tests.protocol.model.ports import ModelCluster, ModelLedger, ModelTransactions
+from tests.protocol.model.broker import LEDGER, Log, ModelBroker
+from tests.protocol.model.ports import ModelCluster, ModelLedger, ModelTransactions, ledger_partition
 from tests.protocol.model.scenes import Inline, Scene, before, spec
 
 OUT = TopicPartition("out", 0)
@@ -32,6 +32,13 @@ def test_a_strangers_record_shows_no_commit() -> None:
     scene.broker.logs[OUT] = Log()
     scene.broker.write_input("out", 0, "a stranger's")
     assert visible_decision(cluster, record) is None
+
+
+def ends_of(scene: Scene, ledger: ModelLedger) -> UnfinishedEnds:
+    inline: Any = Inline(scene.broker)
+    cluster: Any = ModelCluster(inline, scene.broker)
+    transactions: Any = ModelTransactions(inline, scene.broker, scene, "next")
+    return UnfinishedEnds(spec(), cluster, transactions, ledger, Authority(ledger))
 
 
 def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
@@ -54,11 +61,8 @@ def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
         def view(self, *of: Any, **more: Any) -> Any:
             return replace(super().view(*of, **more), unsigned=unsigned)
 
-    cluster: Any = ModelCluster(inline, scene.broker)
-    transactions: Any = ModelTransactions(inline, scene.broker, scene, "next")
-    ledger = Ledger(inline, scene.broker)
-    ends = UnfinishedEnds(spec(), cluster, transactions, ledger, Authority(ledger))
-    topics = cluster.describe_topics(["out"]).values()
+    ends = ends_of(scene, Ledger(inline, scene.broker))
+    topics = scene.broker.describe_topics(["out"]).values()
     return ends.end_in_topics(scene.broker.init_producer(name), topics)
 
 
@@ -67,3 +71,22 @@ def test_a_record_that_is_not_signed_may_be_the_commit() -> None:
     assert left_open_beside(frozenset()) is EndTxnAnswer.ENDED
     with pytest.raises(OutcomeUnknown, match="nothing tells whether it was committed"):
         left_open_beside(frozenset({"run:run/pipe/r1"}))
+
+
+def test_the_open_transaction_of_a_newer_attempt_fences() -> None:
+    """Its records and its ledger record stand there, undecided: the older attempt is fenced, no more."""
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    scene.broker.write_input("src", 0, "a")
+    record = before(scene, spec())
+    name = keys.transactional_id(spec())
+    older, newer = scene.broker.init_producer(name), scene.broker.init_producer(name)
+    ledger = TopicPartition(LEDGER, ledger_partition(spec().pipeline))
+    scene.broker.add_partitions(newer, [OUT, ledger])
+    scene.broker.produce(newer, OUT, 0, "newer")
+    undecided = replace(record, producer=newer)
+    scene.broker.produce(newer, ledger, 0, undecided.to_json(), keys.run_record_key(record.run_key))
+    inline: Any = Inline(scene.broker)
+    ends = ends_of(scene, ModelLedger(inline, scene.broker))
+    topics = scene.broker.describe_topics(["out"]).values()
+    assert ends.end_in_topics(older, topics) is EndTxnAnswer.FENCED
+    assert scene.broker.end_transaction(newer, commit=True) is None
