@@ -18,10 +18,9 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
-from airflow_eos.spark.address import shown_address
+from airflow_eos.spark.address import is_loopback, shown_address
 from airflow_eos.spark.distributions import LINES, extra_of, import_session_class
 from airflow_eos.spark.encryption import local_defaults
-from airflow_eos.spark.session import is_loopback, retry_soon
 from airflow_eos.spark_host import jvm, worker_daemon
 from airflow_eos.spark_host.background_archive import write_in_background
 from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
@@ -180,9 +179,11 @@ class TaskSession:
         log.info("Starting Spark: %s", self.address)
         remote = self._settings.get("spark.remote")
         if remote is not None:
+            from airflow_eos.spark.connect_client import retry_soon
+
             _wait_for_server(remote, SERVER_PATIENCE)
             self._started = session = SparkSession.builder.config(map=self._settings).getOrCreate()
-            retry_soon(session, remote)
+            retry_soon(session.client, remote)
             return session
         own = self._jvm_options(offsets, rows=rows)
         self._has_own_jvm = bool(own)

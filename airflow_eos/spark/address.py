@@ -1,7 +1,8 @@
-"""Spark's addresses in messages: the parameters of a Spark Connect address may contain a token."""
+"""Spark's addresses: what of them may stand in messages (a parameter may be a token), and which are local."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 _ADDRESS = re.compile(r"((?:[a-z0-9+.\-]+://)*)(?:([^/;?#]*)@)?([^/;?#]*/?)(.*)", re.IGNORECASE | re.DOTALL)
@@ -28,6 +29,14 @@ def without_parameters(text: str, address: str) -> str:
         if len(secret) >= _SHORTEST:
             text = re.sub(re.escape(secret), "...", text, flags=re.IGNORECASE)
     return text
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host's name or address means this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _parts(address: str) -> tuple[str, str, str, str]:

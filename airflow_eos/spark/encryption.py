@@ -6,11 +6,11 @@ Spark's RPC and its block manager listen on ports, even with a local master, and
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from airflow_eos.spark.address import is_loopback
 from airflow_eos.spark.local_python import is_local
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def way_in_clear(spark: Mapping[str, str]) -> str | None:
         given = dict(parameter.partition("=")[::2] for parameter in address.path.strip("/;").split(";"))
         # The client turns TLS on where there is a token.
         encrypted = given.get("use_ssl", "").lower() == "true" or "token" in given
-        if not (encrypted or _is_here(address.hostname or "")):
+        if not (encrypted or is_loopback(address.hostname or "")):
             return f"Spark Connect to {address.hostname}"
     master = spark.get("spark.master")
     if master is None:
@@ -93,10 +93,3 @@ def way_in_clear(spark: Mapping[str, str]) -> str | None:
     if "spark.ssl.rpc.enabled" in on or {"spark.authenticate", "spark.network.crypto.enabled"} <= on:
         return None
     return f"Spark's RPC at {master}"
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.distributions import (
@@ -26,9 +24,6 @@ log = logging.getLogger(__name__)
 CANCEL_TIMEOUT = 5.0
 """Seconds to wait for Spark's answer to a cancellation."""
 _tag: ContextVar[str | None] = ContextVar("the tag of the jobs that this thread starts", default=None)
-# Clients whose retries are off at the moment: the number of sends that hold them, and the values to restore.
-_once_lock = threading.Lock()
-_once: dict[int, tuple[int, list[Any], bool]] = {}
 
 
 def check_version(spark: SparkSession) -> None:
@@ -103,6 +98,21 @@ def add_tag(spark: SparkSession, tag: str) -> None:
         spark.sparkContext.addJobTag(tag)
 
 
+def _distinct_errors(spark: SparkSession) -> AbstractContextManager[None]:
+    from airflow_eos.spark import connect_client
+
+    return connect_client.distinct_errors(spark.client)
+
+
+def executed_once(spark: SparkSession) -> AbstractContextManager[None]:
+    """See :func:`airflow_eos.spark.connect_client.executed_once`; classic sessions need nothing."""
+    if not is_connect(spark):
+        return nullcontext()
+    from airflow_eos.spark import connect_client
+
+    return connect_client.executed_once(spark.client)
+
+
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     """Tag the jobs that this thread starts, so that any thread can cancel them and no others.
@@ -113,7 +123,8 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     add_tag(spark, tag)
     outer = _tag.set(tag)
     try:
-        yield
+        with nullcontext() if context is not None else _distinct_errors(spark):
+            yield
     finally:
         _tag.reset(outer)
         # A session that was stopped in the meantime (a killed task) must not hide the first error.
@@ -166,64 +177,6 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
                     spark.conf.unset(key)
                 else:
                     spark.conf.set(key, old)
-
-
-@contextmanager
-def executed_once(spark: SparkSession) -> Iterator[None]:
-    """Keep Spark Connect's client from sending an execution twice in this block (law 1).
-
-    Reattachable execution sends ExecutePlan again if the server has lost the operation, and retry policies
-    send any request again. Both are switched off for this client. Classic sessions have neither.
-    """
-    if not is_connect(spark):
-        yield
-        return
-    client: Any = spark.client
-    with _once_lock:
-        holders, policies, reattach = _once.get(
-            id(client),
-            (0, client.get_retry_policies(), client._use_reattachable_execute),  # noqa: SLF001
-        )
-        _once[id(client)] = (holders + 1, policies, reattach)
-        client.disable_reattachable_execute()
-        client.set_retry_policies([])
-    try:
-        yield
-    finally:
-        with _once_lock:
-            holders, policies, reattach = _once.pop(id(client))
-            if holders > 1:
-                _once[id(client)] = (holders - 1, policies, reattach)
-            else:
-                client.set_retry_policies(policies)
-                if reattach:
-                    client.enable_reattachable_execute()
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address means this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def retry_soon(spark: SparkSession, address: str) -> None:
-    """Let the client of a Spark Connect server on this host retry every two seconds, for a minute.
-
-    By default it waits up to a minute between tries, for ten minutes. A server on this host is back within
-    seconds or not at all.
-
-    :param address: ``sc://host:port/;...``; other addresses and hosts change nothing.
-    """
-    if not (
-        address.startswith("sc://") and is_connect(spark) and is_loopback(urlsplit(address).hostname or "")
-    ):
-        return
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    client: Any = spark.client
-    client.set_retry_policies([DefaultPolicy(max_retries=35, backoff_multiplier=2.0, max_backoff=2_000)])
 
 
 def observed(df: DataFrame, name: str) -> list[int] | None:

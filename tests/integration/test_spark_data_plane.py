@@ -747,11 +747,13 @@ def test_partitions_outside_the_transaction_are_not_written(broker, spark, topic
 
 def test_the_session_is_left_as_it_was(broker, spark, topics):
     """Settings, tags, and on Connect the client's retries."""
-    from airflow_eos.spark.session import executed_once
+    from airflow_eos.spark.session import executed_once, tagged
 
     def state():
         client = (
-            [spark.client._use_reattachable_execute, spark.client.get_retry_policies()] if CONNECT else []
+            [spark.client._stub, spark.client._use_reattachable_execute, spark.client.get_retry_policies()]
+            if CONNECT
+            else []
         )
         keys = ("spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.shuffle.partitions")
         return [*(spark.conf.get(k) for k in keys), spark.getTags(), *client]
@@ -759,6 +761,8 @@ def test_the_session_is_left_as_it_was(broker, spark, topics):
     before = state()
     run(broker, spark, broker.spec(*topics), lambda df: df)
     assert state() == before
+    with tagged(spark, "outer"), tagged(spark, "inner"):
+        assert not CONNECT or spark.client._stub is not before[3]
     with executed_once(spark), executed_once(spark):
         assert not CONNECT or state()[-2:] == [False, []]
     assert state() == before

@@ -66,6 +66,7 @@ BORROWED = [
     (SPARK_PROVIDER, _OPERATOR, "_conn_id"),
     (SPARK_PROVIDER, _OPERATOR, "_hook"),
     (SPARK, "pyspark.sql.connect.client:SparkConnectClient", "_use_reattachable_execute"),
+    (SPARK, "pyspark.sql.connect.client:SparkConnectClient", "_stub"),
     (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_plan"),
     (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_explain_string"),
     (SPARK, "pyspark.core.context:SparkContext", "_active_spark_context"),

@@ -45,6 +45,8 @@ DISTRIBUTIONS = {
     "airflow_eos_testing": "airflow-eos-testing",
     "confluent_kafka": "confluent-kafka",
     "google_crc32c": "google-crc32c",
+    "grpc": "grpcio",
+    "grpc_status": "grpcio-status",
     "dateutil": "python-dateutil",
     "yaml": "pyyaml",
     "kafka": "kafka-python",

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import RunFailed
-from airflow_eos.spark.session import retry_soon
 from airflow_eos_testing.faults.channel import SOCKET, Channel
 from airflow_eos_testing.faults.half_send import half_sending, is_half_written, let_go
 from airflow_eos_testing.faults.held_run import HeldRun
@@ -115,8 +114,10 @@ def _session(settings: Mapping[str, Any]) -> Any:
 
     builder: Any = SparkSession.builder
     if settings["remote"] is not None:
+        from airflow_eos.spark.connect_client import retry_soon
+
         session = builder.remote(settings["remote"]).getOrCreate()
-        retry_soon(session, settings["remote"])
+        retry_soon(session.client, settings["remote"])
         return session
     builder = builder.master(settings["master"]).appName("airflow-eos driver under test")
     for key, value in settings["conf"].items():

@@ -1,0 +1,146 @@
+"""What the jobs of a run change in the client of Spark Connect while they run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+from grpc_status import rpc_status
+
+from airflow_eos.spark.address import is_loopback
+
+_lock = threading.Lock()
+# Clients whose retries are off at the moment: the number of sends that hold them, and the values to restore.
+_once: dict[int, tuple[int, list[Any], bool]] = {}
+_SEARCHED = (
+    "INVALID_CURSOR.DISCONNECTED",
+    "INVALID_HANDLE.OPERATION_NOT_FOUND",
+    "INVALID_HANDLE.SESSION_NOT_FOUND",
+)
+_STATUS = "grpc-status-details-bin"
+
+
+@contextmanager
+def executed_once(client: Any) -> Iterator[None]:
+    """Keep the client from sending an execution twice in this block (law 1).
+
+    Reattachable execution sends ExecutePlan again if the server has lost the operation, and retry policies
+    send any request again. Both are switched off for this client.
+    """
+    with _lock:
+        holders, policies, reattach = _once.get(
+            id(client),
+            (0, client.get_retry_policies(), client._use_reattachable_execute),  # noqa: SLF001
+        )
+        _once[id(client)] = (holders + 1, policies, reattach)
+        client.disable_reattachable_execute()
+        client.set_retry_policies([])
+    try:
+        yield
+    finally:
+        with _lock:
+            holders, policies, reattach = _once.pop(id(client))
+            if holders > 1:
+                _once[id(client)] = (holders - 1, policies, reattach)
+            else:
+                client.set_retry_policies(policies)
+                if reattach:
+                    client.enable_reattachable_execute()
+
+
+@contextmanager
+def distinct_errors(client: Any) -> Iterator[None]:
+    """Keep the client from taking an error that quotes one of the server's own for that error, in this block.
+
+    It searches the whole text of an error for the conditions of a lost operation, session or connection, and
+    then executes the plan again, for ever. A record or an author's exception may contain them.
+    """
+    with _lock:
+        stub = client._stub  # noqa: SLF001
+        if not isinstance(stub, _Stub):
+            stub = client._stub = _Stub(stub)  # noqa: SLF001
+        stub.holders += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            stub.holders -= 1
+            if not stub.holders:
+                client._stub = stub.stub  # noqa: SLF001
+
+
+def retry_soon(client: Any, address: str) -> None:
+    """Let the client of a server on this host retry every two seconds, for a minute.
+
+    By default it waits up to a minute between tries, for ten minutes. A server on this host is back within
+    seconds or not at all.
+
+    :param address: ``sc://host:port/;...``; other addresses and hosts change nothing.
+    """
+    if not (address.startswith("sc://") and is_loopback(urlsplit(address).hostname or "")):
+        return
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    client.set_retry_policies([DefaultPolicy(max_retries=35, backoff_multiplier=2.0, max_backoff=2_000)])
+
+
+class _Stub:
+    """The requests of Spark Connect; errors of executions that quote a searched condition are reworded.
+
+    :param stub: the client's own.
+    """
+
+    def __init__(self, stub: Any) -> None:
+        self.stub = stub
+        self.holders = 0
+
+    def __getattr__(self, request: str) -> Any:
+        return getattr(self.stub, request)
+
+    def ExecutePlan(self, *args: Any, **options: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
+        return _answers(self.stub.ExecutePlan(*args, **options))
+
+    def ReattachExecute(self, *args: Any, **options: Any) -> Iterator[Any]:  # noqa: N802
+        return _answers(self.stub.ReattachExecute(*args, **options))
+
+
+def _answers(call: Any) -> Iterator[Any]:
+    try:
+        yield from call
+    except grpc.RpcError as error:
+        status = rpc_status.from_call(error)
+        if status is None or not (quoted := _quoted_in(status.message)):
+            raise
+        for condition in quoted:
+            status.message = status.message.replace(condition, condition.replace(".", ". "))
+        raise _RewordedError(error, status) from error
+
+
+def _quoted_in(message: str) -> list[str]:
+    """Return the conditions in the text of an error; none where one of them is its own, which begins it."""
+    quoted = [condition for condition in _SEARCHED if condition in message]
+    return [] if message.startswith(tuple(f"[{condition}]" for condition in quoted)) else quoted
+
+
+class _RewordedError(grpc.RpcError):
+    """An error of a call with another message."""
+
+    def __init__(self, error: Any, status: Any) -> None:
+        super().__init__(status.message)
+        self._error, self._status = error, status
+
+    def __getattr__(self, member: str) -> Any:
+        return getattr(self._error, member)
+
+    def details(self) -> str:
+        return str(self._status.message)
+
+    def trailing_metadata(self) -> tuple[tuple[str, Any], ...]:
+        return tuple(
+            (key, self._status.SerializeToString() if key == _STATUS else value)
+            for key, value in self._error.trailing_metadata()
+        )
