@@ -59,6 +59,9 @@ def distinct_errors(client: Any) -> Iterator[None]:
     It searches the whole text of an error for the conditions of a lost operation, session or connection, and
     then executes the plan again, for ever. A record or an author's exception may contain them.
     """
+    if client.is_closed:
+        yield
+        return
     with _lock:
         stub = client._stub  # noqa: SLF001
         if not isinstance(stub, _Stub):

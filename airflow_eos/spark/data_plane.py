@@ -30,7 +30,6 @@ from airflow_eos.spark.sealing import sealing_class
 from airflow_eos.spark.session import (
     add_tag,
     cancel_tag,
-    executed_once,
     is_connect,
     is_stopped,
     speculates,
@@ -213,9 +212,8 @@ class SparkDataPlane:
         watchdog.start()
         try:
             with (
-                tagged(self._spark, self._tag),
+                tagged(self._spark, self._tag, once=True),
                 progress(self._spark, f"sending {manifest.records} records"),
-                executed_once(self._spark),
                 watched,
             ):
                 answers = sealed.blocks.send(task)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.exceptions import ConfigurationError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -40,10 +42,16 @@ class LazyDataPlane:
     def _started(self, plan: RunPlan) -> SparkDataPlane:
         if self._plane is None:
             from airflow_eos.spark.data_plane import SparkDataPlane
+            from airflow_eos.spark.session import is_stopped
 
             session: Any = self._spark
             if not hasattr(session, "createDataFrame"):
                 session = session(plan)
+            elif is_stopped(session):
+                raise ConfigurationError(
+                    "the Spark session given to the run was stopped before, nothing was written: build it "
+                    "behind the stop(), or give a function that builds it"
+                )
             self._plane = SparkDataPlane(session, self._spec, self._process)
         # Last: a kill that came while the session was made had nothing to cancel.
         self._check()

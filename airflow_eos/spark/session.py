@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -98,32 +98,19 @@ def add_tag(spark: SparkSession, tag: str) -> None:
         spark.sparkContext.addJobTag(tag)
 
 
-def _distinct_errors(spark: SparkSession) -> AbstractContextManager[None]:
-    from airflow_eos.spark import connect_client
-
-    return connect_client.distinct_errors(spark.client)
-
-
-def executed_once(spark: SparkSession) -> AbstractContextManager[None]:
-    """See :func:`airflow_eos.spark.connect_client.executed_once`; classic sessions need nothing."""
-    if not is_connect(spark):
-        return nullcontext()
-    from airflow_eos.spark import connect_client
-
-    return connect_client.executed_once(spark.client)
-
-
 @contextmanager
-def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
+def tagged(spark: SparkSession, tag: str, *, once: bool = False) -> Iterator[None]:
     """Tag the jobs that this thread starts, so that any thread can cancel them and no others.
 
     Only the thread that set a classic session's tags sees them, so those of its context are used.
+
+    :param once: a plan is sent to a Spark Connect server once, whatever happens (law 1).
     """
     context = None if is_connect(spark) else spark.sparkContext
     add_tag(spark, tag)
     outer = _tag.set(tag)
     try:
-        with nullcontext() if context is not None else _distinct_errors(spark):
+        with nullcontext() if context is not None else _client(spark, once=once):
             yield
     finally:
         _tag.reset(outer)
@@ -133,6 +120,14 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
                 spark.removeTag(tag)
             else:
                 context.removeJobTag(tag)
+
+
+@contextmanager
+def _client(spark: SparkSession, *, once: bool) -> Iterator[None]:
+    from airflow_eos.spark.connect_client import distinct_errors, executed_once
+
+    with distinct_errors(spark.client), executed_once(spark.client) if once else nullcontext():
+        yield
 
 
 def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -> None:

@@ -14,7 +14,10 @@ import json, sys, threading
 from contextlib import suppress
 from pathlib import Path
 import psutil
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.plan import RunPlan
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
+from airflow_eos.spark.lazy_data_plane import LazyDataPlane
 
 MODULES = {"airflow_eos.spark_host.worker_daemon", "pyspark.daemon"}
 
@@ -50,7 +53,13 @@ for thread in threading.enumerate():
         thread.join(60)
         assert not thread.is_alive()
 waited = before_end != [True]
-print(json.dumps({"early": started is not None, "steps": steps, "left": is_left, "waited": waited}))
+plan = RunPlan("explicit", (), {}, "group.runs", advances=False)
+try:
+    LazyDataPlane(spark, None, None, lambda: None).preflight(plan)
+except ConfigurationError as error:
+    refusal = str(error)
+seen = {"early": started is not None, "steps": steps, "left": is_left, "waited": waited, "refusal": refusal}
+print(json.dumps(seen))
 """
 
 
@@ -84,3 +93,4 @@ def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off():
     assert not seen["early"]
     assert seen["steps"][0] == []
     assert len(seen["steps"][1]) == 1
+    assert "the Spark session given to the run was stopped before" in seen["refusal"]

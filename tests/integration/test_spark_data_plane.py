@@ -747,7 +747,7 @@ def test_partitions_outside_the_transaction_are_not_written(broker, spark, topic
 
 def test_the_session_is_left_as_it_was(broker, spark, topics):
     """Settings, tags, and on Connect the client's retries."""
-    from airflow_eos.spark.session import executed_once, tagged
+    from airflow_eos.spark.session import tagged
 
     def state():
         client = (
@@ -763,7 +763,7 @@ def test_the_session_is_left_as_it_was(broker, spark, topics):
     assert state() == before
     with tagged(spark, "outer"), tagged(spark, "inner"):
         assert not CONNECT or spark.client._stub is not before[3]
-    with executed_once(spark), executed_once(spark):
+    with tagged(spark, "outer", once=True), tagged(spark, "inner", once=True):
         assert not CONNECT or state()[-2:] == [False, []]
     assert state() == before
 

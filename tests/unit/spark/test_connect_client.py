@@ -62,7 +62,9 @@ def execute():
             server.start()
             started.append(server)
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                client = SimpleNamespace(_stub=base_pb2_grpc.SparkConnectServiceStub(channel))
+                client = SimpleNamespace(
+                    is_closed=False, _stub=base_pb2_grpc.SparkConnectServiceStub(channel)
+                )
                 own = client._stub
                 if not distinct:
                     return run(client)
