@@ -132,6 +132,10 @@ class EndTxnAnswer(enum.Enum):
 
 OFFSETS_TOPIC = "__consumer_offsets"
 """The topic in which brokers store committed offsets."""
+INTERNAL_TOPICS = frozenset(
+    {OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+"""The topics that only brokers write."""
 
 
 class TransactionState(str, enum.Enum):

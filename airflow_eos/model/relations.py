@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.dead_letter import MOST_BESIDE_TABLE
+from airflow_eos.model.kafka import INTERNAL_TOPICS
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import Explicit, OffsetRange
 from airflow_eos.model.sink_table import SinkTable
@@ -25,8 +26,10 @@ TABLE_REFUSES: Mapping[str, tuple[object, str]] = {
 def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_loop: bool) -> None:
     """Check the topic that a run writes to.
 
-    :raises ConfigurationError: it is the ledger, or the run reads it and ``allow_loop`` is False.
+    :raises ConfigurationError: it is the ledger or a topic of the brokers, or the run reads it and
+        ``allow_loop`` is False.
     """
+    _refuse_internal("sink_topic", sink)
     if sink is not None and sink == ledger:
         raise ConfigurationError(
             f"sink_topic {sink!r} is the ledger's topic, which holds run records only; choose another one"
@@ -74,8 +77,9 @@ def check_letters_beside_table(sink: object, topic: str | None, most: int | None
 def check_dead_letter_topic(topic: str | None, sources: Sequence[str], ledger: str) -> None:
     """Check the topic of dead letters.
 
-    :raises ConfigurationError: it is the ledger, or the run reads it.
+    :raises ConfigurationError: it is the ledger or a topic of the brokers, or the run reads it.
     """
+    _refuse_internal("dead_letter_topic", topic)
     if topic is not None and topic in (*sources, ledger):
         raise ConfigurationError(
             f"dead_letter_topic {topic!r} is read by the run, or is the ledger; choose another one"
@@ -122,3 +126,8 @@ def check_explicit(ranges: object, sources: Sequence[str], partition: int | None
             f"ranges=Explicit(...) names partition {others[0]}, and source_partition={partition} reads that "
             "partition alone"
         )
+
+
+def _refuse_internal(field: str, topic: str | None) -> None:
+    if topic in INTERNAL_TOPICS:
+        raise ConfigurationError(f"{field} {topic!r} is written by brokers only; choose another topic")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import OutputLost, ProcessFailed, SinkChanged, UnknownTopic
+from airflow_eos.model.kafka import INTERNAL_TOPICS
 from airflow_eos.run import grants
 
 if TYPE_CHECKING:
@@ -22,12 +23,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def refuse_loop(spec: RunSpec, manifest: SealedManifest) -> None:
-    """Refuse rows whose own ``topic`` is a source topic, unless the run may loop.
+def check_targets(spec: RunSpec, manifest: SealedManifest) -> None:
+    """Refuse rows whose own ``topic`` is a topic of the brokers, or a source topic unless the run may loop.
 
     :raises ProcessFailed: naming the topics; nothing was written.
     """
-    looped = sorted({target.topic for target in manifest.targets} & set(spec.source_topics))
+    targets = {target.topic for target in manifest.targets}
+    if internal := sorted(targets & INTERNAL_TOPICS):
+        raise ProcessFailed(
+            f"process returned rows whose 'topic' is written by brokers only: {', '.join(internal)}; "
+            "write them to another topic"
+        )
+    looped = sorted(targets & set(spec.source_topics))
     if looped and not spec.allow_loop:
         raise ProcessFailed(
             f"process returned rows whose 'topic' is a source topic: {', '.join(looped)}; the next run would "

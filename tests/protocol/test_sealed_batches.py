@@ -57,6 +57,12 @@ def test_sealed_batches_are_released_once_whatever_became_of_them(losses: int, s
     assert [id(one) for one in plane.released] == [id(one) for one in plane.sealed]
 
 
+def into(manifest: Any, topic: str) -> Any:
+    """Return the manifest of the same rows for another topic."""
+    (target,) = manifest.targets
+    return replace(manifest, targets=(replace(target, topic=topic),))
+
+
 def test_rows_for_the_ledger_are_refused_before_anything_is_sent() -> None:
     """Executors and driver would write one partition under one identity, each from sequence 0."""
     scene = Scene(ModelBroker({"src": 2, "out": 2}))
@@ -66,8 +72,7 @@ def test_rows_for_the_ledger_are_refused_before_anything_is_sent() -> None:
     class IntoTheLedger(WatchedData):
         def seal(self, plan: Any) -> Any:
             sealed = super().seal(plan)
-            (target,) = sealed.manifest.targets
-            manifest = replace(sealed.manifest, targets=(replace(target, topic=LEDGER),))
+            manifest = into(sealed.manifest, LEDGER)
             sealed.manifest, sealed.batches = manifest, {TopicPartition(LEDGER, 0): ["r0"]}
             return sealed
 
@@ -95,8 +100,7 @@ def test_rows_for_a_source_topic_are_refused_unless_the_run_may_loop(allow_loop:
     class IntoTheSource(WatchedData):
         def seal(self, plan: Any) -> Any:
             sealed = super().seal(plan)
-            (target,) = sealed.manifest.targets
-            sealed.manifest = replace(sealed.manifest, targets=(replace(target, topic="src"),))
+            sealed.manifest = into(sealed.manifest, "src")
             return sealed
 
         def send(self, *arguments: Any) -> Any:
@@ -107,3 +111,18 @@ def test_rows_for_a_source_topic_are_refused_unless_the_run_may_loop(allow_loop:
     with pytest.raises(error, match=says):
         before(scene, spec(allow_loop=allow_loop, max_send_attempts=1), IntoTheSource)
     assert bool(sent) == allow_loop
+
+
+def test_rows_for_a_topic_of_the_brokers_are_refused() -> None:
+    """Only brokers write it: no grant helps."""
+    scene = Scene(ModelBroker({"src": 2, "out": 2}))
+    scene.broker.write_input("src", 0, "r0")
+
+    class IntoTheOffsets(WatchedData):
+        def seal(self, plan: Any) -> Any:
+            sealed = super().seal(plan)
+            sealed.manifest = into(sealed.manifest, "__consumer_offsets")
+            return sealed
+
+    with pytest.raises(ProcessFailed, match="'topic' is written by brokers only: __consumer_offsets"):
+        before(scene, spec(), IntoTheOffsets)

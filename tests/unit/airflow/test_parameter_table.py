@@ -334,6 +334,13 @@ RELATIONS: list[tuple[tuple[str, ...], Any, dict[str, Any], str]] = [
     (("sink_topic", "topics"), ReadProcessWriteOperator, {"sink_topic": "src"}, "also a source topic"),
     (("sink_topic", "topics"), decorated, {"sink_topic": "airflow-eos-ledger"}, "the ledger's topic"),
     (("sink_topic", "topics"), decorated, {"sink_topic": "b", "ledger": LedgerSettings("b")}, "the ledger's"),
+    (("sink_topic", "topics"), decorated, {"sink_topic": "__transaction_state"}, "written by brokers only"),
+    (
+        ("dead_letter_topic", "topics"),
+        decorated,
+        {"dead_letter_topic": "__consumer_offsets", "max_dead_letters": 1},
+        "written by brokers only",
+    ),
     (("sink", "sink_topic"), decorated, {"sink": TABLE_SINK, "sink_topic": "out"}, "a run has one sink"),
     (
         ("sink", "dead_letter_topic"),
