@@ -50,6 +50,11 @@ def open_of(
     }
 
 
+def is_overtaken(epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]) -> bool:
+    """Return whether one of these transactions is of a later epoch: a newer attempt is writing it."""
+    return any(active.producer_epoch > epoch for active in open_there.values())
+
+
 class LedgerTransaction:
     """A fenced, still empty transaction, for one :meth:`commit`.
 
@@ -203,6 +208,8 @@ class LedgerWriter:
             if not left_open:
                 return session
             session.close()
+            if is_overtaken(session.identity.producer_epoch, left_open):
+                break
             if not may_end:
                 raise _left_open(transactional_id, left_open)
             log.warning(
@@ -210,17 +217,19 @@ class LedgerWriter:
                 _named(left_open),
                 transactional_id,
             )
-            answer = self._transactions.abort_again(session.identity, sorted(left_open))
-            if answer is not EndTxnAnswer.ENDED:
-                raise RunFenced(f"transactional id {transactional_id} was taken by another; retry")
-        raise _left_open(transactional_id, left_open)
+            if self._transactions.abort_again(session.identity, sorted(left_open)) is not EndTxnAnswer.ENDED:
+                break
+        else:
+            raise _left_open(transactional_id, left_open)
+        raise RunFenced(f"transactional id {transactional_id} was taken by another; retry")
 
     def _refuse_left_open(self, transactional_id: str, places: Collection[TopicPartition]) -> None:
         """Refuse before the fence, because fencing makes the coordinator forget the transaction's outcome."""
         transaction = self._cluster.describe_transaction(transactional_id)
         if transaction is None or transaction.is_under_way:
             return
-        if left_open := open_of(self._cluster, transaction.producer_id, places):
+        left_open = open_of(self._cluster, transaction.producer_id, places)
+        if left_open and not is_overtaken(transaction.producer_epoch, left_open):
             raise _left_open(transactional_id, left_open)
 
 

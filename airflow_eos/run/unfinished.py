@@ -20,7 +20,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import RunRecord, named_writer
-from airflow_eos.ledger.writer import open_of
+from airflow_eos.ledger.writer import is_overtaken, open_of
 from airflow_eos.model.kafka import (
     ActiveProducer,
     EndTxnAnswer,
@@ -101,8 +101,8 @@ class UnfinishedEnds:
         open_there = open_of(self._cluster, producer.producer_id, partitions)
         if laws.nothing_open(open_there):
             return None
-        if any(active.producer_epoch > producer.producer_epoch for active in open_there.values()):
-            return EndTxnAnswer.FENCED  # a newer attempt is writing there: its transaction is not ours to end
+        if is_overtaken(producer.producer_epoch, open_there):
+            return EndTxnAnswer.FENCED
         committed = {
             epoch: self._was_committed(producer.producer_id, epoch, open_there)
             for epoch in {producer.producer_epoch for producer in open_there.values()}

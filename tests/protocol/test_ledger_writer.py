@@ -117,3 +117,43 @@ def test_one_that_was_fenced_meanwhile_takes_no_other_epoch(hand: Hand) -> None:
     hand.transactions.abort_again = lambda *_: EndTxnAnswer.FENCED  # type: ignore[method-assign]
     with pytest.raises(RunFenced, match="taken by another"):
         hand.write("new")
+
+
+@pytest.mark.parametrize("may_end", [True, False])
+def test_the_open_transaction_of_a_newer_writer_is_not_left_open(hand: Hand, may_end: bool) -> None:
+    """It began behind our fence: this writer is fenced, and the newer one commits."""
+    fence = hand.transactions.fence
+    newer: list[ProducerIdentity] = []
+
+    def fence_and_lose(transactional_id: str) -> Any:
+        session = fence(transactional_id)
+        newer.append(hand.broker.init_producer(transactional_id))
+        hand.broker.add_partitions(newer[0], [PLACE])
+        hand.broker.produce(newer[0], PLACE, 0, "newer's", "new")
+        return session
+
+    hand.transactions.fence = fence_and_lose  # type: ignore[method-assign]
+    with pytest.raises(RunFenced, match="taken by another"):
+        hand.write("new", may_end=may_end)
+    hand.broker.end_transaction(newer[0], commit=True)
+    hand.broker.settle()
+    assert hand.visible() == {"new": "newer's"}
+
+
+def test_a_run_that_begins_while_a_command_looks_is_not_left_open(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator described the id before: the fence ends the run's transaction, as of any run."""
+    hand.write("old")
+    look = module.open_of
+
+    def begin_and_look(*of: Any) -> Any:
+        monkeypatch.setattr(module, "open_of", look)
+        run = hand.broker.init_producer(ID)
+        hand.broker.add_partitions(run, [PLACE])
+        hand.broker.produce(run, PLACE, 0, "run's", "run")
+        return look(*of)
+
+    monkeypatch.setattr(module, "open_of", begin_and_look)
+    hand.write("new", may_end=False)
+    assert hand.visible() == {"old": "ours", "new": "ours"}
