@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
 _UNSAFE = ("mount_allow_unsafe_rename", "allow_unsafe_rename")
+_ENDPOINTS = ("aws_endpoint_url", "aws_endpoint", "azure_storage_endpoint")
 _NOT_SENT = "builder error"
 """What the HTTP client of delta-rs says of a request that it does not send: http:// without allow_http."""
 _TRUE = ("1", "true", "on", "yes", "y")
@@ -117,7 +118,7 @@ class DeltaSink(BaseSink):
         self._sink = sink
         self._options = dict(sink.properties or {})
         self._application = application
-        self._refuse_unsafe()
+        self._refuse_options()
 
     def close(self) -> None:
         """Do nothing: delta-rs holds no connection between calls."""
@@ -224,14 +225,23 @@ class DeltaSink(BaseSink):
             return True
         return Path(self._sink.uri.removeprefix("file://")).parent.is_dir()
 
-    def _refuse_unsafe(self) -> None:
-        """Refuse options with which a commit in a file system replaces another one's version of the log."""
+    def _refuse_options(self) -> None:
+        """Refuse options with which a commit in a file system replaces another one's version of the log.
+
+        An endpoint without a scheme, which makes delta-rs panic, is refused, too.
+        """
         options = {name.lower(): value for name, value in (*os.environ.items(), *self._options.items())}
         for name in _UNSAFE:
             if options.get(name, "").lower() in _TRUE:
                 raise ConfigurationError(
                     f"{self.name}: the storage option {name}={options[name]!r}, of connection or "
                     "environment, lets commits overwrite each other, so that a run could be lost: remove it"
+                )
+        for name in _ENDPOINTS:
+            if self._sink.store is not None and "://" not in (options.get(name) or "://"):
+                raise ConfigurationError(
+                    f"{self.name}: the storage option {name}, of connection or environment, is not a URL; "
+                    "give it with its scheme, as https://host:port"
                 )
 
 

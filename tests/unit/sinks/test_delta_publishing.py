@@ -476,10 +476,21 @@ def test_an_option_that_gives_up_the_compare_and_set_is_refused(name, monkeypatc
     DeltaSink(DeltaTable("/lake/t", properties={name: "false"}), PROPERTY)
 
 
+def test_an_endpoint_without_a_scheme_is_refused(monkeypatch):
+    """delta-rs panics at it, which no retry mends; a table of files has none."""
+    with pytest.raises(ConfigurationError, match=r"aws_endpoint_url, of connection or.*is not a URL"):
+        DeltaSink(DeltaTable("s3://lake/t", properties={"AWS_ENDPOINT_URL": "localhost:9000"}), PROPERTY)
+    monkeypatch.setenv("AWS_ENDPOINT", "localhost")
+    with pytest.raises(ConfigurationError, match="aws_endpoint, of"):
+        DeltaSink(DeltaTable("s3://lake/t"), PROPERTY)
+    DeltaSink(DeltaTable("/lake/t"), PROPERTY)
+    DeltaSink(DeltaTable("s3://lake/t", properties={"aws_endpoint": "http://localhost:9000"}), PROPERTY)
+
+
 @pytest.mark.parametrize("name", ["allow_unsafe_rename", "MOUNT_ALLOW_UNSAFE_RENAME"])
 def test_with_such_an_option_commits_that_succeeded_are_lost(tmp_path, monkeypatch, name):
     """The counter-test: of commits that race, more than one succeeds on the same version."""
-    monkeypatch.setattr(DeltaSink, "_refuse_unsafe", lambda _: None)
+    monkeypatch.setattr(DeltaSink, "_refuse_options", lambda _: None)
     for number in range(50):
         lake = DeltaLake(tmp_path / str(number))
         start = threading.Barrier(4)
