@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.table.update import TableUpdate
 
     from airflow_eos.model.iceberg_table import IcebergTable
     from airflow_eos.model.table import EarlierRows, TableCommit
@@ -150,7 +151,8 @@ class IcebergSink(BaseSink):
             AssertCurrentSchemaId(current_schema_id=version.layout.schema_id),
             AssertDefaultSpecId(default_spec_id=version.layout.spec_id),
         )
-        table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
+        updates = _in_order_of_time(transaction._updates, table.metadata.last_updated_ms)  # noqa: SLF001
+        table.catalog.commit_table(table, requirements, updates)
         return receipt
 
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[DataFile]:
@@ -226,6 +228,23 @@ class IcebergSink(BaseSink):
                     f"{self.name}: {branch!r} is {'a tag' if ref else 'not a branch of the table'}; create "
                     "the branch, or correct IcebergTable(branch=...)"
                 )
+
+
+def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> tuple[TableUpdate, ...]:
+    """Return the updates with a snapshot later than the table, even if this host's clock is behind.
+
+    Iceberg's Java library neither commits nor reads snapshots that are more than a minute out of order.
+    """
+    from pyiceberg.table.update import AddSnapshotUpdate
+
+    def later(update: TableUpdate) -> TableUpdate:
+        if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms > last_updated_ms:
+            return update
+        # Not the same moment: pyiceberg takes that for no time, and uses the clock.
+        snapshot = update.snapshot.model_copy(update={"timestamp_ms": last_updated_ms + 1})
+        return update.model_copy(update={"snapshot": snapshot})
+
+    return tuple(map(later, updates))
 
 
 def _is_of_properties(error: Exception) -> bool:

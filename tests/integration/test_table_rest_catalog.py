@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import snapshots
 
 from airflow_eos.exceptions import OutcomeUnknown
 from airflow_eos.ledger import keys
@@ -20,7 +23,7 @@ from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos_testing.faults.catalog_proxy import CatalogProxy
 from airflow_eos_testing.iceberg_catalog import IcebergRestCatalog
 from tests.support.patience import wait_until
-from tests.support.tables import TablePipeline
+from tests.support.tables import TablePipeline, new_catalog, values_of
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,29 @@ def test_runs_go_through_a_rest_catalog(pipeline):
     pipeline.run("r2")
     assert pipeline.run("r1", try_number=2).found
     assert pipeline.values() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("of", ["Java", "a database"])
+def test_java_reads_a_table_that_a_host_with_a_slow_clock_has_written(
+    embedded_kafka, catalog, tmp_path, monkeypatch, of
+):
+    """Its snapshots are in the order of time, and the run does not wait until the clock has come that far."""
+    properties = catalog.properties if of == "Java" else new_catalog(tmp_path)
+    pipeline = TablePipeline(embedded_kafka, properties=properties)
+    pipeline.publish(["a"])
+    with monkeypatch.context() as ahead:
+        ahead.setattr(snapshots, "time", SimpleNamespace(time=lambda: time.time() + 3600))
+        pipeline.run("r1")
+    for run_id in ("r2", "r3"):
+        pipeline.publish([run_id])
+        pipeline.run(run_id)
+    assert pipeline.values() == ["a", "r2", "r3"]
+    java = load_catalog("java", **catalog.properties)
+    java.create_namespace_if_not_exists("registered")
+    registered = java.register_table(f"registered.{pipeline.source}", pipeline.table.metadata_location)
+    assert values_of(registered) == ["a", "r2", "r3"]
+    times = [one.timestamp_ms for one in registered.snapshots()]
+    assert times == sorted(set(times))
 
 
 @pytest.mark.parametrize("fault", ["lose_response", "cut", "repeat"])
