@@ -23,11 +23,12 @@ log = logging.getLogger(__name__)
 def find_committed(spec: RunSpec) -> RunRecord | None:
     """Return the committed record of a spec's run, once all of its output is visible to readers.
 
-    None does not prove that the run is uncommitted: only a run under its fence can know that.
+    None does not prove that the run is uncommitted: only a run under its fence can know that. With
+    ``on_committed="reprocess"`` it is a repetition, not what another run or clear has committed.
 
     :raises DifferentWork: the record of that name describes other work.
     """
-    query = spec if spec.on_committed == "accept" else replace(spec, on_committed="skip")
+    query = replace(spec, on_committed="skip") if spec.on_committed == "fail" else spec
     try:
         return answer(query)
     except NotYetVisible as error:

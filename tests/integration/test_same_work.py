@@ -6,17 +6,19 @@ import datetime as dt
 import json
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.engine import pipeline_name
 from airflow_eos.engine.committed import find_committed, find_committed_by_key
-from airflow_eos.exceptions import DifferentWork, GroupOwned
+from airflow_eos.exceptions import DifferentWork, GroupOwned, RunFenced
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import DEFAULT_PREFIX
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline
@@ -218,6 +220,21 @@ def test_a_retry_never_reprocesses(pipeline, other):
     with pytest.raises(DifferentWork, match="its own pipeline"):
         pipeline.run(sink_topic=other, on_committed="reprocess")
     assert held(pipeline, other) == []
+
+
+def test_a_fenced_repetition_waits_for_the_newer_attempt(pipeline):
+    """The run that both repeat is no repetition: at once, two of them would fence each other in turn."""
+    pipeline.run()
+    repetition = pipeline.changed(clear_number=1, on_committed="reprocess")
+    task = SimpleNamespace(build_spec=lambda _: repetition)
+    policy = TransactionRetryPolicy()
+
+    def waits():
+        return policy.evaluate(RunFenced("by epoch 7"), 1, 9, {"task": task}).retry_delay
+
+    assert waits() == policy.delay(1)
+    pipeline.run(clear_number=1, on_committed="reprocess")
+    assert waits() == dt.timedelta(0)
 
 
 def test_accept_lets_the_record_stand(pipeline, other):
