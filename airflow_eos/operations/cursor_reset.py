@@ -292,12 +292,14 @@ class CursorMove:
 
     def _moved(self, before: CursorRecord | None, new: Mapping[TopicPartition, int]) -> CursorRecord:
         topics: Mapping[str, TopicDescription] = self._topics
+        kept = self._kept(before)
+        epochs = {} if before is None else before.epochs
         return CursorRecord(
             group=self._reset.group,
             pipeline=self.pipeline,
             prefix=self._prefix,
             layout="mapped" if self._mapped else "whole",
-            ends={**self._kept(before), **new},
+            ends={**kept, **new},
             topic_ids={
                 **(before.topic_ids if before else {}),
                 **{name: topic.topic_id for name, topic in topics.items()},
@@ -307,6 +309,8 @@ class CursorMove:
             ledger_topic_id=self._ledger.topic_id,
             ledger_partitions=self._ledger.partitions,
             origin=before.origin if before else "",
+            # Of what was not moved, it still shows that the log was written anew.
+            epochs={tp: epoch for tp, epoch in epochs.items() if tp in kept and tp not in new},
         )
 
     def _kept(self, before: CursorRecord | None) -> dict[TopicPartition, int]:

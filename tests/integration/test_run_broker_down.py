@@ -103,6 +103,32 @@ def test_a_log_that_lost_its_end_and_grew_again_is_not_read_on(own_kafka, source
     assert pipeline.output() == ["a", "b", "c", "d", "e", "f"]
 
 
+def test_a_reset_of_one_partition_leaves_the_others_watched(own_kafka):
+    """Two logs lost their ends and grew again: the command that the first error names settles one of them."""
+    pipeline, broker = Pipeline(own_kafka), own_kafka.brokers[0]
+    spec, sources = pipeline.spec, [TopicPartition(pipeline.source, number) for number in range(2)]
+    logs = [broker.data_folder / str(source) / f"{0:020}.log" for source in sources]
+    for source in sources:
+        pipeline.publish([f"a{source.partition}"], partition=source.partition)
+    kept = [log.stat().st_size for log in logs]
+    for source in sources:
+        pipeline.publish([f"b{source.partition}", f"c{source.partition}"], partition=source.partition)
+    pipeline.run("r1")
+    broker.kill()
+    for log, size in zip(logs, kept, strict=True):
+        os.truncate(log, size)
+    broker.start()
+    for source in sources:
+        pipeline.publish([f"{v}{source.partition}" for v in "def"], partition=source.partition)
+
+    for source, offset in zip(sources, (1, 3), strict=True):
+        with pytest.raises(OffsetsOutOfRange, match=rf"^{source}: .* anew from 1 on"):
+            pipeline.run("r2")
+        reset_cursor(spec.deployment, Reset(spec.group_id, offsets={source: offset}))
+    assert pipeline.run("r2").records_read == 4
+    assert pipeline.output() == ["a0", "a1", "b0", "b1", "c0", "c1", "d0", "e0", "f0", "f1"]
+
+
 def test_an_interval_behind_a_log_that_was_written_anew_is_refused(own_kafka):
     """The boundary is above what a leader wrote that lacked the last records: they are in no interval."""
     pipeline, broker = Pipeline(own_kafka, partitions=1), own_kafka.brokers[0]
