@@ -95,6 +95,14 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         ),
     ),
     (
+        frozenset({KafkaError.CONCURRENT_TRANSACTIONS}),
+        BrokersUnavailable,
+        (
+            "the end of the id's last transaction is not written everywhere: some partition lacks a leader "
+            "or in-sync replicas, see `airflow eos doctor --sink TOPIC`"
+        ),
+    ),
+    (
         frozenset(
             {
                 KafkaError._ALL_BROKERS_DOWN,
@@ -102,6 +110,9 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
                 KafkaError._MSG_TIMED_OUT,
                 KafkaError._TIMED_OUT,
                 KafkaError._TRANSPORT,
+                KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+                KafkaError.COORDINATOR_NOT_AVAILABLE,
+                KafkaError.NOT_COORDINATOR,
                 KafkaError.REQUEST_TIMED_OUT,
             }
         ),

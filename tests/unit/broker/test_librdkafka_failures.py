@@ -33,6 +33,8 @@ from airflow_eos.exceptions import (
         (KafkaError.MSG_SIZE_TOO_LARGE, RecordTooLarge, "max.message.bytes"),
         (KafkaError.INVALID_TRANSACTION_TIMEOUT, TimeoutsInconsistent, "transaction.max.timeout.ms"),
         (KafkaError.UNSTABLE_OFFSET_COMMIT, RequestRefused, "open transaction"),
+        (KafkaError.CONCURRENT_TRANSACTIONS, BrokersUnavailable, "in-sync replicas"),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, BrokersUnavailable, "brokers run"),
         (KafkaError._TIMED_OUT, BrokersUnavailable, "brokers run"),
         (KafkaError._DESTROY_BROKER, BrokersUnavailable, "brokers run"),
         (KafkaError.INVALID_TXN_STATE, RequestRefused, "INVALID_TXN_STATE"),
