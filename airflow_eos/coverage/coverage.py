@@ -31,7 +31,8 @@ class Coverage:
     :param sentence: says that the coverage is complete, or what is wrong and where.
     :param problems: gaps, overlaps and reads beyond the log end, ordered by partition and offset.
     :param reprocessings: reprocessings among the runs whose records are no longer kept.
-    :param unseen: source topics whose logs this principal may not Describe.
+    :param unseen: source topics whose logs are not known: this principal may not Describe them, or a
+        partition has no leader.
     """
 
     lanes: tuple[Lane, ...]
@@ -45,13 +46,13 @@ class Coverage:
     def is_whole(self) -> bool:
         """Whether each offset between the first and the last was read by exactly one run.
 
-        False if that is unknown, because a source topic may not be described.
+        False if that is unknown, because the log of a source topic is not known.
         """
         return not self.problems and not self.unseen
 
     @property
     def unread(self) -> int:
-        """Unread offsets over all partitions; -1 if a topic may not be described."""
+        """Unread offsets over all partitions; -1 if the log of a topic is not known."""
         return NOT_COUNTED if self.unseen else sum(lane.unread for lane in self.lanes)
 
     def of_topics(self, topics: Collection[str]) -> Coverage:

@@ -21,6 +21,7 @@ class TopicDescription:
     :param operations: which of READ, WRITE and DESCRIBE this principal may perform (KIP-430); None if the
         broker does not say.
     :param replicas: smallest number of replicas of a partition.
+    :param in_sync: number of in-sync replicas per partition.
     """
 
     topic: str
@@ -28,6 +29,7 @@ class TopicDescription:
     leaders: Mapping[int, int]
     operations: frozenset[str] | None = None
     replicas: int = 0
+    in_sync: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def partitions(self) -> int:
@@ -38,6 +40,11 @@ class TopicDescription:
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
         """All partitions, in order."""
         return tuple(TopicPartition(self.topic, number) for number in range(self.partitions))
+
+    @property
+    def without_leader(self) -> tuple[TopicPartition, ...]:
+        """The partitions that have no leader now, in order: nobody can read or write them."""
+        return tuple(tp for tp in self.topic_partitions if self.leaders.get(tp.partition, -1) == -1)
 
 
 @dataclass(frozen=True, slots=True)

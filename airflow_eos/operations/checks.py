@@ -6,7 +6,7 @@ Without the permission to look, a check yields ``unknown``, or raises the broker
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,7 @@ AskFeatures = Callable[[], BrokerFeatures]
 """Asks the brokers at the first call; later calls return the same answer."""
 
 _DURABLE_REPLICAS = 3
+_PLACES_SHOWN = 5
 _SAFE_EXPIRATION = dt.timedelta(days=1)
 """Longer than a run should compute before its transaction opens."""
 
@@ -109,9 +110,13 @@ def undecided_offsets(control: ControlPlane, name: str) -> Iterator[Check]:
     topic = visible_topic(control, name)
     if topic is None:
         return
+    subject = f"end of topic {name}"
+    if topic.without_leader:
+        without = some_of(f"partition {tp.partition} has no leader" for tp in topic.without_leader)
+        yield Check(subject, "fail", without, "runs cannot read it: start the brokers that are away")
+        return
     bounds = control.cluster.log_bounds(topic.topic_partitions)
     waiting = undecided(control.cluster, bounds.ends, bounds.stable)
-    subject = f"end of topic {name}"
     if not waiting:
         yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")
         return
@@ -183,7 +188,7 @@ def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -
 
 
 def durability(control: ControlPlane, topic: TopicDescription, brokers: int) -> Iterator[Check]:
-    """Check that a topic survives the loss of a broker."""
+    """Check that a topic can be written now, and survives the loss of a broker."""
     settings = control.cluster.topic_settings([topic.topic]).get(topic.topic)
     return _replicas(f"topic {topic.topic}", topic, settings, brokers)
 
@@ -194,7 +199,17 @@ def _replicas(
     name, replicas = f"{subject} replicas", topic.replicas
     minimum = int((settings or {}).get("min.insync.replicas", 0))
     replication = counted(replicas, "replica") + (f", min.insync.replicas={minimum}" if minimum else "")
-    if minimum > replicas:
+    without = {tp.partition: "has no leader" for tp in topic.without_leader}
+    few = {
+        partition: f"has {count} in sync"
+        for partition, count in topic.in_sync.items()
+        if count < min(minimum, replicas)
+    }
+    if unavailable := few | without:
+        places = some_of(f"partition {partition} {why}" for partition, why in sorted(unavailable.items()))
+        advice = "no write is acknowledged there: start the brokers that are away, or wait until they follow"
+        yield Check(name, "fail", f"{replication}; {places}", advice)
+    elif minimum > replicas:
         advice = "lower min.insync.replicas: brokers of 3.6 acknowledge no write, those of 3.9 and later do"
         yield Check(name, "warn", replication, advice)
     elif brokers >= _DURABLE_REPLICAS and (replicas < _DURABLE_REPLICAS or 0 < minimum < 2):  # noqa: PLR2004
@@ -206,6 +221,13 @@ def _replicas(
         )
     else:
         yield Check(name, "ok", replication)
+
+
+def some_of(places: Iterable[str]) -> str:
+    """Return the first places as one text, and how many more there are."""
+    all_of_them = list(places)
+    left_out = len(all_of_them) - _PLACES_SHOWN
+    return "; ".join(all_of_them[:_PLACES_SHOWN]) + (f" and {left_out} more" if left_out > 0 else "")
 
 
 def error_line(error: EosError) -> str:

@@ -196,7 +196,8 @@ def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
         yield Check(name, "fail", places, "readers do not get past them: run `airflow eos repair`")
     elif search.unseen:
         finding = (
-            f"none is seen, but these do not exist or may not be read: {', '.join(sorted(search.unseen))}"
+            "none is seen, but these do not exist, may not be read, or lack a leader: "
+            f"{', '.join(sorted(search.unseen))}"
         )
         yield Check(name, "unknown", finding, "grant Read on what pipelines write, and on the ledger")
     else:
@@ -282,6 +283,7 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
         yield Check(subject, "ok", "no members; no cursor yet")
         return
     cursor = CursorRecord.from_json(value, key)
+    laws.group_is_ours(group, "prefix", cursor.prefix, options.deployment.prefix)
     # The cursor keeps topics that runs no longer read.
     topics = cursor.topic_ids.keys() & set(options.sources) or cursor.topic_ids.keys()
     if moved := moved_positions(control, cursor, topics):

@@ -83,13 +83,16 @@ def _progress(
     partitions: list[TopicPartition | None] = [None]
     if unread is not None and cursor.layout == "mapped":
         partitions = [offsets.topic_partition for offsets in unread.ranges]
-    ids = [keys.cursor_transactional_id(deployment.prefix, group, partition) for partition in partitions]
+    ids = [keys.cursor_transactional_id(cursor.prefix, group, partition) for partition in partitions]
     oldest = oldest_open_transaction(control, deployment.command_line, ids)
     return GroupProgress(cursor.layout, unread, refusal, oldest)
 
 
 def _refusal(control: ControlPlane, cursor: CursorRecord) -> str:
-    """Return why the next run of a cursor would be refused; empty if nothing shows it."""
+    """Return why the next run of a cursor would fail; empty if nothing shows it."""
+    topics = control.cluster.describe_topics((), optional=cursor.topic_ids).values()
+    if without := [str(tp) for topic in topics for tp in topic.without_leader]:
+        return f"{BrokersUnavailable.__name__}: {', '.join(sorted(without))}: no leader"
     try:
         moved = moved_positions(control, cursor, cursor.topic_ids)
     except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:

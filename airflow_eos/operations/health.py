@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -29,6 +29,7 @@ from airflow_eos.operations.checks import (
     ledger_identity,
     ledger_records,
     ledger_topic,
+    some_of,
     timeouts,
     undecided_offsets,
     verification,
@@ -40,7 +41,6 @@ from airflow_eos.wording import counted
 log = logging.getLogger(__name__)
 
 _SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced, TimeoutsInconsistent)
-_PLACES_SHOWN = 5
 
 
 class LedgerReading(NamedTuple):
@@ -104,7 +104,7 @@ def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
 def _ledger_writers(reading: LedgerReading) -> Iterator[Check]:
     name = "ledger writers"
     if reading.ignored:
-        places = _some(
+        places = some_of(
             f"partition {partition}, offset {offset}" for partition, offset in sorted(reading.ignored)
         )
         finding = f"{len(reading.ignored)} records that no run wrote: {places}"
@@ -141,21 +141,15 @@ def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:
         yield Check(
             name,
             "unknown",
-            f"none is seen, but these may not be looked at: {_some(sorted(left.unseen))}",
+            f"none is seen, but these may not be looked at: {some_of(sorted(left.unseen))}",
             advice,
         )
     elif not hanging:
         yield Check(name, "ok", "none: each that is open has a coordinator that will end it")
     else:
-        places = _some(
+        places = some_of(
             f"{transaction.tp} from {transaction.producer.current_txn_start_offset}"
             for transaction in hanging
         )
         advice = "readers do not get past them: `airflow eos repair` says how they were decided and ends them"
         yield Check(name, "fail", places, advice)
-
-
-def _some(places: Iterable[str]) -> str:
-    all_of_them = list(places)
-    left_out = len(all_of_them) - _PLACES_SHOWN
-    return "; ".join(all_of_them[:_PLACES_SHOWN]) + (f" and {left_out} more" if left_out > 0 else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.exceptions import AuthorizationFailed, EosError, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, EosError, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
@@ -33,7 +33,7 @@ class LeftOpen:
 
     :param prefix: prefix of this package's transactional ids.
     :param id_of: returns the transactional id of a producer id that its coordinator has forgotten, or None.
-    :ivar unseen: why a topic could not be searched: it does not exist, or may not be read.
+    :ivar unseen: why a topic could not be searched: it does not exist, may not be read, or lacks a leader.
     """
 
     def __init__(self, cluster: KafkaCluster, prefix: str, id_of: Callable[[int], str | None]) -> None:
@@ -78,14 +78,17 @@ class LeftOpen:
         open_producers: list[tuple[TopicPartition, ActiveProducer]] = []
         for topic in sorted(topics):
             try:
-                count = self._cluster.describe_topics([topic], wait=False)[topic].partitions
+                description = self._cluster.describe_topics([topic], wait=False)[topic]
+                without = description.without_leader
                 described = self._cluster.describe_producers(
-                    [TopicPartition(topic, partition) for partition in range(count)]
+                    [tp for tp in description.topic_partitions if tp not in without]
                 )
             except (AuthorizationFailed, UnknownTopic) as error:
                 log.warning("Cannot check topic %s: %s", topic, error)
                 self.unseen[topic] = error
                 continue
+            if without:
+                self.unseen[topic] = BrokersUnavailable(f"{', '.join(map(str, without))}: no leader")
             open_producers += [
                 (tp, producer)
                 for tp, producers in sorted(described.items())

@@ -55,7 +55,7 @@ class Hanging(JsonForm):
 class HangingTransactions:
     """The result of a search.
 
-    :param unseen: why a topic could not be searched: it does not exist, or may not be read.
+    :param unseen: why a topic could not be searched: it does not exist, may not be read, or lacks a leader.
     """
 
     transactions: tuple[Hanging, ...]

@@ -29,7 +29,7 @@ class SourceLogs:
 
     :param bounds: of all partitions.
     :param topic_ids: by topic.
-    :param unseen: topics that this principal may not Describe.
+    :param unseen: topics that this principal may not Describe, or that have a partition without a leader.
     """
 
     bounds: Mapping[TopicPartition, LogBounds]
@@ -37,7 +37,7 @@ class SourceLogs:
     unseen: frozenset[str]
 
     def unseen_of(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Return the topics that may not be described, sorted."""
+        """Return the topics whose logs are not known, sorted."""
         return tuple(sorted(self.unseen.intersection(topics)))
 
 
@@ -62,21 +62,21 @@ class BrokerAnswers(Closeable):
             self._idle.pop().close()
 
     def logs(self, topics: Collection[str]) -> SourceLogs:
-        """Return the logs of topics, without topics that were deleted."""
+        """Return the logs of topics, without topics that were deleted and partitions without a leader."""
         with self._connections() as connected:
             with connected.link.connections() as connections:
                 visible, failed = connections.visible_topics(topics)
+            without = {tp for topic in visible.values() for tp in topic.without_leader}
             partitions = [
-                TopicPartition(name, number)
-                for name, topic in visible.items()
-                for number in sorted(topic.leaders)
+                tp for topic in visible.values() for tp in topic.topic_partitions if tp not in without
             ]
             starts = connected.cluster.log_starts(partitions) if partitions else {}
             stables = connected.cluster.last_stable_offsets(partitions) if partitions else {}
         return SourceLogs(
             {tp: LogBounds(starts[tp], stables[tp]) for tp in partitions},
             {name: topic.topic_id for name, topic in visible.items()},
-            frozenset(name for name, error in failed.items() if error is not None),
+            frozenset(name for name, error in failed.items() if error is not None)
+            | {tp.topic for tp in without},
         )
 
     def open_transactions(self) -> dict[str, TransactionStatus]:

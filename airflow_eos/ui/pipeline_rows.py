@@ -277,7 +277,8 @@ def _of_unseen(topics: Sequence[str]) -> str:
         return ""
     more = f" and {counted(len(topics) - 1, 'other topic')}" if len(topics) > 1 else ""
     return (
-        f"; the number of unread offsets is unknown: the page's principal may not Describe {topics[0]}{more}"
+        "; the number of unread offsets is unknown: the page's principal may not Describe "
+        f"{topics[0]}{more}, or a partition has no leader"
     )
 
 

@@ -232,6 +232,7 @@ class BrokerConnections(NodeConnections):
                 leaders={p.partition_index: p.leader_id for p in topic.partitions},
                 operations=operation_names(topic.authorized_operations),
                 replicas=min((len(p.replica_nodes) for p in topic.partitions), default=0),
+                in_sync={p.partition_index: len(p.isr_nodes) for p in topic.partitions},
             )
         return failed
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import ConfigResource
+from confluent_kafka.admin import ConfigResource, NewTopic
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.broker.producer import TransactionalProducer
+from airflow_eos.cli.main import main
+from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.kafka import BrokerFeatures, CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.operations.doctor import DoctorOptions, examine
+from airflow_eos.operations.repair import repair
+from airflow_eos.ui.history import RunHistory
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.brokers import make_transactions, message, tp
 from tests.support.ledger_values import texts
+from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until
 
 
@@ -117,3 +125,77 @@ def test_broker_settings_are_read_though_a_known_broker_is_dead(kafka):
         finally:
             victim.start()
             kafka.wait_in_sync()
+
+
+def test_a_sink_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
+    """The doctor, which the error advises, says which partitions take no write; once they do, it runs."""
+    initialise = TransactionalProducer.initialise
+    monkeypatch.setattr(
+        TransactionalProducer, "initialise", lambda its, _timeout, **named: initialise(its, 10.0, **named)
+    )
+    pipeline = Pipeline(kafka, partitions=1, sink_config={"min.insync.replicas": "3"})
+    spec = pipeline.spec
+    pipeline.publish(["a"])
+    kafka.wait_in_sync()
+    victim = kafka.brokers[0]
+    victim.kill()
+    try:
+        found = wait_until(lambda: replicas_of(spec.deployment, pipeline.sink, "fail"))
+        assert found == "3 replicas, min.insync.replicas=3; partition 0 has 2 in sync"
+        with pytest.raises(BrokersUnavailable, match=r"CONCURRENT_TRANSACTIONS.*`airflow eos doctor --sink"):
+            pipeline.run("r1", delivery_timeout=dt.timedelta(seconds=5))
+    finally:
+        victim.start()
+    wait_until(lambda: replicas_of(spec.deployment, pipeline.sink, "warn"))
+    assert pipeline.run("r1").records_written == 1
+
+
+def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
+    """A source and a sink whose second partition is away: commands and page show the rest, and name it."""
+    made, there, away = Pipeline(kafka), kafka.brokers[0], kafka.brokers[2]
+    whole, names = made.source, [f"{made.source}-placed", f"{made.sink}-placed"]
+    for name in names:
+        placed = NewTopic(name, 2, replica_assignment=[[there.node_id], [away.node_id]])
+        kafka.admin().create_topics([placed])[name].result()
+    made.source, made.sink = names
+    spec = made.spec = made.changed(source_topics=(made.source,), sink_topic=made.sink)
+    wait_until(lambda: -1 not in leaders(spec, *names))
+    for partition in (0, 1):
+        made.publish([f"a{partition}", f"b{partition}"], partition=partition)
+    made.run("r1")
+    made.run("r1", group_id=f"{spec.group_id}-2", pipeline="another", source_topics=(whole,))
+    away.kill()
+    try:
+        wait_until(lambda: leaders(spec, *names).count(-1) == len(names))
+        where = ["--bootstrap-servers", kafka.bootstrap_servers, "--ledger-topic", spec.ledger.topic]
+        main(["status", *where, "--prefix", spec.prefix, "--output", "json"])
+        cursors = json.loads(capsys.readouterr().out)["cursors"]
+        assert cursors[spec.group_id]["unknown"] == f"BrokersUnavailable: {made.source}-1: no leader"
+        assert cursors[f"{spec.group_id}-2"]["lag"] == 0
+        unseen = repair(spec.deployment).unseen
+        assert {topic: error.message for topic, error in unseen.items()} == {
+            made.sink: f"{made.sink}-1: no leader"
+        }
+        with RunHistory(spec.deployment) as history:
+            history.refresh()
+            coverage = history.coverage(history.pipelines[spec.pipeline])
+            assert (coverage.unseen, coverage.unread) == ((made.source,), -1)
+            checks = {one.name: one for one in history.health(sources=[made.source], sinks=[made.sink])}
+        assert checks[f"end of topic {made.source}"].found == "partition 1 has no leader"
+        assert checks[f"topic {made.sink} replicas"].found.endswith("; partition 1 has no leader")
+        assert checks["ledger topic replicas"].status == "ok"
+    finally:
+        away.start()
+
+
+def leaders(spec, *topics):
+    """Node ids of the leaders of these topics' partitions; -1 where there is none."""
+    with BrokerConnections(spec.kafka) as connections:
+        return [*connections.leaders(topics).values()]
+
+
+def replicas_of(deployment, topic, status):
+    """What the doctor says of a topic's replicas; None if it has another status."""
+    checks = {check.name: check for check in examine(DoctorOptions(deployment, sinks=[topic]))}
+    check = checks[f"topic {topic} replicas"]
+    return check.found if check.status == status else None

@@ -681,7 +681,7 @@ def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipe
     code, found = cli("status", "--group", group)
     assert (code, found["open_transactions"]) == (3, [])
     with opened(pipeline, name):
-        wait_until(lambda: cli("status", "--group", group)[1]["open_transactions"])
+        wait_until(lambda: [row for row in shown_open(cli, group) if row["age_seconds"] > 0])
         code, found = cli("status", "--group", group, "--max-open", "0")
         (row,) = found["open_transactions"]
         assert (code, row["transactional_id"]) == (3, name)
@@ -690,6 +690,28 @@ def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipe
         shown = pasted(row["command"], pipeline)
         assert (shown["transactional_id"], shown["foreign"], shown["answer"]) == (name, False, "dry run")
         assert cli("status", "--group", "another")[1]["open_transactions"] == []
+
+
+def shown_open(cli: Cli, group: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = cli("status", "--group", group)[1]["open_transactions"]
+    return rows
+
+
+def test_a_group_of_another_prefix_is_seen_as_it_is(cli: Cli, pipeline: Pipeline) -> None:
+    """Its runs have ids of the cursor's prefix: their transaction is shown, the doctor names the prefix."""
+    group = pipeline.spec.group_id
+    pipeline.publish(["a"])
+    pipeline.run("r1", prefix="another")
+    name = keys.cursor_transactional_id("another", group)
+    with opened(pipeline, name):
+        wait_until(lambda: cli("status", "--group", group, "--max-open", "0")[0] == 3)
+        _, found = cli("status", "--max-open", "0")
+        assert found["cursors"][group]["open_transaction"]["transactional_id"] == name
+        assert [one["group"] for one in found["exceeded"]] == [group]
+    code, found = cli("doctor", "--group", group)
+    assert (code, found["failed"]) == (3, [f"group {group}"])
+    assert "belongs to prefix 'another', this run says 'test'" in found["checks"][-1]["found"]
+    assert cli("doctor", "--group", group, "--prefix", "another")[0] == 0
 
 
 def pasted(command: str, pipeline: Pipeline) -> Any:
