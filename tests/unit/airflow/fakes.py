@@ -81,6 +81,7 @@ class FakeSession:
         self.stops = 0
         self.sparkContext = SimpleNamespace()
         self.conf = SimpleNamespace(get=self.settings.get)
+        self.client = SimpleNamespace(set_retry_policies=list)
 
     def stop(self) -> None:
         self.stops += 1

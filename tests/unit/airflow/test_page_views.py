@@ -240,7 +240,7 @@ def test_a_topic_that_may_not_be_described_is_named(shared: HandHistory) -> None
     coverage = replace(shared.coverage(pipeline), unseen=("src",))
     row = pipeline_row(Viewer(["mine"]), pipeline, coverage, NOW, ())
     assert (row["unread"], row["whole"], row["unseen"]) == (None, False, ["src"])
-    assert row["sentence"].endswith("may not Describe src")
+    assert row["sentence"].endswith("may not Describe src, or a partition has no leader")
     others = pipeline_row(Viewer(["theirs"]), pipeline, coverage, NOW, ())
     assert others["whole"]
 
