@@ -22,6 +22,7 @@ from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 12
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 8.0
 
 Compute = Callable[[Mapping[str, LedgerValue], Callable[[], Mapping[str, LedgerValue]]], str]
 """Computes a value from the pinned values of the prefixes; its second argument returns all of them."""
@@ -64,7 +65,7 @@ class Pins:
                 )
             pinned = self._attempt(transactional_id, key, routing, compute, prefixes)
             if pinned is None:
-                self._sleep(random.uniform(0.05, 0.2) * attempt)
+                self._sleep(random.uniform(_SHORTEST_PAUSE, min(0.2 * 1.5**attempt, _LONGEST_PAUSE)))
                 pinned = self._authority.peek([key], routing=routing).get(key)
         return pinned
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+import time
 import uuid
 import zoneinfo
 from collections import Counter
@@ -17,6 +18,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.broker import KafkaCluster
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, GroupOwned, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.model.spec import Deployment
@@ -115,6 +117,32 @@ def test_many_runs_that_pin_the_same_boundaries_agree(timed):
     assert errors == []
     assert sum(r.records_read for r in records.values()) == 5
     assert len(timed.output()) == 5
+
+
+@pytest.mark.chaos
+def test_boundaries_that_a_catch_up_fixes_at_once_are_all_fixed(pipeline):
+    """Each fences the topic's id: they wait for longer each time, until one of them has time to write."""
+    pipeline.run()
+    errors = []
+
+    def slowly(_near, _whole):
+        time.sleep(0.1)  # brokers are not always in this house
+        return "{}"
+
+    def body(number):
+        try:
+            with ControlPlane(pipeline.spec) as control:
+                control.verify_ledger()
+                control.pins.pin("test.boundary.t", f"boundary:t/{number}", "t", slowly)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=body, args=(number,)) for number in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert errors == []
 
 
 def test_an_interval_that_ends_in_the_future_is_refused(timed):
