@@ -166,10 +166,11 @@ class OffsetsOutOfRange(PlanError):
 
     Safe: This try committed nothing. Deleted records that were not read are lost to this pipeline unless you
     publish them again; a reset accepts that loss.
-    Do: Publish the records again; or accept the loss: of a cursor by a reset, of an interval or a partition
-    by `accept_deleted=True`, of given ranges by naming offsets that exist.
+    Do: Publish the records again; or accept the loss: of a cursor by a reset to the offset of the message, of
+    an interval or a partition by `accept_deleted=True`, of given ranges by naming offsets that exist. Not
+    `--to earliest`: it also moves partitions that lost nothing, whose records are then written again.
 
-        airflow eos reset-offsets --group GROUP --topic TOPIC --to earliest
+        airflow eos reset-offsets --group GROUP --offset TOPIC:PARTITION=OFFSET
     """
 
 

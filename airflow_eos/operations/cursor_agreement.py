@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import LedgerReplaced
+from airflow_eos.exceptions import CursorMoved, EosError, LedgerReplaced, OffsetsOutOfRange
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
+from airflow_eos.run.log_coverage import written_anew
 
 _PAUSE = 0.5
 """Seconds between two looks: the commit of a run reaches ledger and offsets one after the other."""
@@ -37,8 +39,24 @@ def check_ledger(
             )
 
 
-def moved_positions(control: ControlPlane, cursor: CursorRecord, topics: Collection[str]) -> list[str]:
-    """Return where a run of a cursor would be refused as ``CursorMoved``; empty if it would not.
+@dataclass(frozen=True, slots=True)
+class MovedPosition:
+    """A position at which a run of a cursor would be refused.
+
+    :param error: the class that the run would raise.
+    :param offset: where the log goes on, if it is not at the position; None if group and ledger differ.
+    """
+
+    tp: TopicPartition
+    text: str
+    error: type[EosError] = CursorMoved
+    offset: int | None = None
+
+
+def moved_positions(
+    control: ControlPlane, cursor: CursorRecord, topics: Collection[str]
+) -> list[MovedPosition]:
+    """Return where a run of a cursor would be refused; empty if it would not.
 
     :param cursor: the record of the group.
     :param topics: topics of the cursor that runs read.
@@ -50,7 +68,7 @@ def moved_positions(control: ControlPlane, cursor: CursorRecord, topics: Collect
     partitions = [tp for name in sorted(described) for tp in described[name].topic_partitions]
     topic_ids = {name: topic.topic_id for name, topic in described.items()}
 
-    def differences() -> list[str]:
+    def differences() -> list[MovedPosition]:
         records = _records(control, cursor, partitions)
         for record in records:
             recorded_ids = {name: topic_id for name, topic_id in record.topic_ids.items() if name in topics}
@@ -59,13 +77,24 @@ def moved_positions(control: ControlPlane, cursor: CursorRecord, topics: Collect
         ends = {tp: end for record in records for tp, end in record.ends.items() if tp.topic in topics}
         committed = control.cluster.committed(cursor.group, list(ends), stable=False)
         check_ledger(cursor.group, committed, control.ledger.topic, cursor.ledger_topic_id)
-        stable = control.cluster.last_stable_offsets(list(ends))
+        bounds = control.cluster.log_bounds(list(ends), ends=False)
+        epochs = {tp: epoch for record in records for tp, epoch in record.epochs.items() if tp in ends}
+        later = {tp: epoch for tp, epoch in epochs.items() if epoch < bounds.epochs.get(tp, -1)}
+        anew = written_anew(control.cluster, later, ends)
         moved = []
         for tp, end in sorted(ends.items()):
+            start, stable = bounds.starts[tp], bounds.stable[tp]
             if tp in committed and committed[tp].offset != end:
-                moved.append(f"{tp}: committed {committed[tp].offset}, cursor {end}")
-            elif end > stable[tp]:
-                moved.append(f"{tp}: cursor {end}, beyond the last stable offset {stable[tp]}")
+                moved.append(MovedPosition(tp, f"{tp}: committed {committed[tp].offset}, cursor {end}"))
+            elif end > stable:
+                text = f"{tp}: cursor {end}, beyond the last stable offset {stable}"
+                moved.append(MovedPosition(tp, text, offset=stable))
+            elif end < start:
+                text = f"{tp}: cursor {end}, the log starts at {start}: the records between were deleted"
+                moved.append(MovedPosition(tp, text, OffsetsOutOfRange, start))
+            elif tp in anew:
+                text = f"{tp}: cursor {end}, the log was written anew from {anew[tp]} on"
+                moved.append(MovedPosition(tp, text, OffsetsOutOfRange, anew[tp]))
         return moved
 
     moved = differences()

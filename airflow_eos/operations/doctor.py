@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -30,7 +30,7 @@ from airflow_eos.operations.checks import (
     verification,
     visible_topic,
 )
-from airflow_eos.operations.cursor_agreement import check_ledger, moved_positions
+from airflow_eos.operations.cursor_agreement import MovedPosition, check_ledger, moved_positions
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
@@ -287,13 +287,20 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     # The cursor keeps topics that runs no longer read.
     topics = cursor.topic_ids.keys() & set(options.sources) or cursor.topic_ids.keys()
     if moved := moved_positions(control, cursor, topics):
-        ways = (
-            options.deployment.command_line.command("reset-offsets", {"--group": group, "--to": position})
-            for position in ("cursor", "committed")
-        )
-        advice = f"choose one: {' or '.join(f'`{way}`' for way in ways)}"
-        yield Check(subject, "fail", "; ".join(moved), advice)
+        yield Check(subject, "fail", "; ".join(item.text for item in moved), _reset(options, group, moved))
     else:
         yield Check(
             subject, "ok", f"no members; cursor of {cursor.pipeline}, {cursor.layout}, and offsets agree"
         )
+
+
+def _reset(options: DoctorOptions, group: str, moved: Sequence[MovedPosition]) -> str:
+    """Return the advice for positions that no run goes on from; one that is not in the log comes first."""
+    command = functools.partial(options.deployment.command_line.command, "reset-offsets")
+    for item in moved:
+        if item.offset is not None:
+            place = f"{item.tp.topic}:{item.tp.partition}={item.offset}"
+            way = command({"--group": group, "--offset": place})
+            return f"look at the topic, then go on where its log does: `{way}`"
+    ways = (command({"--group": group, "--to": position}) for position in ("cursor", "committed"))
+    return f"choose one: {' or '.join(f'`{way}`' for way in ways)}"

@@ -10,7 +10,6 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.lag import Unread, unread_of
 from airflow_eos.exceptions import (
     BrokersUnavailable,
-    CursorMoved,
     EosError,
     LedgerReplaced,
     TopicRecreated,
@@ -97,7 +96,7 @@ def _refusal(control: ControlPlane, cursor: CursorRecord) -> str:
         moved = moved_positions(control, cursor, cursor.topic_ids)
     except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
         return _reason(error)
-    return f"{CursorMoved.__name__}: {'; '.join(moved)}" if moved else ""
+    return f"{moved[0].error.__name__}: {'; '.join(item.text for item in moved)}" if moved else ""
 
 
 def _reason(error: Exception) -> str:

@@ -104,8 +104,8 @@ class CursorReader:
                 raise CursorMoved(
                     f"group {self.spec.group_id!r} stands at {start} in {tp}, beyond the last stable offset "
                     f"{bounds.stable[tp]}: the log was truncated, or its end is in an open transaction the "
-                    "cursor never saw; inspect the topic, then reset the cursor with "
-                    "`airflow eos reset-offsets`"
+                    "cursor never saw; inspect the topic, then go on where its log does: `airflow eos "
+                    f"reset-offsets` with --offset {tp.topic}:{tp.partition}={bounds.stable[tp]}"
                 )
         epochs = position.cursor.epochs if position.cursor else {}
         changed = {tp: epochs[tp] for tp in starts if 0 <= epochs.get(tp, -1) < bounds.epochs.get(tp, -1)}

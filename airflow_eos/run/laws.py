@@ -209,8 +209,9 @@ def within_log(wanted: OffsetRange, log_start: int, log_end: int, mode: ModeName
     :param mode: how the range was chosen; decides how its loss can be accepted.
     """
     if wanted.span and log_start > wanted.start:
+        place = f"{wanted.topic}:{wanted.partition}={log_start}"
         way = {
-            "cursor": f"move the cursor to {log_start} with `airflow eos reset-offsets`",
+            "cursor": f"move the cursor: `airflow eos reset-offsets` with --offset {place}",
             "explicit": f"give a range that starts at {log_start}",
             "reprocess": "leave the committed output as it is (an interval with accept_deleted=True appends "
             "what is left; it replaces no rows)",

@@ -28,7 +28,7 @@ from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main, parser
 from airflow_eos.engine import control_plane
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError
+from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, OffsetsOutOfRange
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations import cursor_agreement, group_progress, upkeep
@@ -1157,6 +1157,29 @@ def test_reset_settles_what_a_stranger_moved(cli: Cli, pipeline: Pipeline) -> No
     assert pipeline.output() == ["a", "b", "b", "c", "c"]
     resets = [one for one in ledger_keys(pipeline) if one.startswith(keys.reset_key(group, ""))]
     assert len(resets) == 2
+
+
+def test_the_reset_that_a_deleted_head_advises_moves_nothing_else(cli: Cli, pipeline: Pipeline) -> None:
+    """Run and doctor name the partition and where its log goes on; the other one is not read again."""
+    group, source = pipeline.spec.group_id, TopicPartition(pipeline.source, 0)
+    for partition in (0, 1):
+        pipeline.publish([f"a{partition}", f"b{partition}"], partition=partition)
+    pipeline.run("r1")
+    pipeline.publish(["c0", "d0"])
+    head = Position(pipeline.source, 0, 3)
+    pipeline.kafka.admin().delete_records([head])[head].result()
+    with pytest.raises(OffsetsOutOfRange) as refused:
+        pipeline.run("r2")
+    unknown = cli("status", "--group", group)[1]["cursors"][group]["unknown"]
+    assert unknown.startswith(f"OffsetsOutOfRange: {source}: cursor 2, the log starts at 3")
+    doctor = cli("doctor", "--group", group)[1]["checks"][-1]
+    assert doctor["status"] == "fail"
+    for advice in (doctor["advice"], str(refused.value)):
+        (offset,) = re.findall(r"--offset (\S+:0=3)", advice)
+    assert cli("reset-offsets", "--group", group, "--offset", offset, "--yes")[0] == 0
+    assert cli("doctor", "--group", group)[1]["checks"][-1]["status"] == "ok"
+    pipeline.run("r2")
+    assert pipeline.output() == ["a0", "a1", "b0", "b1", "d0"]
 
 
 def test_reset_moves_to_given_offsets_and_to_the_ends_of_the_log(cli: Cli, pipeline: Pipeline) -> None:

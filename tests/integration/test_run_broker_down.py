@@ -13,6 +13,7 @@ from airflow_eos.broker import shared_connections
 from airflow_eos.exceptions import BrokersUnavailable, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import Pipeline
@@ -124,6 +125,9 @@ def test_a_reset_of_one_partition_leaves_the_others_watched(own_kafka):
     for source, offset in zip(sources, (1, 3), strict=True):
         with pytest.raises(OffsetsOutOfRange, match=rf"^{source}: .* anew from 1 on"):
             pipeline.run("r2")
+        group = examine(DoctorOptions(spec.deployment, spec.group_id))[-1]
+        assert (group.status, group.found.count("anew from 1 on")) == ("fail", 2 - source.partition)
+        assert f"--offset {source.topic}:{source.partition}=1`" in group.advice
         reset_cursor(spec.deployment, Reset(spec.group_id, offsets={source: offset}))
     assert pipeline.run("r2").records_read == 4
     assert pipeline.output() == ["a0", "a1", "b0", "b1", "c0", "c1", "d0", "e0", "f0", "f1"]
