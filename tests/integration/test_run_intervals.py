@@ -126,7 +126,7 @@ def test_boundaries_that_a_catch_up_fixes_at_once_are_all_fixed(pipeline):
     errors = []
 
     def slowly(_near, _whole):
-        time.sleep(0.1)  # brokers are not always in this house
+        time.sleep(0.1)  # as brokers at a distance do
         return "{}"
 
     def body(number):
