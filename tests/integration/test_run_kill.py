@@ -6,6 +6,7 @@ import datetime as dt
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,6 +47,8 @@ class LocalPlane(LocalDataPlane):
 
 class Session:
     """What a session is known by."""
+
+    sparkContext = SimpleNamespace(_jsc=object())  # noqa: N815 - Spark's name
 
     def createDataFrame(self):  # noqa: N802 - Spark's name
         pass
