@@ -397,7 +397,7 @@ class OutcomeUnknown(RunError):
 
 
 class NotYetVisible(RunError):
-    """The run is committed, but some leader does not show it yet; the message names the partitions.
+    """The run is committed, but some leader does not show it yet, or may not be asked; the message says so.
 
     Safe: Output and offsets are committed. A retry or a clear waits for the leaders and writes nothing.
     Do: Let Airflow retry. If it persists, list the open transactions; `--yes` ends them as they were decided:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible, UnknownTopic
+from airflow_eos.exceptions import BrokersUnavailable, EosError, NotYetVisible, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import open_of
@@ -62,7 +62,7 @@ class Visibility:
 
         :param ledger: ledger partitions of the transaction.
         :param offsets: the committed offsets of ``group``.
-        :raises NotYetVisible: after ``seconds``.
+        :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
         """
         producer, ended = record.producer, False
 
@@ -88,7 +88,7 @@ class Visibility:
     def wait_for_committed(self, record: RunRecord, *, seconds: float) -> None:
         """Wait for a run in the ledger that another attempt committed, perhaps long ago.
 
-        :raises NotYetVisible: after ``seconds``.
+        :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
         """
 
         def look() -> tuple[list[str], set[TopicPartition]]:
@@ -125,6 +125,14 @@ class Visibility:
                 over = over or (may_finish and bool(open_there) and self._is_over(record.producer))
             except BrokersUnavailable as error:
                 missing = [str(error)]
+            except NotYetVisible:
+                raise
+            except EosError as error:
+                # Such as a grant that was taken meanwhile: its class says that nothing is committed.
+                raise NotYetVisible(
+                    f"{record.run_key} is committed, but whether readers see it cannot be asked: {error}; a "
+                    "retry asks again and writes nothing"
+                ) from error
             if waited >= seconds:
                 raise NotYetVisible(
                     f"{record.run_key} is committed, not yet visible in {'; '.join(missing)}; a retry waits "

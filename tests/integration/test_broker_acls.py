@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from airflow_eos.broker import KafkaCluster, KafkaLedger
 from airflow_eos.cli import commands
 from airflow_eos.cli.status import status
-from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, NotYetVisible
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.ranges import Explicit, OffsetRange
@@ -27,7 +27,7 @@ from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.brokers import assert_hidden, make_transactions, message, tp, unique
-from tests.support.local_runs import Pipeline
+from tests.support.local_runs import Paused, Pipeline
 
 PAGE = Path(__file__).parents[2] / "docs" / "page.md"
 LEDGER = "kept-runs"  # no word of a message about ledgers
@@ -167,6 +167,28 @@ def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, u
     assert names.get(name, name) in str(refused.value)
     assert State.PLANNED not in states
     assert pipeline.output("read_uncommitted") == []
+
+
+@pytest.mark.parametrize("taken", ["sink", "ledger"])
+def test_a_grant_that_is_taken_after_the_commit_does_not_deny_it(kafka, user, taken):
+    """Whether readers see the output can no longer be asked: the error says that it is committed."""
+    pipeline = Pipeline(kafka, partitions=1)
+    pipeline.publish(["a"])
+    create_ledger(pipeline.spec.deployment)
+    spec = pipeline.spec
+    names = {**vars(pipeline), "group": spec.group_id, "id": keys.transactional_id(spec)}
+    for kind, name, operation in GRANTS.values():
+        user.grant(operation, **{kind: names.get(name, name)})
+    paused = Paused(pipeline, State.PROVEN, kafka=user.config)
+    user.revoke("READ", topic=names[taken])
+    if taken == "sink":
+        user.revoke("WRITE", topic=pipeline.sink)
+    paused.resume()
+    assert isinstance(paused.error, NotYetVisible)
+    assert "r1 is committed, but whether readers see it cannot be asked: " in str(paused.error)
+    user.grant("READ", "WRITE", topic=names[taken])
+    assert pipeline.run("r1", kafka=user.config).found
+    assert pipeline.output() == ["a"]
 
 
 @pytest.mark.parametrize("taken", [None, *GRANTS])
