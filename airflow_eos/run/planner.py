@@ -176,6 +176,7 @@ class Planner:
             plan,
             notes=(*plan.notes, *map(str, reached)),
             undecided=sum(offsets.offsets.span for offsets in reached),
+            epochs=bounds.epochs if plan.advances else {},
         )
 
     # -- modes --
@@ -189,7 +190,7 @@ class Planner:
         ranges = [OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in sorted(partitions)]
         planned = self._planned(topics, ranges, "cursor", position)
         lag = sum(bounds.stable[tp] - ends[tp] for tp in partitions)
-        plan = replace(planned.plan, notes=notes, lag=lag, epochs=bounds.epochs)
+        plan = replace(planned.plan, notes=notes, lag=lag)
         return replace(planned, plan=plan), bounds
 
     def _between(self, topics: Mapping[str, TopicDescription], interval: Interval, mode: ModeName) -> Planned:

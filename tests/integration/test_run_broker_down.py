@@ -104,6 +104,24 @@ def test_a_log_that_lost_its_end_and_grew_again_is_not_read_on(own_kafka, source
     assert pipeline.output() == ["a", "b", "c", "d", "e", "f"]
 
 
+def test_given_ranges_that_move_the_cursor_leave_it_watched(own_kafka):
+    """A log that is written anew behind them is refused by the next run of the cursor."""
+    pipeline, broker = Pipeline(own_kafka, partitions=1), own_kafka.brokers[0]
+    pipeline.publish(["a"])
+    log = broker.data_folder / f"{pipeline.source}-0" / f"{0:020}.log"
+    kept = log.stat().st_size
+    pipeline.run("r1")
+    pipeline.publish(["b", "c"])
+    pipeline.run("given", ranges=Explicit([OffsetRange(pipeline.source, 0, 1, 3)], advance=True))
+    broker.kill()
+    os.truncate(log, kept)
+    broker.start()
+    pipeline.publish(["d", "e", "f"])
+    with pytest.raises(OffsetsOutOfRange, match=r"stands at 3.* anew from 1 on"):
+        pipeline.run("r2")
+    assert pipeline.output() == ["a", "b", "c"]
+
+
 def test_a_reset_of_one_partition_leaves_the_others_watched(own_kafka):
     """Two logs lost their ends and grew again: the command that the first error names settles one of them."""
     pipeline, broker = Pipeline(own_kafka), own_kafka.brokers[0]
