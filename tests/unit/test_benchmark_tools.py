@@ -76,7 +76,9 @@ def test_memory_of_a_tree_counts_shared_pages_once():
     held = number_from(
         "import os, subprocess, sys, time\n"
         "from benchmarks.processes import PeakMemory\n"
-        "work = 'import os, time; held = bytearray([1]) * 200_000_000; os.fork(); time.sleep(1.5)'\n"
+        # The parent ends last: what it shares would be the worker's between the looks at the two.
+        "work = 'import os, time; held = bytearray([1]) * 200_000_000;'\n"
+        "work += 'os.fork() and os.wait() or time.sleep(1.5)'\n"
         "child = subprocess.Popen([sys.executable, '-c', work])\n"
         "memory = PeakMemory(child.pid)\n"
         "child.wait()\n"
