@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,9 +14,10 @@ from grpc_status import rpc_status
 
 from airflow_eos.spark.address import is_loopback
 
+Restore = Callable[[], None]
 _lock = threading.Lock()
-# Clients whose retries are off at the moment: the number of sends that hold them, and the values to restore.
-_once: dict[int, tuple[int, list[Any], bool]] = {}
+_changes: dict[tuple[int, Callable[[Any], Restore]], tuple[int, Restore]] = {}
+"""By client and change: the number of blocks that need it now, and what restores the client."""
 _SEARCHED = (
     "INVALID_CURSOR.DISCONNECTED",
     "INVALID_HANDLE.OPERATION_NOT_FOUND",
@@ -24,56 +26,59 @@ _SEARCHED = (
 _STATUS = "grpc-status-details-bin"
 
 
-@contextmanager
-def executed_once(client: Any) -> Iterator[None]:
+def executed_once(client: Any) -> AbstractContextManager[None]:
     """Keep the client from sending an execution twice in this block (law 1).
 
     Reattachable execution sends ExecutePlan again if the server has lost the operation, and retry policies
     send any request again. Both are switched off for this client.
     """
-    with _lock:
-        holders, policies, reattach = _once.get(
-            id(client),
-            (0, client.get_retry_policies(), client._use_reattachable_execute),  # noqa: SLF001
-        )
-        _once[id(client)] = (holders + 1, policies, reattach)
-        client.disable_reattachable_execute()
-        client.set_retry_policies([])
-    try:
-        yield
-    finally:
-        with _lock:
-            holders, policies, reattach = _once.pop(id(client))
-            if holders > 1:
-                _once[id(client)] = (holders - 1, policies, reattach)
-            else:
-                client.set_retry_policies(policies)
-                if reattach:
-                    client.enable_reattachable_execute()
+    return _changed(client, _switch_repetition_off)
 
 
-@contextmanager
-def distinct_errors(client: Any) -> Iterator[None]:
+def distinct_errors(client: Any) -> AbstractContextManager[None]:
     """Keep the client from taking an error that quotes one of the server's own for that error, in this block.
 
     It searches the whole text of an error for the conditions of a lost operation, session or connection, and
     then executes the plan again, for ever. A record or an author's exception may contain them.
     """
-    if client.is_closed:
-        yield
-        return
+    return nullcontext() if client.is_closed else _changed(client, _reword_errors)
+
+
+@contextmanager
+def _changed(client: Any, change: Callable[[Any], Restore]) -> Iterator[None]:
+    """Change a client in this block: of blocks at once the first one changes it, the last one restores it."""
+    key = id(client), change
     with _lock:
-        stub = client._stub  # noqa: SLF001
-        if not isinstance(stub, _Stub):
-            stub = client._stub = _Stub(stub)  # noqa: SLF001
-        stub.holders += 1
+        blocks, restore = _changes.get(key) or (0, change(client))
+        _changes[key] = blocks + 1, restore
     try:
         yield
     finally:
         with _lock:
-            stub.holders -= 1
-            if not stub.holders:
-                client._stub = stub.stub  # noqa: SLF001
+            blocks, restore = _changes.pop(key)
+            if blocks > 1:
+                _changes[key] = blocks - 1, restore
+            else:
+                restore()
+
+
+def _switch_repetition_off(client: Any) -> Restore:
+    policies, reattach = client.get_retry_policies(), client._use_reattachable_execute  # noqa: SLF001
+    client.disable_reattachable_execute()
+    client.set_retry_policies([])
+
+    def restore() -> None:
+        client.set_retry_policies(policies)
+        if reattach:
+            client.enable_reattachable_execute()
+
+    return restore
+
+
+def _reword_errors(client: Any) -> Restore:
+    stub = client._stub  # noqa: SLF001
+    client._stub = _Stub(stub)  # noqa: SLF001
+    return partial(setattr, client, "_stub", stub)
 
 
 def retry_soon(client: Any, address: str) -> None:
@@ -98,17 +103,16 @@ class _Stub:
     """
 
     def __init__(self, stub: Any) -> None:
-        self.stub = stub
-        self.holders = 0
+        self._stub = stub
 
     def __getattr__(self, request: str) -> Any:
-        return getattr(self.stub, request)
+        return getattr(self._stub, request)
 
     def ExecutePlan(self, *args: Any, **options: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
-        return _answers(self.stub.ExecutePlan(*args, **options))
+        return _answers(self._stub.ExecutePlan(*args, **options))
 
     def ReattachExecute(self, *args: Any, **options: Any) -> Iterator[Any]:  # noqa: N802
-        return _answers(self.stub.ReattachExecute(*args, **options))
+        return _answers(self._stub.ReattachExecute(*args, **options))
 
 
 def _answers(call: Any) -> Iterator[Any]:

@@ -110,7 +110,7 @@ def tagged(spark: SparkSession, tag: str, *, once: bool = False) -> Iterator[Non
     add_tag(spark, tag)
     outer = _tag.set(tag)
     try:
-        with nullcontext() if context is not None else _client(spark, once=once):
+        with nullcontext() if context is not None else _prepared_client(spark, once=once):
             yield
     finally:
         _tag.reset(outer)
@@ -123,7 +123,7 @@ def tagged(spark: SparkSession, tag: str, *, once: bool = False) -> Iterator[Non
 
 
 @contextmanager
-def _client(spark: SparkSession, *, once: bool) -> Iterator[None]:
+def _prepared_client(spark: SparkSession, *, once: bool) -> Iterator[None]:
     from airflow_eos.spark.connect_client import distinct_errors, executed_once
 
     with distinct_errors(spark.client), executed_once(spark.client) if once else nullcontext():
