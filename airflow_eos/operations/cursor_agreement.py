@@ -78,9 +78,8 @@ def moved_positions(
         committed = control.cluster.committed(cursor.group, list(ends), stable=False)
         check_ledger(cursor.group, committed, control.ledger.topic, cursor.ledger_topic_id)
         bounds = control.cluster.log_bounds(list(ends), ends=False)
-        epochs = {tp: epoch for record in records for tp, epoch in record.epochs.items() if tp in ends}
-        later = {tp: epoch for tp, epoch in epochs.items() if epoch < bounds.epochs.get(tp, -1)}
-        anew = written_anew(control.cluster, later, ends)
+        epochs = {tp: epoch for record in records for tp, epoch in record.epochs.items()}
+        anew = written_anew(control.cluster, ends, epochs, bounds.epochs)
         moved = []
         for tp, end in sorted(ends.items()):
             start, stable = bounds.starts[tp], bounds.stable[tp]

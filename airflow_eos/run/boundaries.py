@@ -136,13 +136,9 @@ class Boundaries:
         if not earlier:
             return
         last = max(earlier, key=lambda boundary: boundary.moment)
-        changed = {
-            tp: last.epochs[tp.partition]
-            for tp, epoch in look.epochs.items()
-            if last.epochs.get(tp.partition, epoch) < epoch
-        }
-        offsets = {tp: last.offsets[tp.partition] for tp in changed}
-        for tp, end in log_coverage.written_anew(self._cluster, changed, offsets).items():
+        epochs = {tp: last.epochs[tp.partition] for tp in look.epochs if tp.partition in last.epochs}
+        offsets = {tp: last.offsets[tp.partition] for tp in epochs}
+        for tp, end in log_coverage.written_anew(self._cluster, offsets, epochs, look.epochs).items():
             raise IntervalUnaccountable(
                 f"{tp}: the boundary at {last.moment} is offset {offsets[tp]}, but a leader without the last "
                 f"records was elected (unclean), and the log was written anew from {end} on: what is now "

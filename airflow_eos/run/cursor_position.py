@@ -108,19 +108,18 @@ class CursorReader:
                     f"reset-offsets` with --offset {tp.topic}:{tp.partition}={bounds.stable[tp]}"
                 )
         epochs = position.cursor.epochs if position.cursor else {}
-        changed = {tp: epochs[tp] for tp in starts if 0 <= epochs.get(tp, -1) < bounds.epochs.get(tp, -1)}
-        if changed:
-            self._refuse_rewritten(starts, changed)
+        if epochs.items() - bounds.epochs.items():  # some leader has changed
+            self._refuse_rewritten(starts, epochs, bounds)
         return starts, tuple(notes)
 
     def _refuse_rewritten(
-        self, starts: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+        self, starts: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], bounds: LogBounds
     ) -> None:
         """Refuse a position above the place where a later leader began: it lacked what was read there.
 
         :param epochs: of the leaders from which the cursor's runs have read.
         """
-        for tp, end in written_anew(self.cluster, epochs, starts).items():
+        for tp, end in written_anew(self.cluster, starts, epochs, bounds.epochs).items():
             raise OffsetsOutOfRange(
                 f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the last "
                 f"records was elected (unclean), and the log was written anew from {end} on: what is there "

@@ -136,13 +136,18 @@ def _undated(
 
 
 def written_anew(
-    cluster: Cluster, epochs: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int]
+    cluster: Cluster,
+    offsets: Mapping[TopicPartition, int],
+    epochs: Mapping[TopicPartition, int],
+    now: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """Return where a later leader began below these offsets, because it lacked what stood there (KIP-101).
 
-    :param epochs: leader epochs at which the offsets were read, of partitions that have a later leader now.
+    :param epochs: leader epochs at which the offsets were read; -1 if unknown.
+    :param now: the present ones.
     """
-    ends = cluster.epoch_ends(epochs) if epochs else {}
+    earlier = {tp: epoch for tp, epoch in epochs.items() if 0 <= epoch < now.get(tp, -1)}
+    ends = cluster.epoch_ends(earlier) if earlier else {}
     return {tp: end for tp, end in sorted(ends.items()) if 0 <= end < offsets[tp]}
 
 
