@@ -209,7 +209,7 @@ class LedgerWriter:
                 return session
             session.close()
             if is_overtaken(session.identity.producer_epoch, left_open):
-                break
+                raise _taken(transactional_id)
             if not may_end:
                 raise _left_open(transactional_id, left_open)
             log.warning(
@@ -217,11 +217,10 @@ class LedgerWriter:
                 _named(left_open),
                 transactional_id,
             )
-            if self._transactions.abort_again(session.identity, sorted(left_open)) is not EndTxnAnswer.ENDED:
-                break
-        else:
-            raise _left_open(transactional_id, left_open)
-        raise RunFenced(f"transactional id {transactional_id} was taken by another; retry")
+            answer = self._transactions.abort_again(session.identity, sorted(left_open))
+            if answer is not EndTxnAnswer.ENDED:
+                raise _taken(transactional_id)
+        raise _left_open(transactional_id, left_open)
 
     def _refuse_left_open(self, transactional_id: str, places: Collection[TopicPartition]) -> None:
         """Refuse before the fence, because fencing makes the coordinator forget the transaction's outcome."""
@@ -235,6 +234,10 @@ class LedgerWriter:
 
 def _named(partitions: Collection[TopicPartition]) -> str:
     return ", ".join(map(str, sorted(partitions)))
+
+
+def _taken(transactional_id: str) -> RunFenced:
+    return RunFenced(f"transactional id {transactional_id} was taken by another; retry")
 
 
 def _left_open(transactional_id: str, partitions: Collection[TopicPartition]) -> OutcomeUnknown:

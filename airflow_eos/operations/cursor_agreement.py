@@ -10,7 +10,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, EosError, LedgerReplaced, OffsetsOutOfRange
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
-from airflow_eos.model.kafka import CommittedOffset
+from airflow_eos.model.kafka import CommittedOffset, TopicDescription
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
@@ -54,19 +54,17 @@ class MovedPosition:
 
 
 def moved_positions(
-    control: ControlPlane, cursor: CursorRecord, topics: Collection[str]
+    control: ControlPlane, cursor: CursorRecord, topics: Mapping[str, TopicDescription]
 ) -> list[MovedPosition]:
     """Return where a run of a cursor would be refused; empty if it would not.
 
     :param cursor: the record of the group.
-    :param topics: topics of the cursor that runs read.
-    :raises UnknownTopic: a topic does not exist.
+    :param topics: topics of the cursor that runs read, as they are now.
     :raises TopicRecreated: a topic is not the one that the cursor has read.
     :raises LedgerReplaced: offsets were committed beside another ledger.
     """
-    described = control.cluster.describe_topics(topics)
-    partitions = [tp for name in sorted(described) for tp in described[name].topic_partitions]
-    topic_ids = {name: topic.topic_id for name, topic in described.items()}
+    partitions = [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
+    topic_ids = {name: topic.topic_id for name, topic in topics.items()}
 
     def differences() -> list[MovedPosition]:
         records = _records(control, cursor, partitions)

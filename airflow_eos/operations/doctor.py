@@ -286,7 +286,7 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     laws.group_is_ours(group, "prefix", cursor.prefix, options.deployment.prefix)
     # The cursor keeps topics that runs no longer read.
     topics = cursor.topic_ids.keys() & set(options.sources) or cursor.topic_ids.keys()
-    if moved := moved_positions(control, cursor, topics):
+    if moved := moved_positions(control, cursor, control.cluster.describe_topics(topics)):
         yield Check(subject, "fail", "; ".join(item.text for item in moved), _reset(options, group, moved))
     else:
         yield Check(

@@ -89,11 +89,11 @@ def _progress(
 
 def _refusal(control: ControlPlane, cursor: CursorRecord) -> str:
     """Return why the next run of a cursor would fail; empty if nothing shows it."""
-    topics = control.cluster.describe_topics((), optional=cursor.topic_ids).values()
-    if without := [str(tp) for topic in topics for tp in topic.without_leader]:
-        return f"{BrokersUnavailable.__name__}: {', '.join(sorted(without))}: no leader"
     try:
-        moved = moved_positions(control, cursor, cursor.topic_ids)
+        topics = control.cluster.describe_topics(cursor.topic_ids)
+        if without := [str(tp) for topic in topics.values() for tp in topic.without_leader]:
+            return f"{BrokersUnavailable.__name__}: {', '.join(sorted(without))}: no leader"
+        moved = moved_positions(control, cursor, topics)
     except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
         return _reason(error)
     return f"{moved[0].error.__name__}: {'; '.join(item.text for item in moved)}" if moved else ""

@@ -34,7 +34,7 @@ from airflow_eos.run.endings import Endings, failed, is_ours
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned
-from airflow_eos.run.sink_check import Targets, check_targets
+from airflow_eos.run.sink_check import Targets, refuse_targets
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.table_steps import TableSteps
@@ -321,7 +321,7 @@ class RunProtocol:
         self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
-        check_targets(self._spec, manifest)
+        refuse_targets(self._spec, manifest)
         if self._table is None or manifest.records:
             counts = (manifest.records, manifest.size, len(manifest.targets))
             log.info("sealed %d records, %d bytes, for %d partitions", *counts)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def check_targets(spec: RunSpec, manifest: SealedManifest) -> None:
+def refuse_targets(spec: RunSpec, manifest: SealedManifest) -> None:
     """Refuse rows whose own ``topic`` is a topic of the brokers, or a source topic unless the run may loop.
 
     :raises ProcessFailed: naming the topics; nothing was written.
