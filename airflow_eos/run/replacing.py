@@ -7,22 +7,36 @@ from collections.abc import Collection, Mapping, Sequence
 from airflow_eos.exceptions import OffsetsOutOfRange, TableRewritten
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.model.table import EarlierRows, TableReceipt
 
+_MAIN = "main"
+"""The branch of a table that names none."""
 
-def earlier_rows(records: Sequence[RunRecord], sink: str, uuid: str) -> tuple[EarlierRows, ...]:
+
+def earlier_rows(
+    records: Sequence[RunRecord], sink: str, branch: str | None, uuid: str
+) -> tuple[EarlierRows, ...]:
     """Return the rows of a run's committed rounds and reprocessings that are not replaced yet.
 
+    Rows in other sinks stay. A table may go by another name since: its connection was renamed, or its folder
+    is spelt otherwise.
+
     :param records: all records of the run.
-    :param sink: name of the table; rows in other sinks stay.
+    :param sink: name of the table.
     :param uuid: of the table as it is now.
     :raises TableRewritten: the rows are in an earlier table of that name.
     """
     tables = [(record.run_key, record.details[TABLE]) for record in records if TABLE in record.details]
-    tables = [(key, table) for key, table in tables if table["sink"] == sink]
+    place = uuid, branch or _MAIN
+    tables = [
+        (key, table)
+        for key, table in tables
+        if table["sink"] == sink or (table["uuid"], _branch_of(table["sink"])) == place
+    ]
     for _, table in tables:
         if table["uuid"] != uuid:
             raise TableRewritten(
@@ -33,6 +47,11 @@ def earlier_rows(records: Sequence[RunRecord], sink: str, uuid: str) -> tuple[Ea
     replaced = {snapshot for _, table in tables for snapshot in table.get(REPLACED, ())}
     earlier = (EarlierRows(TableReceipt.from_dict(table), file_label(key)) for key, table in tables)
     return tuple(rows for rows in earlier if rows.receipt.files and rows.snapshot not in replaced)
+
+
+def _branch_of(sink: str) -> str:
+    table = IcebergTable.named(sink)
+    return _MAIN if table is None else table.branch or _MAIN
 
 
 def replaces_rows(spec: RunSpec) -> bool:

@@ -204,7 +204,7 @@ class TableCommits:
         self._version = version = self._table.load()
         self._replaces = ()
         if replaces_rows(self._spec):
-            self._replaces = earlier_rows(earlier, self._table.name, version.layout.uuid)
+            self._replaces = earlier_rows(earlier, self._table.name, self._branch, version.layout.uuid)
             self._table.refuse_rewritten(version, self._replaces)
 
     def changes(self, files: Sequence[DataFileMade]) -> bool:

@@ -17,6 +17,7 @@ from tests.integration.test_table_runs import (
     test_a_table_made_again_is_refused_until_the_intent_is_taken_back,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
+    test_the_table_is_replaced_in_whatever_it_is_called,  # noqa: F401
 )
 from tests.support.lakes import DeltaLake
 from tests.support.local_runs import Pipeline
@@ -36,6 +37,9 @@ class DeltaPipeline(Pipeline):
 
     def values(self):
         return self.lake.values("value")
+
+    def renamed(self, sink):
+        return replace(sink, uri=f"file://{sink.uri}")
 
     def make_again(self):
         self.lake.drop()

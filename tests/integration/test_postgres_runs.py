@@ -18,6 +18,7 @@ from tests.integration.test_table_runs import (
     test_a_table_made_again_is_refused_until_the_intent_is_taken_back,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
+    test_the_table_is_replaced_in_whatever_it_is_called,  # noqa: F401
 )
 from tests.support.local_runs import Died, LocalDataPlane, Paused, Pipeline, die_at
 from tests.support.postgres_tables import Database
@@ -46,6 +47,9 @@ class PostgresPipeline(Pipeline):
 
     def values(self):
         return self.database.values("value")
+
+    def renamed(self, sink):
+        return replace(sink, connection="other")
 
     def make_again(self):
         self.database.sql(f"DROP TABLE {self.database.table}")

@@ -312,6 +312,15 @@ def test_a_reprocessing_without_rows_takes_out_what_the_run_wrote(pipeline):
     assert pipeline.values() == []
 
 
+def test_the_table_is_replaced_in_whatever_it_is_called(pipeline):
+    """Its connection was renamed since, or its folder is spelt otherwise: the earlier rows are its own."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    again = replacing(pipeline)
+    pipeline.run("r1", **{**again, "sink": pipeline.renamed(again["sink"])})
+    assert pipeline.values() == ["A", "B"]
+
+
 def test_all_rounds_of_a_run_are_replaced(pipeline):
     """By one commit: a reprocessing has no rounds."""
     pipeline.publish([f"v{i}" for i in range(5)])

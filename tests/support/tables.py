@@ -122,6 +122,10 @@ class TablePipeline(Pipeline):
         self.catalog.drop_table(self.name)
         self.catalog.create_table(self.name, schema=SCHEMA)
 
+    def renamed(self, sink: IcebergTable) -> IcebergTable:
+        """Return the table of a sink through another connection."""
+        return replace(sink, catalog="other", properties={**self.properties, "catalog_name": "c"})
+
     def values(self) -> list[str]:
         """Return the rows as DuckDB reads them from the files that the table's current snapshot names."""
         return values_of(self.table)

@@ -281,13 +281,31 @@ def of_table(snapshot, rows=1, sink="iceberg:c/db.t", uuid="u", **more):
 def test_all_rounds_and_reprocessings_are_replaced_that_are_not_yet():
     """Two rounds, a reprocessing that appended, one that replaced the three, one without rows."""
     records = [of_table(1), of_table(2), of_table(3), of_table(4, replaced=[1, 2, 3]), of_table(5, rows=0)]
-    rows = [[one.snapshot for one in earlier_rows(records[:n], "iceberg:c/db.t", "u")] for n in (1, 3, 4, 5)]
+    rows = [
+        [one.snapshot for one in earlier_rows(records[:n], "iceberg:c/db.t", None, "u")] for n in (1, 3, 4, 5)
+    ]
     assert rows == [[1], [1, 2, 3], [4], [4]]
 
 
 def test_rows_in_other_sinks_stay_and_a_table_made_again_is_refused():
     """A run without rows names no table."""
-    records = [run_record(), of_table(1, sink="iceberg:c/db.other")]
-    assert earlier_rows(records, "iceberg:c/db.t", "u") == ()
+    records = [run_record(), of_table(1, sink="iceberg:c/db.other", uuid="other")]
+    assert earlier_rows(records, "iceberg:c/db.t", None, "u") == ()
     with pytest.raises(TableRewritten, match="made again"):
-        earlier_rows([of_table(1, uuid="old")], "iceberg:c/db.t", "u")
+        earlier_rows([of_table(1, uuid="old")], "iceberg:c/db.t", None, "u")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "sink", "branch", "is_same"),
+    [
+        ("iceberg:old/db.t", "iceberg:new/db.t", None, True),
+        ("iceberg:c/db.t", "iceberg:c/db.t@main", "main", True),
+        ("iceberg:c/db.t@b", "iceberg:c/db.t", None, False),
+        ("iceberg:old/db.t@b", "iceberg:new/db.t@b", "b", True),
+        ("delta:s3a://lake/t", "delta:s3://lake/t", None, True),
+        ("postgres:old/public.t", "postgres:new/public.t", None, True),
+    ],
+)
+def test_a_table_is_the_same_under_another_name_and_a_branch_is_another_one(recorded, sink, branch, is_same):
+    """By its id, which branches share."""
+    assert len(earlier_rows([of_table(1, sink=recorded)], sink, branch, "u")) == is_same
