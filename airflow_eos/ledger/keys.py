@@ -284,7 +284,7 @@ def pruned_digest(key: str) -> str:
 
     :param key: key of the whole run, see :func:`whole_run_key`.
     """
-    return hashlib.sha256(key.encode()).hexdigest()[: 2 * DIGEST_BYTES]
+    return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[: 2 * DIGEST_BYTES]
 
 
 def pruned_key(pipeline: str, key: str) -> str:

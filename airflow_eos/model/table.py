@@ -162,6 +162,7 @@ class TableCommit:
     :param files: data files that it appends.
     :param replaces: rows of the run's earlier commits that it takes out.
     :param summary: of the commit, for people.
+    :param label: first part of the names of the run's data files.
     """
 
     scope: str
@@ -169,6 +170,7 @@ class TableCommit:
     files: tuple[DataFileMade, ...] = ()
     replaces: tuple[EarlierRows, ...] = ()
     summary: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
 
     @property
     def run(self) -> PublishedRun:

@@ -10,9 +10,9 @@ import psycopg
 
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.table import PublishedRuns
+from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
-from airflow_eos.sinks.postgres_catalog import find_target, rows_as_written
+from airflow_eos.sinks.postgres_catalog import find_target, is_noted, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
 from airflow_eos.wording import counted
 
@@ -28,12 +28,13 @@ _RIGHTS = """SELECT coalesce(
 _STAGED = """SELECT split_part(relname, '_', 3), split_part(relname, '_', 4), relname,
     pg_total_relation_size(oid)
 FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s ORDER BY 2"""
-_IS_SAME = """SELECT FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
+_SAME = """SELECT p.target, p.pipeline FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
     JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s AND n.nspname = %s AND c.relname = %s"""
 _PLACE = """SELECT n.nspname, c.relname FROM airflow_eos.published p
     LEFT JOIN pg_class c ON c.oid = p.target LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s"""
+_GROUPS = "SELECT runs FROM airflow_eos.published WHERE target = %s AND position('/' IN pipeline) = 0"
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
     AND NOT starts_with(rolname, 'pg_') AND has_table_privilege(oid, to_regclass(%s), 'UPDATE') ORDER BY 1"""
 _NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
@@ -70,18 +71,24 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
         )
 
 
-def rows_of_run(table: PostgresTable, identity: str, snapshot: int) -> int | None:
-    """Return the number of rows that are as a run wrote them; None if it wrote to another table.
+def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> int | str:
+    """Return the number of rows that are as a run wrote them, or why the database no longer has its commit.
 
     :param identity: of the table, from the run's record.
-    :param snapshot: id of the transaction that published the run.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
     with transaction(table) as connection:
         connection.read_only = True
-        if connection.execute(_IS_SAME, (identity, *table.schema_and_table)).fetchone() is None:
-            return None
-        return rows_as_written(connection, table, snapshot)
+        place = connection.execute(_SAME, (identity, *table.schema_and_table)).fetchone()
+        if place is None:
+            return f"the table had the id {identity}, and has another one now: it was made again"
+        target, pipeline = place
+        if not is_noted(connection, target, pipeline, run):
+            return (
+                "the database does not know that it published the run: a failover or a restored backup has "
+                "set it back"
+            )
+        return rows_as_written(connection, table, run.snapshot)
 
 
 def place_now(table: PostgresTable, identity: str) -> tuple[str, str] | None:
@@ -137,7 +144,7 @@ def _schema(name: str, *, may: bool) -> Check:
 
 def _published(name: str, connection: psycopg.Connection[Any], oid: int) -> Check:
     subject = f"{name} fencing tokens"
-    notes = connection.execute(f"SELECT runs FROM {SCHEMA}.published WHERE target = %s", (oid,)).fetchall()  # noqa: S608
+    notes = connection.execute(_GROUPS, (oid,)).fetchall()
     try:
         runs = sum(len(PublishedRuns.from_json(text).runs) for (text,) in notes)
     except ConfigurationError as error:

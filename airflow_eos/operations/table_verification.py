@@ -11,8 +11,9 @@ from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import SinkTable, secrets_of
-from airflow_eos.model.table import TableReceipt
+from airflow_eos.model.table import EarlierRows, TableReceipt
 from airflow_eos.operations.findings import Finding, Outcome
+from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks.opening import load_table
 from airflow_eos.sinks.redaction import redacted
 from airflow_eos.wording import counted
@@ -44,7 +45,8 @@ def table_finding(record: RunRecord, connected: Connected | None, in_time: Calla
     if connected is None:
         outcome, rows, detail = "table", 0, f"not compared: read the table's snapshot {receipt.snapshot}"
     elif (database_table := PostgresTable.named(sink)) is not None:
-        outcome, rows, detail = _rows_in_database(connected, database_table, str(recorded["uuid"]), receipt)
+        run = EarlierRows(receipt, file_label(record.run_key))
+        outcome, rows, detail = _rows_in_database(connected, database_table, str(recorded["uuid"]), run)
     else:
         outcome, rows, detail = _rows_in_files(connected, record, receipt, in_time)
     return Finding(record.run_key, sink, 0, outcome, receipt.rows, rows, detail)
@@ -101,18 +103,18 @@ def _held_rows(
 
 
 def _rows_in_database(
-    connected: Connected, table: PostgresTable, identity: str, receipt: TableReceipt
+    connected: Connected, table: PostgresTable, identity: str, run: EarlierRows
 ) -> tuple[Outcome, int, str]:
     try:
         from airflow_eos.operations.postgres_checks import rows_of_run
 
         table = connected(table)
-        rows = rows_of_run(table, identity, receipt.snapshot)
+        rows = rows_of_run(table, identity, run)
     except Exception as error:  # noqa: BLE001 - of psycopg, which may be missing
         return "table", 0, f"not compared: {redacted(str(error), secrets_of(table.properties))}"
-    if rows is None:
-        return "mismatch", 0, f"the table had the id {identity}, and has another one now: it was made again"
-    if rows == receipt.rows:
+    if isinstance(rows, str):
+        return "mismatch", 0, rows
+    if rows == run.receipt.rows:
         return "ok", rows, ""
     detail = f"{counted(rows, 'row')} as written; the others were changed or deleted since"
     return "table", rows, detail

@@ -34,6 +34,7 @@ from airflow_eos.model.table import (
     TableLayout,
     TableReceipt,
 )
+from airflow_eos.run.replacing import file_label
 from airflow_eos.table_ports import TableMoved, TableSink, TableVersion
 
 log = logging.getLogger(__name__)
@@ -215,6 +216,7 @@ class Publisher:
             files=tuple(files),
             replaces=rows_taken_out(claim, own),
             summary=summary,
+            label=file_label(claim.key),
         )
         return self._table.commit(version, change)
 

@@ -5,7 +5,8 @@ that a table, or a row, that was dropped and made again is told from the one tha
 
 PostgreSQL keeps with each row the number of the transaction that wrote it (``xmin``). A run is one
 transaction, whose number is its receipt; an update, of whatever column, gives a row another one. Rows have
-the lower 32 bits of the number only.
+the lower 32 bits of the number only. A database that was set back, by a failover or a backup, gives the
+numbers of lost transactions away again: each run that appended rows has a row with its number, too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ _NUMBERS = 1 << 32
 _NEXT = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 PUBLISHED = "SELECT id::text, version, runs FROM airflow_eos.published WHERE target = %s AND pipeline = %s"
 _FIRST = "INSERT INTO airflow_eos.published (target, pipeline) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+_NOTE_OF_RUN = """INSERT INTO airflow_eos.published (target, pipeline, version) VALUES (%s, %s, %s)
+ON CONFLICT (target, pipeline) DO UPDATE SET version = excluded.version"""
+_NOTES_OF_RUNS = """SELECT max(version) FILTER (WHERE pipeline = %s), min(version)
+FROM airflow_eos.published WHERE target = %s AND starts_with(pipeline, %s)"""
 _CREATE_CONTROL = """CREATE TABLE IF NOT EXISTS airflow_eos.published (
     target oid NOT NULL,
     pipeline text NOT NULL,
@@ -112,10 +117,12 @@ class Target:
 class PostgresVersion:
     """Implements ``airflow_eos.ports.TableVersion``.
 
+    :param pipeline: the name under which the table remembers the runs of a pipeline.
     :param number: of the row of ``airflow_eos.published``: each commit of the pipeline's runs adds one.
     """
 
     target: Target
+    pipeline: str
     layout: TableLayout
     published: PublishedRuns
     number: int
@@ -230,7 +237,25 @@ def find_version(connection: psycopg.Connection[Any], target: Target, pipeline: 
         return find_version(connection, target, pipeline)
     identity, number, runs = row
     layout = TableLayout(identity, target.schema_id, 0)
-    return PostgresVersion(target, layout, PublishedRuns.from_json(runs), number)
+    return PostgresVersion(target, pipeline, layout, PublishedRuns.from_json(runs), number)
+
+
+def note_run(connection: psycopg.Connection[Any], version: PostgresVersion, run: EarlierRows) -> None:
+    """Keep the number of the transaction that publishes a run."""
+    place = version.target.oid, f"{version.pipeline}/{run.label}"
+    connection.execute(_NOTE_OF_RUN, (*place, run.snapshot))
+
+
+def is_noted(connection: psycopg.Connection[Any], target: int, pipeline: str, run: EarlierRows) -> bool:
+    """Return whether a run was published in the transaction of its receipt, as the database has it.
+
+    :param target: oid of the table.
+    :returns: True for a transaction before the first of which a note was kept.
+    """
+    of_runs = f"{pipeline}/"
+    parameters = (of_runs + run.label, target, of_runs)
+    ((noted, first),) = connection.execute(_NOTES_OF_RUNS, parameters)
+    return noted == run.snapshot if noted is not None else first is None or run.snapshot < first
 
 
 def rows_as_written(
@@ -254,6 +279,7 @@ def rows_as_written(
 def refuse_rewritten(
     connection: psycopg.Connection[Any],
     sink: PostgresTable,
+    version: PostgresVersion,
     replaces: Sequence[EarlierRows],
     *,
     delete: bool = False,
@@ -264,6 +290,13 @@ def refuse_rewritten(
     :raises TableRewritten: they are not.
     """
     for earlier in replaces:
+        if not is_noted(connection, version.target.oid, version.pipeline, earlier):
+            raise rewritten(
+                sink,
+                f"the database does not know that it published the run in transaction {earlier.snapshot}: a "
+                "failover or a restored backup has set it back",
+                first="look for",
+            )
         if not earlier.receipt.rows:
             raise rewritten(
                 sink,

@@ -30,6 +30,7 @@ from airflow_eos.sinks.postgres_catalog import (
     find_target,
     find_version,
     make_control_table,
+    note_run,
     refuse_rewritten,
 )
 from airflow_eos.sinks.postgres_rows import PostgresRows, StagedRows
@@ -105,9 +106,9 @@ class PostgresSink(BaseSink):
         self._staging.add(staging)
         return PostgresRows(self._sink, staging, version.target.columns)
 
-    def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> None:  # noqa: ARG002
+    def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
         with self._transaction() as connection:
-            refuse_rewritten(connection, self._sink, replaces)
+            refuse_rewritten(connection, self._sink, version, replaces)
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Publish staged rows, delete those that they replace, and say so, in one transaction."""
@@ -120,12 +121,14 @@ class PostgresSink(BaseSink):
                 self._lock_version(connection, version)
             except psycopg.errors.UndefinedTable as error:
                 raise TableMoved(self._reason(error)) from None
-            refuse_rewritten(connection, self._sink, change.replaces, delete=True)
+            refuse_rewritten(connection, self._sink, version, change.replaces, delete=True)
             rows = self._insert(connection, version.target, staged)
             ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
             receipt = TableReceipt(snapshot, len(staged), rows)
             runs, last_run = change.published_with(receipt).to_json(), _jsonb(connection, change.summary)
             connection.execute(_NOTE, (runs, last_run, version.target.oid, self._pipeline))
+            if staged and not self._sink.key:
+                note_run(connection, version, EarlierRows(receipt, change.label))
             # What is deferred to the commit is refused before it.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             self._drop(connection, {rows_of.table for rows_of in staged})

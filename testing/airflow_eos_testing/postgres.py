@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,8 +38,11 @@ class PostgresServer(EmbeddedServer):
         while self._crashed:
             self._crashed.pop().end()
 
-    def crash(self) -> None:
-        """Kill all of the server's processes at once, and start it again on the data that they left."""
+    def crash(self, meanwhile: Callable[[Path], object] = lambda _: None) -> None:
+        """Kill all of the server's processes at once, and start it again on the data that they left.
+
+        :param meanwhile: called with the folder of the data while no process uses it.
+        """
         assert self._session is not None, "PostgreSQL is not running"
         processes = [self.pid, *_children(self.pid)]
         for pid in processes:
@@ -51,6 +55,7 @@ class PostgresServer(EmbeddedServer):
         # They name a process that is dead, and that its parent has not waited for yet.
         for lock in ("data/postmaster.pid", ".s.PGSQL.5432.lock"):
             (self.home / lock).unlink(missing_ok=True)
+        meanwhile(self.home / "data")
         log = self.home / "server.log"
         self._session = Session(
             self._server(), env=self._environment(), home=self.home, log_path=log, keep=True

@@ -111,7 +111,7 @@ def test_rows_of_a_run_are_compared_with_its_record(database):
     attempt = Attempt(database)
     receipt = attempt.publish()
     details = {"sink": f"postgres:c/{database.table}", "uuid": attempt.claim.layout.uuid, **receipt.to_dict()}
-    record = run_record(details={"table": details})
+    record = run_record(run_key=attempt.claim.key, details={"table": details})
 
     def finding():
         connected = lambda table: replace(table, properties=database.properties)  # noqa: E731

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import replace
 
 import psycopg
@@ -10,9 +12,11 @@ import pytest
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, RunFenced, TableRewritten
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows
+from airflow_eos.operations.postgres_checks import rows_of_run
 from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks import postgres_catalog, postgres_sink
 from airflow_eos.sinks.postgres_catalog import find_target
+from airflow_eos_testing.postgres import PostgresServer
 from tests.support.postgres_tables import Database
 from tests.unit.sinks.test_postgres_publishing import Attempt
 
@@ -176,6 +180,41 @@ def test_a_number_that_may_have_been_used_again_is_not_believed(database, monkey
     with pytest.raises(TableRewritten, match="used again"):
         attempt.publish()
     assert database.counts() == {OLD: 2}
+
+
+def test_a_number_that_a_database_gave_away_again_is_not_believed(tmp_path):
+    """A restored backup lacks a run, and the next one gets its transaction's number, for as many rows."""
+    with PostgresServer() as server:
+        database = Database(server)
+        database.create()
+        published(database, "run/p/0", token=4)
+        backup = tmp_path / "backup"
+        server.crash(lambda data: subprocess.run(["cp", "-a", data, backup], check=True))
+        lost = published(database)
+
+        def restore(data):
+            shutil.rmtree(data)
+            backup.rename(data)
+
+        server.crash(restore)
+        later = published(database, "run/p/2", token=20)
+        assert lost.receipt == later.receipt
+        attempt = again(database, lost, token=30)
+        with pytest.raises(TableRewritten, match="has set it back"):
+            attempt.publish()
+        assert database.counts() == {"run/p/0": 2, "run/p/2": 2}
+        identity = attempt.version.layout.uuid
+        assert "has set it back" in rows_of_run(database.sink(), identity, lost)
+        assert rows_of_run(database.sink(), identity, later) == 2
+
+
+def test_a_run_from_before_notes_were_kept_is_replaced(database):
+    """Its transaction is before the first one that has a note."""
+    earlier = published(database)
+    database.sql(f"DELETE FROM airflow_eos.published WHERE pipeline LIKE 'eos.{database.schema}/%'")
+    published(database, "run/p/2", token=12)
+    again(database, earlier).publish()
+    assert database.counts() == {NEW: 2, "run/p/2": 2}
 
 
 def test_a_row_that_refers_to_the_earlier_ones_refuses_the_run(database):
