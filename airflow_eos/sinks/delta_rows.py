@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_eos.exceptions import UnknownTable
 from airflow_eos.sinks.delta_files import partition_texts
@@ -28,13 +29,13 @@ class LiveFile:
 
     :param path: as the log has it.
     :param size: bytes.
-    :param rows: 0 with a deletion vector: the file is not as it was added.
+    :param rows: 0 with a deletion vector: the file is not as it was added. None where the log does not say.
     :param partition_values: as the log has them.
     """
 
     path: str
     size: int
-    rows: int
+    rows: int | None
     partition_values: Mapping[str, str | None]
 
 
@@ -61,7 +62,9 @@ def files_as_added(
     removed: list[LiveFile] = []
     for earlier in replaces:
         of_run = [file for file in files if file.path.startswith(f"{earlier.label}-")]
-        refuse_other_files(sink, earlier.receipt, [file.rows for file in of_run], "version", "OPTIMIZE")
+        refuse_other_files(
+            sink, earlier.receipt, [_row_count(file, sink) for file in of_run], "version", "OPTIMIZE"
+        )
         removed += of_run
     return removed
 
@@ -87,6 +90,17 @@ def live_files(table: deltalake.DeltaTable) -> list[LiveFile]:
         )
         for number, (path, size, rows) in enumerate(zip(*columns, strict=True))
     ]
+
+
+def _row_count(file: LiveFile, sink: DeltaTable) -> int:
+    if file.rows is not None:
+        return file.rows
+    from deltalake.fs import DeltaStorageHandler
+    from pyarrow.fs import PyFileSystem
+
+    store = PyFileSystem(DeltaStorageHandler(sink.uri, dict(sink.properties or {})))
+    with store.open_input_file(file.path) as stream:
+        return int(pq.read_metadata(stream).num_rows)
 
 
 def _reader_features(table: deltalake.DeltaTable) -> Sequence[str]:

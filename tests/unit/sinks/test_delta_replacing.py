@@ -32,6 +32,17 @@ def test_rows_are_found_when_the_log_was_cleaned_up(delta):
     assert names_of_scan(delta) == {"foreign": 1, NEW: 2}
 
 
+def test_rows_are_found_when_a_checkpoint_has_no_counts(tmp_path):
+    """As the table's properties say: then the files have them."""
+    counts = ("delta.checkpoint.writeStatsAsJson", "delta.checkpoint.writeStatsAsStruct")
+    lake = DeltaLake(tmp_path, configuration=dict.fromkeys(counts, "false"))
+    earlier = published(lake)
+    append(lake)
+    lake.table.create_checkpoint()
+    again(lake, earlier).publish()
+    assert names_of_scan(lake) == {"foreign": 1, NEW: 2}
+
+
 def test_files_of_a_restored_version_are_as_they_were_added(delta):
     """They are live again under their names."""
     earlier = published(delta)
