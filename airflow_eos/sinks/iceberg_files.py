@@ -174,6 +174,8 @@ def unwritable_partitions(metadata: Any) -> str | None:
     if metadata.spec().is_unpartitioned():
         return None
     for partition in metadata.spec().fields:
+        if metadata.schema().find_column_name(partition.source_id) is None:  # left by format version 1
+            return f"{partition.name!r} is made of a column that was dropped"
         source = metadata.schema().find_field(partition.source_id)
         is_float = isinstance(source.field_type, (FloatType, DoubleType))
         if is_float and isinstance(partition.transform, IdentityTransform):

@@ -212,6 +212,20 @@ def test_a_partition_spec_that_rows_cannot_be_divided_by_is_refused_before_anyth
         open_table(lake.sink(), PROPERTY).load()
 
 
+def test_a_partition_field_of_a_dropped_column_is_refused(tmp_path):
+    """In format version 1 a removed field stays in the spec: no catalog that is to be asked again."""
+    spec = PartitionSpec(by(2, IdentityTransform()))
+    lake = PartitionedLake(tmp_path, with_x(StringType()), spec, **{"format-version": "1"})
+    with lake.table.update_spec() as update:
+        update.remove_field("part")
+    rows = pa.table({"id": [1], "x": ["a"]})
+    assert published(lake, rows) == rows.to_pylist()
+    with lake.table.update_schema() as update:
+        update.delete_column("x")
+    with pytest.raises(UnknownTable, match="'part' is made of a column that was dropped"):
+        open_table(lake.sink(), PROPERTY).load()
+
+
 @pytest.mark.parametrize(
     ("kind", "transform", "value", "reason"),
     [
