@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ _MOST_IN_MEMORY = 128 << 20
 _TARGET = "delta.targetFileSize"
 _INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
 _LONGEST_BOUND = 32  # characters, as other writers of Delta have it
+_LAST_CHARACTER = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def statistics(rows: pa.Table) -> dict[str, Any]:
     """Return counts and bounds of a file's columns (protocol, "Per-file Statistics").
 
-    Bounds are left out where they have no exact form that all readers agree on.
+    Where a column has no bounds that all readers agree on, the number of rows alone: a dataset of deltalake
+    takes bounds that are missing beside others for null, and skips the file whatever a filter asks for.
     """
     smallest: dict[str, Any] = {}
     largest: dict[str, Any] = {}
@@ -175,24 +178,55 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
         if pa.types.is_nested(column.type):
             continue
         nulls[name] = column.null_count
+        if column.null_count == len(column) or pa.types.is_binary(column.type):
+            continue
         bounds = _bounds(column)
-        if bounds is not None:
-            smallest[name], largest[name] = bounds
+        if bounds is None:
+            return {"numRecords": rows.num_rows}
+        smallest[name], largest[name] = bounds
     return {"numRecords": rows.num_rows, "minValues": smallest, "maxValues": largest, "nullCount": nulls}
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    kind = column.type
-    is_bounded = any(test(kind) for test in (pa.types.is_integer, pa.types.is_date, pa.types.is_string))
-    if not is_bounded or column.null_count == len(column):
+    """Return the least and the greatest value as JSON has them, None if it does not have them exactly."""
+    types, kind = pa.types, column.type
+    if types.is_timestamp(kind):
+        # The protocol cuts them off at milliseconds: what is above the greatest is none of the file's.
+        column = pa.chunked_array([*column.chunks, *pc.ceil_temporal(column, unit="millisecond").chunks])
+    if (types.is_date(kind) or types.is_timestamp(kind)) and has_far_time(column):
         return None
-    if pa.types.is_date(kind) and has_far_time(column):
+    if types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py():
         return None
     smallest, largest = pc.min_max(column).as_py().values()
-    if pa.types.is_date(kind):
+    if types.is_date(kind):
         return smallest.isoformat(), largest.isoformat()
-    is_long = pa.types.is_string(kind) and max(len(smallest), len(largest)) > _LONGEST_BOUND
-    return None if is_long else (smallest, largest)
+    if types.is_timestamp(kind):
+        first, last = (value.isoformat(timespec="milliseconds") for value in (smallest, largest))
+        return first.replace("+00:00", "Z"), last.replace("+00:00", "Z")
+    if types.is_floating(kind):
+        return smallest or -0.0, largest or 0.0
+    if types.is_decimal(kind):
+        numbers = _number(smallest), _number(largest)
+        return None if None in numbers else numbers
+    if types.is_string(kind):
+        return _text_bounds(smallest, largest)
+    return smallest, largest
+
+
+def _number(value: Decimal) -> float | int | None:
+    """Return the number that JSON has all digits of, without an exponent."""
+    number = int(value) if int(value) == value else float(value)
+    text = repr(number)
+    return number if "e" not in text and Decimal(text) == value else None
+
+
+def _text_bounds(smallest: str, largest: str) -> tuple[str, str] | None:
+    """Return the beginnings of texts, as other writers of Delta do: behind a greatest one no text follows."""
+    if len(largest) <= _LONGEST_BOUND:
+        return smallest[:_LONGEST_BOUND], largest
+    if largest[_LONGEST_BOUND] == _LAST_CHARACTER:
+        return None
+    return smallest[:_LONGEST_BOUND], largest[:_LONGEST_BOUND] + _LAST_CHARACTER
 
 
 def _bytes(size: str | None) -> int:

@@ -132,23 +132,36 @@ def test_several_partition_columns_make_a_file_for_each_combination(tmp_path):
 
 
 def test_statistics_hold_for_every_row():
-    """Bounds where all readers agree on their form; else none, which skips nothing."""
+    """Moments and long texts at or beyond the values, where all readers agree on a form."""
     table = pa.table(
         {
             "number": pa.array([3, None, -2], pa.int64()),
             "day": [dt.date(2024, 1, 2), dt.date(2023, 1, 2), None],
+            "at": [MOMENT, MOMENT.replace(microsecond=1), None],
             "text": ["b", "ä", "a"],
-            "long": ["a" * 33, "b", "c"],
-            "ratio": [1.5, float("nan"), 2.0],
+            "long": ["a" * 33, "b" * 33, "b"],
+            "ratio": [1.5, 0.0, -2.5],
+            "price": [Decimal("1.50"), Decimal("-12.00"), None],
+            "is_late": [True, False, None],
+            "raw": [b"a", b"b", None],
             "none": pa.nulls(3, pa.int32()),
             "list": [[1], None, [2]],
         }
     )
+    smallest = {"number": -2, "day": "2023-01-02", "at": "2024-02-29T23:59:59.000Z", "text": "a"}
+    largest = {"number": 3, "day": "2024-01-02", "at": "2024-02-29T23:59:59.601Z", "text": "ä"}
+    nulls = {"number": 1, "day": 1, "at": 1, "text": 0, "long": 0, "ratio": 0, "price": 1, "is_late": 1}
     assert statistics(table) == {
         "numRecords": 3,
-        "minValues": {"number": -2, "day": "2023-01-02", "text": "a"},
-        "maxValues": {"number": 3, "day": "2024-01-02", "text": "ä"},
-        "nullCount": {"number": 1, "day": 1, "text": 0, "long": 0, "ratio": 0, "none": 3},
+        "minValues": {**smallest, "long": "a" * 32, "ratio": -2.5, "price": -12, "is_late": False},
+        "maxValues": {
+            **largest,
+            "long": "b" * 32 + "\U0010ffff",
+            "ratio": 1.5,
+            "price": 1.5,
+            "is_late": True,
+        },
+        "nullCount": {**nulls, "raw": 1, "none": 3},
     }
 
 
@@ -199,11 +212,11 @@ def test_a_partition_of_a_far_time_is_refused(tmp_path, name):
 
 
 def test_a_far_date_beside_the_partition_is_written_without_bounds(tmp_path):
-    """Python has no form of it, which is all that is missing."""
+    """Python has no form of it: the log has the number of rows alone."""
     rows = pa.table(
         {"tiny": pa.array([1], pa.int8()), "day": pa.array([2_932_897], pa.int32()).cast(pa.date32())}
     )
-    assert statistics(rows)["minValues"] == {"tiny": 1}
+    assert statistics(rows) == {"numRecords": 1}
     lake = DeltaLake(tmp_path, COLUMNS)
     published(lake, rows)
     back = deltalake.DeltaTable(str(lake.folder)).to_pyarrow_table().column("day")
@@ -252,6 +265,33 @@ TEXTS = [
     "\x00",
     "\x7f",
 ]
+
+
+EACH_IS_FOUND = [
+    pa.array([1.5, -0.0, float("inf")]),
+    pa.array([0.0, -1e-45], pa.float32()),
+    pa.array([True, False]),
+    pa.array([Decimal("1.50"), Decimal("-99999999.99")]),
+    pa.array([Decimal(10) ** 27, Decimal("0.0000000001")], pa.decimal128(38, 10)),
+    pa.array([MOMENT, dt.datetime(9999, 12, 31, 23, 59, 59, 999999, dt.timezone.utc)]),
+    pa.array([MOMENT.replace(tzinfo=None), MOMENT.replace(tzinfo=None, year=4)]),
+    pa.array(["a" * 40, "\U0010ffff" * 32]),
+    pa.array(["a" * 40, "\U0010ffff" * 33]),
+    pa.array([b"a", b"\xff"]),
+]
+
+
+@pytest.mark.parametrize("values", EACH_IS_FOUND, ids=lambda values: str(values.type))
+def test_each_value_is_found_by_itself(tmp_path, values):
+    """In a column with bounds in the log, or without, beside one with; with a checkpoint, too."""
+    rows = pa.table({"x": values, "id": range(len(values))})
+    lake = DeltaLake(tmp_path, rows.schema)
+    published(lake, rows)
+    for _ in range(2):
+        for value in values:
+            is_value = [("x", "=", value)]
+            assert lake.table.to_pyarrow_table(filters=is_value).num_rows == 1, value
+        lake.table.create_checkpoint()
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
