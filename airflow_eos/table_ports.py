@@ -69,10 +69,11 @@ class TableSink(Protocol):
     def name(self) -> str:
         """Return the table, in words."""
 
-    def load(self) -> TableVersion:
+    def load(self, *, to_write: bool = True) -> TableVersion:
         """Look at the table now.
 
-        :raises UnknownTable: there is none, or it is not of a kind that can be written.
+        :param to_write: whether it must be of a kind that can be written.
+        :raises UnknownTable: there is none, or it is not of that kind.
         """
 
     def writer(self, version: TableVersion, label: str) -> TableWriter:

@@ -14,7 +14,7 @@ from airflow_eos.sinks.opening import open_table
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.intent import Intent
     from airflow_eos.model.sink_table import SinkTable
-    from airflow_eos.table_ports import TableVersion
+    from airflow_eos.table_ports import TableSink, TableVersion
 
 
 def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledger_topic_id: str) -> None:
@@ -32,7 +32,10 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
             return
         name = keys.table_property(ledger_topic_id, intent.record.group_id, table.branch_name)
         with closing(open_table(table, name)) as sink:
-            version = sink.load()
+            version = sink.load(to_write=False)
+            claim = Claim.of(intent, transactional_id, table.branch_name, "")
+            if version.layout.uuid == intent.layout.uuid and published_by(version, claim) is None:
+                _refuse_unwritable(sink)
     except UnknownTable as unknown:
         if unknown.is_missing:
             return
@@ -42,7 +45,6 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
             f"{unknown.message}. Where the table is known to be gone, say --table-gone"
         ) from unknown
     if version.layout.uuid == intent.layout.uuid:
-        claim = Claim.of(intent, transactional_id, table.branch_name, "")
         raise ConfigurationError(
             f"{intent.sink} still is the table that run {intent.key} was about to publish in, and can tell "
             f"whether it did: {_answer(version, claim)}. Run the pipeline once with it as the sink"
@@ -60,6 +62,16 @@ def _is_dropped(table: PostgresTable, intent: Intent) -> bool:
             "rename it back and run the pipeline once with it as the sink"
         )
     return place is None
+
+
+def _refuse_unwritable(sink: TableSink) -> None:
+    try:
+        sink.load()
+    except UnknownTable as unwritable:
+        raise UnknownTable(
+            f"{unwritable.message}. It does not have the run's rows: let it be written again and run the "
+            "pipeline once with it as the sink or, where that cannot be, say --table-gone"
+        ) from None
 
 
 def _answer(version: TableVersion, claim: Claim) -> str:

@@ -23,7 +23,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import EosError, OutcomeUnknown, RunFenced, TableChanged, TableReplaced
+from airflow_eos.exceptions import (
+    EosError,
+    OutcomeUnknown,
+    RunFenced,
+    TableChanged,
+    TableReplaced,
+    UnknownTable,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.table import (
@@ -167,7 +174,7 @@ class Publisher:
             if look:
                 self._sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.02 * 2**look)))
             try:
-                version = self._table.load()
+                version = self._load(claim)
                 self._refuse_another(version, claim)
                 receipt = published_by(version, claim)
                 if receipt is not None:
@@ -190,6 +197,16 @@ class Publisher:
             f"{claim.key}: {self._table.name} did not take the run's commit in {MAX_LOOKS} tries, and it is "
             f"not known whether a later look would find it: {problem}. A retry finds out"
         ) from problem
+
+    def _load(self, claim: Claim) -> TableVersion:
+        try:
+            return self._table.load()
+        except UnknownTable:
+            # It may have the rows all the same, such as when its format was raised behind them.
+            version = self._table.load(to_write=False)
+            if version.layout.uuid != claim.layout.uuid or published_by(version, claim) is None:
+                raise
+            return version
 
     def _refuse_another(self, version: TableVersion, claim: Claim) -> None:
         if version.layout.uuid != claim.layout.uuid:

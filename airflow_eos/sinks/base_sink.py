@@ -34,13 +34,14 @@ class BaseSink(Closeable):
         """The table, in words."""
         return str(self._sink)
 
-    def load(self) -> Any:
+    def load(self, *, to_write: bool = True) -> Any:
         """Look at the table now.
 
+        :param to_write: whether it must be of a kind that can be written.
         :raises OutcomeUnknown: the table cannot be read at the moment.
         """
         with self._looking():
-            return self._load()
+            return self._load(to_write=to_write)
 
     def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
         """Look whether rows are there as they were written.
@@ -70,7 +71,7 @@ class BaseSink(Closeable):
             ) from None
 
     @abstractmethod
-    def _load(self) -> Any:
+    def _load(self, *, to_write: bool) -> Any:
         """Return the table as it is now."""
 
     @abstractmethod

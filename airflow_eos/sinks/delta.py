@@ -123,7 +123,7 @@ class DeltaSink(BaseSink):
     def close(self) -> None:
         """Do nothing: delta-rs holds no connection between calls."""
 
-    def _load(self) -> DeltaVersion:
+    def _load(self, *, to_write: bool) -> DeltaVersion:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -144,7 +144,8 @@ class DeltaSink(BaseSink):
                 f"{self.name}: the storage options of connection or environment are not valid: "
                 f"{self._reason(error)}"
             ) from None
-        refuse_unwritable(self.name, table)
+        if to_write:
+            refuse_unwritable(self.name, table)
         metadata = table.metadata()
         layout = TableLayout(
             str(metadata.id),

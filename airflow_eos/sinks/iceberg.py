@@ -80,7 +80,7 @@ class IcebergSink(BaseSink):
         self._property = property_name
         self._catalog: Catalog | None = None
 
-    def _load(self) -> IcebergVersion:
+    def _load(self, *, to_write: bool) -> IcebergVersion:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
@@ -91,7 +91,9 @@ class IcebergSink(BaseSink):
                 f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
                 is_missing=True,
             ) from None
-        self._refuse_unwritable(table)
+        self._refuse_another_branch(table)
+        if to_write:
+            self._refuse_unwritable(table)
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
@@ -205,7 +207,7 @@ class IcebergSink(BaseSink):
         return self._catalog
 
     def _refuse_unwritable(self, table: Table) -> None:
-        metadata, branch = table.metadata, self._sink.branch
+        metadata = table.metadata
         if metadata.format_version not in _FORMATS:
             raise UnknownTable(
                 f"{self.name} has format version {metadata.format_version}; tables of versions "
@@ -221,8 +223,11 @@ class IcebergSink(BaseSink):
         reason = unwritable_partitions(metadata)
         if reason is not None:
             raise UnknownTable(f"{self.name}: its partition spec cannot be written: {reason}")
+
+    def _refuse_another_branch(self, table: Table) -> None:
+        branch = self._sink.branch
         if branch is not None and branch != MAIN:
-            ref = metadata.refs.get(branch)
+            ref = table.metadata.refs.get(branch)
             if ref is None or ref.snapshot_ref_type != "branch":
                 raise UnknownTable(
                     f"{self.name}: {branch!r} is {'a tag' if ref else 'not a branch of the table'}; create "

@@ -78,7 +78,7 @@ class PostgresSink(BaseSink):
         self._prefix = f"rows_{pipeline.removeprefix('eos.')[:10]}_"
         self._staging: set[str] = set()
 
-    def _load(self) -> PostgresVersion:
+    def _load(self, *, to_write: bool) -> PostgresVersion:  # noqa: ARG002 - an owner makes it fit again
         with self._transaction() as connection:
             make_control_table(connection, self.name)
             target = find_target(connection, self._sink)

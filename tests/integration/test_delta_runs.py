@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from deltalake import TableFeatures
 
 from airflow_eos.run.states import State
 from tests.integration.test_table_runs import (
@@ -17,6 +18,8 @@ from tests.integration.test_table_runs import (
     test_a_table_made_again_is_refused_until_the_intent_is_taken_back,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
+    test_an_intent_of_a_table_that_can_no_longer_be_written_is_given_up_by_a_command,  # noqa: F401
+    test_rows_of_a_table_that_can_no_longer_be_written_are_adopted,  # noqa: F401
     test_the_table_is_replaced_in_whatever_it_is_called,  # noqa: F401
 )
 from tests.support.lakes import DeltaLake
@@ -37,6 +40,10 @@ class DeltaPipeline(Pipeline):
 
     def values(self):
         return self.lake.values("value")
+
+    def raise_format(self):
+        """Give the table a feature that runs do not write."""
+        self.lake.table.alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
 
     def renamed(self, sink):
         return replace(sink, uri=f"file://{sink.uri}")

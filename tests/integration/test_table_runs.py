@@ -472,7 +472,7 @@ def test_a_table_that_cannot_be_written_is_there_and_can_tell(pipeline):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
     with pipeline.table.transaction() as transaction:
         transaction.set_properties({"write.format.default": "orc"})
-    with pytest.raises(UnknownTable, match="orc"):
+    with pytest.raises(ConfigurationError, match="it has the run's rows"):
         dismiss(pipeline)
     arguments = ["dismiss", "--table-gone", "--yes", "--output", "json", "--prefix", pipeline.spec.prefix]
     arguments += [
@@ -486,6 +486,36 @@ def test_a_table_that_cannot_be_written_is_there_and_can_tell(pipeline):
     assert main(arguments) == 0
     with pytest.raises(ConfigurationError, match="no open INTENT"):
         dismiss(pipeline, asked=False)
+
+
+def test_rows_of_a_table_that_can_no_longer_be_written_are_adopted(pipeline):
+    """Its format was raised behind PUBLISHED, for good; the next run is refused until it has another sink."""
+    pipeline.publish(["a"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    pipeline.raise_format()
+    record = pipeline.run("r1", try_number=2, data=Refusing)
+    assert record.details["table"]["rows"] == 1
+    pipeline.publish(["b"])
+    with pytest.raises(UnknownTable):
+        pipeline.run("r2")
+    pipeline.run("r2", try_number=2, sink=None, sink_topic=pipeline.sink, data=LocalDataPlane)
+    assert pipeline.values() == ["a"]
+
+
+def test_an_intent_of_a_table_that_can_no_longer_be_written_is_given_up_by_a_command(pipeline):
+    """It does not have the rows, and nobody will publish them."""
+    pipeline.publish(["a"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.INTENT))
+    pipeline.raise_format()
+    with pytest.raises(UnknownTable):
+        pipeline.run("r1", try_number=2)
+    with pytest.raises(UnknownTable, match=r"does not have the run's rows.*say --table-gone"):
+        dismiss(pipeline)
+    assert dismiss(pipeline, asked=False).done
+    topics = {"sink": None, "sink_topic": pipeline.sink, "data": LocalDataPlane}
+    assert pipeline.run("r1", try_number=3, **topics).records_written == 1
 
 
 def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,6 +122,12 @@ class TablePipeline(Pipeline):
         """Drop the table, and create one of the same name."""
         self.catalog.drop_table(self.name)
         self.catalog.create_table(self.name, schema=SCHEMA)
+
+    def raise_format(self) -> None:
+        """Give the table a format that runs do not write, which pyiceberg reads and does not upgrade to."""
+        location = Path(self.table.metadata_location.removeprefix("file://"))
+        metadata = json.loads(location.read_text())
+        location.write_text(json.dumps({**metadata, "format-version": 3, "next-row-id": 0}))
 
     def renamed(self, sink: IcebergTable) -> IcebergTable:
         """Return the table of a sink through another connection."""

@@ -128,7 +128,7 @@ class ModelTableSink:
     def __init__(self, run: Run, table: ModelTable) -> None:
         self._run, self._table = run, table
 
-    def load(self) -> ModelVersion:
+    def load(self, *, to_write: bool = True) -> ModelVersion:
         version: ModelVersion = self._run.step("look at the table", self._table.version)
         return version
 
