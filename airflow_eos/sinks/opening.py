@@ -51,7 +51,7 @@ def table_named(name: str) -> SinkTable | None:
 def load_table(sink: SinkTable) -> TableVersion:
     """Return a table as it is now, and give up the connections to its catalog.
 
-    :raises UnknownTable: there is none, or it is not of a kind that can be written.
+    :raises UnknownTable: there is none.
     """
     with closing(open_table(sink, property_name="")) as opened:
-        return opened.load()
+        return opened.load(to_write=False)

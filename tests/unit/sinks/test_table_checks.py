@@ -128,10 +128,12 @@ def finding_of(iceberg, receipt, **changes):
 
 
 def test_rows_of_a_run_are_counted_in_the_files_of_its_snapshot(iceberg):
-    """Whatever others have done with the table since."""
+    """Whatever others have done with the table since, and also if it can no longer be written."""
     receipt = Attempt(iceberg).publish()
     append(iceberg)
     iceberg.table.delete("name == 'run/p/1'")
+    with iceberg.table.transaction() as transaction:
+        transaction.set_properties({"write.format.default": "orc"})
     assert (finding_of(iceberg, receipt).outcome, finding_of(iceberg, receipt).found) == ("ok", 2)
 
 
