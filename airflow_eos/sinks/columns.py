@@ -117,6 +117,20 @@ def _optional(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_optional(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
+def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared: str, name: str) -> None:
+    """Refuse texts of more characters than a column is declared to take.
+
+    :param name: of the table, for messages.
+    :raises RecordRefused: naming the column and the longest text's length.
+    """
+    longest = pc.max(pc.utf8_length(values)).as_py() or 0
+    if longest > most:
+        raise RecordRefused(
+            f"process returned a text of {longest} characters in column {column!r}, which {name} has as "
+            f"{declared}: shorten it, or widen the column"
+        )
+
+
 def refuse_far_times(columns: pa.Table, name: str) -> None:
     """Refuse dates and timestamps outside of the years 1 to 9999, which Python's types end with.
 

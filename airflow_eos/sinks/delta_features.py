@@ -6,6 +6,7 @@ Features: https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Valid Feat
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from airflow_eos.exceptions import UnknownTable
 
 if TYPE_CHECKING:
     import deltalake
+    import pyarrow as pa
 
 # deltalake writes no table of version 6, which may have identity columns; version 7 names features.
 WRITER_VERSIONS = (1, 2, 3, 4, 5, 7)
@@ -39,6 +41,9 @@ _COLUMN = {
     "delta.identity.": "an identity column",
     "CURRENT_DEFAULT": "a default value",
 }
+_DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+"""Of a column: its type as Spark has it, which is a string in Delta Lake."""
+_OF_TEXT = re.compile(r"(?:var)?char\((?P<most>\d+)\)")
 _CONSTRAINT = "delta.constraints."
 _MAPPING = "delta.columnMapping.mode"
 _RETENTION = "delta.setTransactionRetentionDuration"
@@ -61,6 +66,12 @@ def refuse_unwritable(name: str, table: deltalake.DeltaTable) -> None:
         *_of_partitions(fields, metadata.partition_columns),
     ):
         raise UnknownTable(f"{name} {reason}")
+
+
+def declared_length(field: pa.Field) -> tuple[str, int] | None:
+    """Return the type of a column of texts with a greatest length, and that length."""
+    match = _OF_TEXT.fullmatch((field.metadata or {}).get(_DECLARED.encode(), b"").decode())
+    return None if match is None else (match[0], int(match["most"]))
 
 
 def _of_protocol(protocol: Any) -> Iterator[str]:
@@ -88,6 +99,9 @@ def _of_properties(configuration: dict[str, str]) -> Iterator[str]:
 def _of_columns(fields: list[dict[str, Any]], path: str = "") -> Iterator[str]:
     for field in fields:
         name = f"{path}{field['name']}"
+        declared = field["metadata"].get(_DECLARED)
+        if declared is not None and not _OF_TEXT.fullmatch(declared):
+            yield f"has column {name!r} as {declared}, with texts whose length runs do not check"
         for key in field["metadata"]:
             for prefix, meaning in _COLUMN.items():
                 if key.startswith(prefix):

@@ -22,8 +22,10 @@ from airflow_eos.sinks.columns import (
     check_types,
     has_far_time,
     refuse_far_times,
+    refuse_long_texts,
     table_columns,
 )
+from airflow_eos.sinks.delta_features import declared_length
 from airflow_eos.sinks.executor_extra import executor_extra
 from airflow_eos.sinks.redaction import redacted
 
@@ -89,6 +91,11 @@ class DeltaFiles:
                     f"process returned an empty text in {name!r}, by which {self.name} is partitioned: Delta "
                     "Lake reads it as null; return null, or another text"
                 )
+        for column in self.schema:
+            declared = declared_length(column)
+            if declared is not None:
+                kind, most = declared
+                refuse_long_texts(table.column(column.name), most, column.name, kind, self.name)
         # In a column the log has only their bounds, which are left out; a partition is named by its value.
         refuse_far_times(table.select(self.partitions), self.name)
         return table

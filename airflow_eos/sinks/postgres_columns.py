@@ -17,7 +17,7 @@ import pyarrow.csv
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.arrow_result import returned_table
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.sinks.columns import has_far_time, table_columns
+from airflow_eos.sinks.columns import has_far_time, refuse_long_texts, table_columns
 
 _TYPES = {
     "bool": pa.bool_(),
@@ -137,12 +137,7 @@ def _check_text(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTab
         )
     if column.kind not in ("varchar", "bpchar") or column.modifier < _HEADER:
         return
-    longest = pc.max(pc.utf8_length(values)).as_py() or 0
-    if longest > column.modifier - _HEADER:
-        raise RecordRefused(
-            f"process returned a text of {longest} characters in column {column.name!r}, which {sink} has as "
-            f"{column.declared}: shorten it, or widen the column"
-        )
+    refuse_long_texts(values, column.modifier - _HEADER, column.name, column.declared, str(sink))
 
 
 def _check_time(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import pickle
+import re
 import sys
 from decimal import Decimal
 
@@ -209,6 +210,16 @@ def test_a_partition_of_a_far_time_is_refused(tmp_path, name):
     far = days if name == "day" else days.cast(pa.timestamp("s")).cast(COLUMNS.field(name).type)
     with pytest.raises(RecordRefused, match=f"outside of the years 1 to 9999 in '{name}'"):
         writer.columns(pa.table({name: far}))
+
+
+@pytest.mark.parametrize("declared", ["varchar(3)", "char(3)"])
+def test_a_text_that_is_longer_than_spark_has_declared_is_refused(tmp_path, declared):
+    """Delta Lake has a string, and the table's writers keep to the length."""
+    name = pa.field("name", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": declared})
+    lake = DeltaLake(tmp_path, pa.schema([("id", pa.int64()), name]))
+    published(lake, pa.table({"id": [1, 2], "name": ["한한한", None]}))
+    with pytest.raises(RecordRefused, match=rf"4 characters in column 'name', .* as {re.escape(declared)}"):
+        published(lake, pa.table({"id": [3], "name": ["abcd"]}))
 
 
 def test_a_far_date_beside_the_partition_is_written_without_bounds(tmp_path):

@@ -357,6 +357,17 @@ def field(name, kind, **metadata):
             {"configuration": {"delta.setTransactionRetentionDuration": "interval 30 days"}},
             "setTransactionRetentionDuration",
         ),
+        (
+            [
+                field(
+                    "a",
+                    {"type": "array", "elementType": "string", "containsNull": True},
+                    __CHAR_VARCHAR_TYPE_STRING="array<varchar(3)>",
+                )
+            ],
+            {},
+            r"column 'a' as array<varchar\(3\)>",
+        ),
         ([field("a", "binary"), field("b", "long")], {"partition_by": ["a"]}, "by 'a' of type binary"),
         ([field("a", "double"), field("b", "long")], {"partition_by": ["a"]}, "by 'a' of type double"),
     ],
