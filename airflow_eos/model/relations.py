@@ -29,7 +29,7 @@ def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_l
     :raises ConfigurationError: it is the ledger or a topic of the brokers, or the run reads it and
         ``allow_loop`` is False.
     """
-    _refuse_internal("sink_topic", sink)
+    refuse_internal("sink_topic", sink)
     if sink is not None and sink == ledger:
         raise ConfigurationError(
             f"sink_topic {sink!r} is the ledger's topic, which holds run records only; choose another one"
@@ -79,7 +79,7 @@ def check_dead_letter_topic(topic: str | None, sources: Sequence[str], ledger: s
 
     :raises ConfigurationError: it is the ledger or a topic of the brokers, or the run reads it.
     """
-    _refuse_internal("dead_letter_topic", topic)
+    refuse_internal("dead_letter_topic", topic)
     if topic is not None and topic in (*sources, ledger):
         raise ConfigurationError(
             f"dead_letter_topic {topic!r} is read by the run, or is the ledger; choose another one"
@@ -128,6 +128,7 @@ def check_explicit(ranges: object, sources: Sequence[str], partition: int | None
         )
 
 
-def _refuse_internal(field: str, topic: str | None) -> None:
+def refuse_internal(field: str, topic: str | None) -> None:
+    """Refuse a topic that brokers alone write."""
     if topic in INTERNAL_TOPICS:
         raise ConfigurationError(f"{field} {topic!r} is written by brokers only; choose another topic")

@@ -133,7 +133,9 @@ class CommittedRuns:
         if self._spec.on_committed == "reprocess":
             self._check(parts, but_for={SINK})
             earlier = (*parts, *repeats.values())
-            return Reprocess(keys.reprocess_key(key, len(repeats) + 1), first, again_id, earlier)
+            # The record of an earlier one may have been dismissed: the numbers have gaps then.
+            latest = max((keys.reprocessing_number(repeat) or 0 for repeat in repeats), default=0)
+            return Reprocess(keys.reprocess_key(key, latest + 1), first, again_id, earlier)
         answer = self._answering(first, parts, repeats)
         if self._spec.on_committed == "fail":
             raise RunAlreadyCommitted(

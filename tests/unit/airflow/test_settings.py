@@ -89,3 +89,8 @@ def test_the_ledger_key_is_in_no_serialised_trigger(monkeypatch: pytest.MonkeyPa
     assert SECRET not in repr(trigger.serialize())
     assert trigger.ask({}) is None
     assert asked == [LedgerSettings(topic="theirs", create=False, key=SECRET)]
+
+
+def test_a_topic_of_the_brokers_is_not_a_ledger() -> None:
+    with pytest.raises(ConfigurationError, match="'__consumer_offsets' is written by brokers only"):
+        LedgerSettings(topic="__consumer_offsets")

@@ -164,3 +164,18 @@ def test_record_of_an_aborted_transaction_is_no_answer() -> None:
     ledger.tails = [(staged, others, ended)]
     assert ask(spec, ledger, wait=True) is None
     assert ask(spec, ledger) is None
+
+
+def test_a_reprocessing_takes_the_number_behind_the_latest() -> None:
+    """The record of an earlier one may have been dismissed; the number of another one is taken."""
+    spec = a_spec()
+    first = made_by(spec, "cursor")
+    second = replace(
+        first,
+        run_key=keys.reprocess_key(first.run_key, 2),
+        clear_number=2,
+        producer=ProducerIdentity(keys.reprocess_transactional_id(spec, first.run_key), 1, 0),
+    )
+    cleared = a_spec(clear_number=3, on_committed="reprocess")
+    answer = ask(cleared, Ledger(first, second))
+    assert answer.key == keys.reprocess_key(first.run_key, 3)
