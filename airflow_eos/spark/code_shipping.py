@@ -41,6 +41,7 @@ _OURS = (
     "recordbatch",
     "sinks/__init__.py",
     "sinks/columns.py",
+    "sinks/delta_features.py",
     "sinks/delta_files.py",
     "sinks/executor_extra.py",
     "sinks/iceberg_files.py",
