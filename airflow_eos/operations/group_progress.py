@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -33,6 +34,7 @@ class GroupProgress:
     :param unknown: why they are unknown: why the next run would be refused, or an error.
     :param open_transaction: the oldest of the cursor's transactional ids; None if none is open.
     :param is_complete: whether ``open_transaction`` is known.
+    :param asked_at: ages are those of this moment.
     """
 
     layout: str
@@ -40,6 +42,18 @@ class GroupProgress:
     unknown: str = ""
     open_transaction: OpenTransaction | None = None
     is_complete: bool = True
+    asked_at: dt.datetime = field(default_factory=utc_now)
+
+    @property
+    def oldest_open_seconds(self) -> float | None:
+        """Age of the oldest transaction that is open or waited behind; 0 if none is, None if unknown."""
+        if not self.is_complete:
+            return None
+        undecided = () if self.unread is None else self.unread.undecided
+        ages = [transaction.age_seconds(self.asked_at) for transaction in undecided]
+        if self.open_transaction is not None:
+            ages.append(self.open_transaction.times.age_seconds)
+        return None if None in ages else max((round(age, 1) for age in ages if age is not None), default=0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -48,7 +62,7 @@ class GroupProgress:
             progress = {
                 "lag": self.unread.offsets,
                 "lag_to_end": self.unread.offsets_to_end,
-                "waiting": [undecided.to_dict(utc_now()) for undecided in self.unread.undecided],
+                "waiting": [undecided.to_dict(self.asked_at) for undecided in self.unread.undecided],
             }
             if self.layout == "mapped" and self.unread.added:
                 progress["not_mapped"] = [str(tp) for tp in sorted(self.unread.added)]

@@ -72,6 +72,10 @@ class PrunedRun:
         return {"state": "PRUNED", "run_id": self.run_id}
 
 
+RunInLedger = RunRecord | PrunedRun | LedgerUnreadable | None
+"""The record of a run; None if there is none, an error if it is unreadable."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerStatus:
     """The identity of a ledger, and its records of groups and runs.
@@ -86,7 +90,7 @@ class LedgerStatus:
     topic: str
     ledger: LedgerId
     cursors: Mapping[str, CursorRecord | LedgerUnreadable | None]
-    runs: Mapping[str, RunRecord | PrunedRun | LedgerUnreadable | None]
+    runs: Mapping[str, RunInLedger]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -125,9 +129,7 @@ def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnread
         return error
 
 
-def _run_of(
-    control: ControlPlane, pipeline: str, run_id: str
-) -> RunRecord | PrunedRun | LedgerUnreadable | None:
+def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunInLedger:
     key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
     value = control.authority.peek([key], routing=pipeline).get(key)
     if value is not None:
@@ -173,7 +175,7 @@ def _is_pruned(control: ControlPlane, pipeline: str, run_id: str) -> bool:
     return False
 
 
-def _run_summary(run: RunRecord | PrunedRun | LedgerUnreadable | None) -> dict[str, Any] | None:
+def _run_summary(run: RunInLedger) -> dict[str, Any] | None:
     if isinstance(run, LedgerUnreadable):
         return {"state": f"unreadable: {run}"}
     return None if run is None else run.summary()

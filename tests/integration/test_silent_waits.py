@@ -19,6 +19,7 @@ from airflow_eos.engine.lag import unread
 from airflow_eos.exceptions import IntervalNotReady
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.deployment_status import deployment_status
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from tests.support.local_runs import Pipeline
 from tests.support.markers import wait_for_markers
@@ -103,8 +104,8 @@ def test_a_cursor_says_what_waits_behind_an_open_transaction(pipeline, caplog, s
         assert (waiting["start"], waiting["end"], waiting["transactional_id"]) == (2, 7, name)
         assert asked(pipeline, max_lag=4)[0] == asked(pipeline, max_open=0)[0] == 3
         assert asked(pipeline, max_lag=5)[0] == asked(pipeline, max_open=600)[0] == 0
-        found = {**outcome.data, "pipelines": {}, "gaps": [], "open_transactions": []}
-        assert ("eos.group.undecided", 5, {"group": spec.group_id}) in gauges(found, spec.prefix)
+        state = deployment_status(spec.deployment, groups=[spec.group_id])
+        assert ("eos.group.undecided", 5, {"group": spec.group_id}) in gauges(state, spec.prefix)
 
         options = DoctorOptions(
             Deployment(spec.kafka, spec.ledger, spec.prefix), group=spec.group_id, sinks=[pipeline.sink]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
-from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,17 @@ from airflow_eos.cli import airflow_commands, status
 from airflow_eos.cli.airflow_commands import get_parser
 from airflow_eos.cli.main import main
 from airflow_eos.compat import stats
+from airflow_eos.engine.lag import Unread
+from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.ledger import LedgerId
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.operations.deployment_status import DeploymentStatus, Limits, exceeded
 from airflow_eos.operations.gaps import Gap, gaps
+from airflow_eos.operations.group_progress import GroupProgress
+from airflow_eos.operations.open_transactions import OpenTransaction, TransactionTimes
 from airflow_eos.operations.queries import LedgerNames, LedgerStatus
+from airflow_eos.run.undecided import Undecided
 from tests.unit.airflow.fakes import a_record
 
 ROOT = Path(__file__).parents[3]
@@ -26,24 +35,40 @@ FOLDER = ROOT / "docs" / "monitoring"
 AIRFLOWS_PREFIX = "airflow."
 """Section [metrics], statsd_prefix and otel_prefix: test_observed sees it sent."""
 
-FOUND: dict[str, Any] = {
-    "cursors": {
-        "orders": {
-            "lag": 7,
-            "waiting": [{"start": 2, "end": 7}],
-            "open_transaction": {"age_seconds": 12.5, "transactional_id": "p.cursor.orders"},
-        },
-        "idle": {"lag": 0, "waiting": [], "open_transaction": None},
-        "gone": {"lag": None, "unknown": "no such topic", "open_transaction": None},
-        "unreadable": {"unreadable": "garbage"},
+CURSOR = CursorRecord("g", "daily", "p", "whole", {}, {}, {}, "run", "id", 1)
+UNREADABLE = LedgerUnreadable("garbage")
+WAITING = Undecided(OffsetRange("src", 0, 2, 7), since=dt.datetime.fromtimestamp(0, dt.timezone.utc))
+
+
+def transaction(name: str, age: float) -> OpenTransaction:
+    return OpenTransaction(name, TransactionTimes("2026-01-01T00:00:00.000Z", age, 60.0), "abort it")
+
+
+OF_ORDERS = transaction("p.cursor.orders", 12.5)
+STATE = DeploymentStatus(
+    LedgerStatus(
+        "ledger",
+        LedgerId("id", 1, "p"),
+        cursors={**dict.fromkeys(["orders", "idle", "gone"], CURSOR), "unreadable": UNREADABLE},
+        runs={},
+    ),
+    {
+        "orders": GroupProgress(
+            "whole",
+            Unread((OffsetRange("src", 0, 1, 8),), {}, undecided=(WAITING,)),
+            open_transaction=OF_ORDERS,
+            asked_at=dt.datetime.fromtimestamp(7, dt.timezone.utc),
+        ),
+        "idle": GroupProgress("whole", Unread((), {})),
+        "gone": GroupProgress("whole", None, "no such topic"),
     },
-    "pipelines": {"daily": {}, "hourly": {}},
-    "gaps": [{"pipeline": "daily"}, {"pipeline": "daily"}],
-    "open_transactions": [
-        {"transactional_id": "p.interval.x", "age_seconds": 99.0},
-        {"transactional_id": "p.cursor.orders", "age_seconds": 12.5},
-    ],
-}
+    (transaction("p.interval.x", 99.0), OF_ORDERS),
+    LedgerNames(
+        {"daily": a_record(), "hourly": a_record()},
+        ("orders", "idle", "gone"),
+        gaps=(Gap("daily", "1", "2", ("src",)), Gap("daily", "3", "4", ("src",))),
+    ),
+)
 
 
 def sent_names() -> set[str]:
@@ -115,7 +140,7 @@ def test_what_calls_somebody_is_also_seen(metric: str, place: Callable[[], dict[
 
 def test_alerts_and_dashboard_group_by_tags_that_are_sent() -> None:
     """Labels of templates, and of sums."""
-    labels = {"dag_id", "task_id"} | {tag for _, _, tags in status.gauges(FOUND, "p") for tag in tags}
+    labels = {"dag_id", "task_id"} | {tag for _, _, tags in status.gauges(STATE, "p") for tag in tags}
     for file in ("alerts.yaml", "dashboard.json"):
         text = (FOLDER / file).read_text()
         used = set(re.findall(r"\{\{ *(?:\$labels\.)?(\w+) *\}\}", text))
@@ -143,7 +168,7 @@ def test_every_gauge_is_in_the_documentation() -> None:
 
 def test_what_status_found_becomes_gauges() -> None:
     """What cannot be known is left out, what is not there is 0."""
-    assert status.gauges(FOUND, "p") == [
+    assert status.gauges(STATE, "p") == [
         ("eos.group.lag", 7, {"group": "orders"}),
         ("eos.group.undecided", 5, {"group": "orders"}),
         ("eos.group.open_transaction", 12.5, {"group": "orders"}),
@@ -162,12 +187,14 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     sent: list[tuple[Any, ...]] = []
     monkeypatch.setattr(stats, "initialize", lambda **_: sent.append(("initialized",)))
     monkeypatch.setattr(stats, "gauge", lambda *one, tags: sent.append((*one, tags)))
-    monkeypatch.setattr("airflow_eos.operations.queries.ledger_names", lambda *_, **__: LedgerNames({}, ()))
     monkeypatch.setattr(
-        "airflow_eos.operations.queries.ledger_status",
+        "airflow_eos.operations.deployment_status.ledger_names", lambda *_, **__: LedgerNames({}, ())
+    )
+    monkeypatch.setattr(
+        "airflow_eos.operations.deployment_status.ledger_status",
         lambda *_, **__: LedgerStatus("ledger", LedgerId("id", 1, "p"), {}, {}),
     )
-    monkeypatch.setattr("airflow_eos.operations.open_transactions.open_transactions", lambda *_: [])
+    monkeypatch.setattr("airflow_eos.operations.deployment_status.open_transactions", lambda *_: [])
     given = get_parser().parse_args(["eos", "status", "--send-metrics", "--prefix", "p"])
     given.func(given)
     assert sent == [("initialized",), ("eos.open_transaction", 0, {"prefix": "p"})]
@@ -235,12 +262,38 @@ def test_runs_over_other_topics_or_partitions_are_no_neighbours() -> None:
     assert gaps(records) == []
 
 
-def test_limits_of_pipelines_and_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cursor's transaction is told of once, with its group."""
-    options = Namespace(max_gaps=1, max_open=10)
-    assert [*status._exceeded_open(FOUND, options), *status._exceeded_gaps(FOUND, options)] == [
-        {"transactional_id": "p.interval.x", "limit": "max-open", "allowed": 10, "found": 99.0},
-        {"pipeline": "daily", "limit": "max-gaps", "allowed": 1, "found": 2},
+def of_limits(**limits: Any) -> list[tuple[str, str, Any]]:
+    return [(entry.name, entry.limit, entry.value) for entry in exceeded(STATE, Limits(**limits))]
+
+
+def test_limits_are_exceeded_by_what_is_above_them_or_unknown() -> None:
+    """A cursor's transaction is told of once, with its group; its age is not all that counts there."""
+    assert of_limits() == []
+    assert of_limits(max_lag=11) == [
+        ("orders", "max-lag", 12),
+        ("gone", "max-lag", None),
+        ("unreadable", "max-lag", None),
     ]
-    wide = Namespace(max_gaps=2, max_open=None)
-    assert [*status._exceeded_open(FOUND, wide), *status._exceeded_gaps(FOUND, wide)] == []
+    assert of_limits(max_open=10, max_gaps=1) == [
+        ("orders", "max-open", 12.5),
+        ("unreadable", "max-open", None),
+        ("daily", "max-gaps", 2),
+        ("p.interval.x", "max-open", 99.0),
+    ]
+    assert of_limits(max_lag=12, max_open=99, max_gaps=2) == [
+        ("gone", "max-lag", None),
+        ("unreadable", "max-lag", None),
+        ("unreadable", "max-open", None),
+    ]
+
+
+@pytest.mark.parametrize(("asked_at", "age"), [(7, 12.5), (20, 20.0)])
+def test_the_oldest_of_own_and_others_transactions_counts(asked_at: int, age: float) -> None:
+    """A group whose transactions are not all known has no such age."""
+    progress = replace(
+        STATE.progress["orders"], asked_at=dt.datetime.fromtimestamp(asked_at, dt.timezone.utc)
+    )
+    assert progress.oldest_open_seconds == age
+    assert replace(progress, is_complete=False).oldest_open_seconds is None
+    unread = Unread((), {}, undecided=(replace(WAITING, since=None),))
+    assert replace(progress, unread=unread).oldest_open_seconds is None

@@ -1,0 +1,211 @@
+"""The state of a deployment: ledger, progress of groups, runs, open transactions, and exceeded limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.ledger.records.run_record import TABLE, RunRecord
+from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.group_progress import GroupProgress, progress_of
+from airflow_eos.operations.open_transactions import OpenTransaction, open_transactions
+from airflow_eos.operations.queries import (
+    LedgerNames,
+    LedgerStatus,
+    RunInLedger,
+    ledger_names,
+    ledger_status,
+    near,
+    pruned_runs,
+)
+from airflow_eos.wording import counted
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentStatus:
+    """The state of all groups, pipelines and transactions of a deployment, or of those that were named.
+
+    :param ledger: its identity, the groups' cursors, and the named runs.
+    :param progress: by group, of those with a readable cursor.
+    :param open_transactions: the oldest first.
+    :param names: what the ledger has; None if groups or runs were named.
+    """
+
+    ledger: LedgerStatus
+    progress: Mapping[str, GroupProgress]
+    open_transactions: tuple[OpenTransaction, ...]
+    names: LedgerNames | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        data = self.ledger.to_dict()
+        for group, progress in self.progress.items():
+            data["cursors"][group] |= progress.to_dict()
+        data["open_transactions"] = [transaction.to_dict() for transaction in self.open_transactions]
+        if self.names is not None:
+            data["pipelines"] = {name: record.summary() for name, record in self.names.runs.items()}
+            data["gaps"] = [gap.to_dict() for gap in self.names.gaps]
+            data["tables"] = [_in_table(name, record) for name, record in self.names.in_tables.items()]
+            data["intents"] = [intent.to_dict() for intent in self.names.intents]
+        return data
+
+
+def _in_table(pipeline: str, record: RunRecord) -> dict[str, Any]:
+    table = record.details[TABLE]
+    named = {"pipeline": pipeline, "table": table["sink"], "snapshot": table["snapshot"]}
+    return {**named, "rows": table["rows"], "at": record.staged_at, "run_key": record.run_key}
+
+
+def deployment_status(
+    deployment: Deployment, *, groups: Sequence[str] = (), runs: Sequence[Sequence[tuple[str, str]]] = ()
+) -> DeploymentStatus:
+    """Return the state of groups and runs; of everything, if none are named.
+
+    :param runs: for each run the pairs of pipeline and run id that its name may mean.
+    :raises LedgerMissing: there is no initialised ledger.
+    :raises BrokersUnavailable: no broker answers.
+    """
+    names = None if groups or runs else ledger_names(deployment)
+    every = [name for meanings in runs for name in meanings]
+    ledger = ledger_status(deployment, groups=groups if names is None else names.groups, runs=every)
+    ledger = replace(ledger, runs=dict(_meant(ledger.runs, meanings) for meanings in runs))
+    transactions = open_transactions(deployment) if groups or names is not None else []
+    if names is None:
+        transactions = _of_groups(transactions, deployment.prefix, groups)
+    with ControlPlane(deployment) as control:
+        progress = {
+            group: progress_of(control, deployment, group, cursor)
+            for group, cursor in ledger.cursors.items()
+            if isinstance(cursor, CursorRecord)
+        }
+    return DeploymentStatus(ledger, progress, tuple(transactions), names)
+
+
+def _meant(runs: Mapping[str, RunInLedger], meanings: Sequence[tuple[str, str]]) -> tuple[str, RunInLedger]:
+    """Return the first of these names that is in the ledger, with its run; or else the first."""
+    answers = [(name, runs[name]) for name in (keys.run_name(*meaning) for meaning in meanings)]
+    return next((answer for answer in answers if answer[1] is not None), answers[0])
+
+
+def _of_groups(
+    transactions: Sequence[OpenTransaction], prefix: str, groups: Sequence[str]
+) -> list[OpenTransaction]:
+    """Return the open transactions of the groups' cursors, also before their first commit."""
+    return [
+        transaction
+        for transaction in transactions
+        if any(keys.belongs_to(transaction.transactional_id, prefix, "", group) for group in groups)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A named group or run that the ledger does not have.
+
+    :param hint: similar names, or why it may be missing.
+    """
+
+    name: str
+    hint: str
+
+
+def missing(deployment: Deployment, status: DeploymentStatus) -> list[Missing]:
+    """Return the named groups and runs that are not in the ledger."""
+    groups = [name for name, cursor in status.ledger.cursors.items() if cursor is None]
+    runs = [name for name, run in status.ledger.runs.items() if run is None]
+    if not groups and not runs:
+        return []
+    names = ledger_names(deployment)
+    entries = []
+    for name in groups:
+        hint = near(name, names.groups)
+        if begun := _of_groups(status.open_transactions, deployment.prefix, [name]):
+            age = begun[0].times.age_seconds
+            hint = f"a first run has its transaction open for {age} s: it is at work, or was killed"
+        entries.append(Missing(name, hint))
+    for name in runs:
+        pipeline, _ = keys.named_runs(name)[0]
+        latest = names.runs.get(pipeline)
+        hint = f"the latest run is {latest.run_id!r}" if latest else near(pipeline, tuple(names.runs))
+        if latest and (pruned := pruned_runs(deployment, pipeline)):
+            are = "is" if pruned == 1 else "are"
+            hint = f"it may be pruned, as {counted(pruned, 'run')} of the pipeline {are}; {hint}"
+        entries.append(Missing(name, hint))
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a deployment's state; None for no limit.
+
+    :param max_lag: unread offsets of a group, up to the high watermarks.
+    :param max_open: seconds for which a transaction is open.
+    :param max_gaps: gaps between the committed intervals of a pipeline.
+    """
+
+    max_lag: int | None = None
+    max_open: float | None = None
+    max_gaps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A limit that is exceeded.
+
+    :param kind: of what exceeds it.
+    :param value: None if it is unknown, which exceeds every limit.
+    """
+
+    kind: Literal["group", "pipeline", "transactional_id"]
+    name: str
+    limit: str
+    allowed: float
+    value: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {self.kind: self.name, "limit": self.limit, "allowed": self.allowed, "found": self.value}
+
+
+def exceeded(status: DeploymentStatus, limits: Limits) -> list[Exceeded]:
+    """Return the limits that groups, pipelines and open transactions exceed."""
+    return [*_by_groups(status, limits), *_by_pipelines(status, limits), *_by_transactions(status, limits)]
+
+
+def _by_groups(status: DeploymentStatus, limits: Limits) -> Iterator[Exceeded]:
+    for group, cursor in status.ledger.cursors.items():
+        if cursor is None:
+            continue
+        progress = status.progress.get(group)  # an unreadable cursor has none
+        unread = progress and progress.unread
+        facts = {
+            "max-lag": (limits.max_lag, unread.offsets_to_end if unread else None),
+            "max-open": (limits.max_open, progress.oldest_open_seconds if progress else None),
+        }
+        for name, (allowed, value) in facts.items():
+            if allowed is not None and (value is None or value > allowed):
+                yield Exceeded("group", group, name, allowed, value)
+
+
+def _by_pipelines(status: DeploymentStatus, limits: Limits) -> Iterator[Exceeded]:
+    gaps = () if status.names is None else status.names.gaps
+    for pipeline, count in sorted(Counter(gap.pipeline for gap in gaps).items()):
+        if limits.max_gaps is not None and count > limits.max_gaps:
+            yield Exceeded("pipeline", pipeline, "max-gaps", limits.max_gaps, count)
+
+
+def _by_transactions(status: DeploymentStatus, limits: Limits) -> Iterator[Exceeded]:
+    """Return those of transactions that no group's progress has."""
+    if limits.max_open is None:
+        return
+    own = [progress.open_transaction for progress in status.progress.values()]
+    of_groups = {transaction.transactional_id for transaction in own if transaction is not None}
+    for transaction in status.open_transactions:
+        name, age = transaction.transactional_id, transaction.times.age_seconds
+        if name not in of_groups and (age is None or age > limits.max_open):
+            yield Exceeded("transactional_id", name, "max-open", limits.max_open, age)
