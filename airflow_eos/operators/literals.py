@@ -21,6 +21,7 @@ from airflow_eos.operators.parameter_table import TABLE, Row
 DAG = "dag"
 """Stands in a row for the Dag of the task, which is known after the task's parameters."""
 _EMPTY_IS_THE_DEFAULT = ("pipeline", "prefix", "ledger_topic", "run_key")
+_NONE_NAMES_ANOTHER_RUN = (*_EMPTY_IS_THE_DEFAULT, "source_partition")
 _NAMES = (
     *("group_id", "pipeline", "prefix", "topics", "sink_topic", "dead_letter_topic", "kafka_config_id"),
     *("run_id", "run_key", "ledger_topic"),
@@ -69,7 +70,10 @@ def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
     for name, template in templates.items():
         value = values.get(name)
         stripped = value.strip() if isinstance(value, str) else value
-        if stripped == "None" or (stripped == "" and name not in _EMPTY_IS_THE_DEFAULT):
+        is_empty = stripped == "" and name not in _EMPTY_IS_THE_DEFAULT
+        # Of a native template, or of a task that was skipped or returned nothing.
+        is_none = stripped == "None" or (value is None and name in _NONE_NAMES_ANOTHER_RUN)
+        if is_empty or is_none:
             raise ConfigurationError(
                 f"{name} is empty: its template {_shown(template)} rendered to {value!r}; give its "
                 "variables a value"

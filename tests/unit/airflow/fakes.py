@@ -7,6 +7,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
@@ -112,3 +115,13 @@ def make_context(task: Any, **dag_run: Any) -> Any:
         "dag_run": SimpleNamespace(**fields),
         "outlet_events": OutletEventAccessors(),
     }
+
+
+def upstream(result: Any) -> Any:
+    """Return the result of another task of the Dag, as a task finds it."""
+
+    class Result(PlainXComArg):
+        def resolve(self, _context: Any) -> Any:
+            return result
+
+    return Result(BaseOperator(task_id="upstream"))

@@ -26,7 +26,7 @@ from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
 from airflow_eos.sensors.kafka_lag import KafkaLagSensor
 from airflow_eos.sensors.run_committed import RunCommittedSensor
-from tests.unit.airflow.fakes import FakeRun, make_context
+from tests.unit.airflow.fakes import FakeRun, make_context, upstream
 
 DAY = dt.timedelta(days=1)
 _SDK = "airflow.sdk"
@@ -220,6 +220,22 @@ def test_what_a_template_rendered_is_checked_before_spark_starts(
     assert (runs, spark_starts) == ([], [])
 
 
+@pytest.mark.parametrize("name", ["pipeline", "prefix", "source_partition"])
+@pytest.mark.parametrize("kind", ["native template", "result of a task"])
+def test_none_is_not_the_default_of_what_names_the_run(
+    runs: list[FakeRun], spark_starts: list[Any], name: str, kind: str
+) -> None:
+    """It would be another run, that has committed nothing: of a default pipeline, or of all partitions."""
+    dag = DAG("pipelines", schedule=None, render_template_as_native_obj=True)
+    given: Any = upstream(None) if kind == "result of a task" else "{{ params.any }}"
+    operator = make(dag, **{name: given})
+    context = make_context(operator)
+    operator.render_template_fields({**context, "params": {"any": None}})
+    with pytest.raises(ConfigurationError, match=f"{name} is empty: its template .* rendered to None"):
+        operator.execute(context)
+    assert (runs, spark_starts) == ([], [])
+
+
 @pytest.mark.parametrize(
     ("template", "value"), [("{{ params.any }}", "NoneSuch"), ("None-{{ params.any }}", "None-a")]
 )
@@ -248,12 +264,20 @@ def test_arguments_that_are_only_known_in_the_task_are_checked_before_spark_star
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [(KafkaLagSensor, "group_id"), (KafkaDataIntervalSensor, "topics"), (RunCommittedSensor, "pipeline")],
+    ("kind", "name", "value"),
+    [
+        (KafkaLagSensor, "group_id", ""),
+        (KafkaDataIntervalSensor, "topics", ""),
+        (RunCommittedSensor, "pipeline", ""),
+        (RunCommittedSensor, "run_key", None),
+        (RunCommittedSensor, "ledger_topic", None),
+    ],
 )
-def test_what_a_sensors_template_rendered_fails_it_at_once(dag: DAG, kind: Any, name: str) -> None:
+def test_what_a_sensors_template_rendered_fails_it_at_once(
+    dag: DAG, kind: Any, name: str, value: str | None
+) -> None:
     """With the name of the parameter, and its template."""
     whole = {**WHOLE[kind], name: "{{ params.any }}"}
-    sensor = rendered(kind(task_id="wait", dag=dag, **whole), **{name: ""})
+    sensor = rendered(kind(task_id="wait", dag=dag, **whole), **{name: value})
     with pytest.raises(AirflowFailException, match=name):
         sensor.poke(make_context(sensor))

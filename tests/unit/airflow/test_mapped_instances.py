@@ -7,13 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, BaseOperator, task_group
-from airflow.sdk.definitions.xcom_arg import PlainXComArg
+from airflow.sdk import DAG, task_group
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger.keys import run_key
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
-from tests.unit.airflow.fakes import FakeRun, make_context
+from tests.unit.airflow.fakes import FakeRun, make_context, upstream
 
 
 def copy(df: Any, region: str = "eu") -> Any:
@@ -56,16 +55,6 @@ OWN_RUNS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         lambda task: task.expand(topics=[["src"], ["more"]]),
     ),
 }
-
-
-def upstream(result: list[Any]) -> Any:
-    """Return the result of a task in the mapped task's Dag, as the mapped instance finds it."""
-
-    class Result(PlainXComArg):
-        def resolve(self, _context: Any) -> Any:
-            return result
-
-    return Result(BaseOperator(task_id="upstream"))
 
 
 def mapped_instances(dag: DAG, given: dict[str, Any], expand: Callable[[Any], Any]) -> Iterator[Any]:
