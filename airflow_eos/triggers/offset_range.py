@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from airflow_eos.engine.lag import Unread
 
 log = logging.getLogger(__name__)
+
+_STATE_PREFIX = "airflow_eos.offset_range."
+_MAX_STATE_KEY = 512
+"""Characters of a key in Airflow's database: PostgreSQL and MySQL refuse more."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -131,7 +136,10 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
 
     @property
     def _state_key(self) -> str:
-        return f"airflow_eos.offset_range.{self.group_id}.{'+'.join(sorted(self.topics))}"
+        name = f"{self.group_id}.{'+'.join(sorted(self.topics))}"
+        if len(_STATE_PREFIX) + len(name) > _MAX_STATE_KEY:
+            name = hashlib.sha256(name.encode()).hexdigest()
+        return f"{_STATE_PREFIX}{name}"
 
     async def _restore(self) -> BatchMemory:
         store = asset_state_store(self)

@@ -237,6 +237,26 @@ def test_group_that_begins_at_the_start_is_not_woken_for_nothing(topic: Topic) -
     assert ranges(asyncio.run(scenario())) == [(0, 0, 1)]
 
 
+def test_keys_of_the_state_fit_into_airflows_database(topic: Topic) -> None:
+    """Names of topics have up to 249 characters each; Airflow keeps 512 of a key."""
+    state = State()
+
+    async def announce(**changes: Any) -> None:
+        events = watcher(state, **changes).run()
+        await next_event(events)
+        waiting = asyncio.create_task(anext(events))
+        await looked(topic)  # stored by now
+        waiting.cancel()
+
+    topic.ends = [1, 1]
+    asyncio.run(announce(topics=["src"]))
+    for last in "xy":
+        asyncio.run(announce(topics=["a" * 249, "b" * 249, last]))
+    assert len(state.kept) == 3
+    assert max(map(len, state.kept)) <= 512
+    assert "airflow_eos.offset_range.g.src" in state.kept
+
+
 def test_restarted_watcher_wakes_a_group_until_its_position_is_fixed(topic: Topic) -> None:
     """The first event may have died with the old triggerer; a position says that it did its work."""
     state = State()
