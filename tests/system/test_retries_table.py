@@ -380,6 +380,26 @@ def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kaf
     assert never.look() == only
 
 
+@pytest.mark.chaos
+def test_run_made_again_under_its_id_is_the_same_work(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka
+) -> None:
+    """Deleted, it is no clear: neither repeated nor refused, whatever on_committed says."""
+    again = Pipeline(kafka, "again", "cleared.again", source="cleared-in", sink="cleared-again")
+    never = Pipeline(kafka, "never", "cleared.never", source="cleared-in", sink="cleared-never")
+    again.publish("deleted")
+    run_id = airflow.trigger("cleared")
+    assert airflow.wait_for_run("cleared", run_id) == "success"
+    before = [again.look(), never.look()]
+    airflow.api.call("DELETE", f"/dags/cleared/dagRuns/{run_id}")
+    assert airflow.trigger("cleared", run_id) == run_id
+    assert airflow.wait_for_run("cleared", run_id) == "success"
+    for task_id in ("again", "never"):
+        task = airflow.xcom("cleared", run_id, task_id)
+        assert (task["found"], task["try_number"]) == (True, 1)
+    assert [again.look(), never.look()] == before
+
+
 def test_mapped_tasks_have_a_cursor_each(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
     """One task per source partition; clearing one, or the whole run, writes nothing again."""
     mapped = Pipeline(kafka, "mapped", "mapped.copy")
