@@ -376,9 +376,12 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         return driver.is_running(status)
 
     def _forget_other_lives(self, context: Context, spec: RunSpec) -> None:
-        """Keep a stored job only if this life of the task submitted it: a clear requests new work."""
+        """Keep a stored job only if this life of the task submitted it for this run.
+
+        A clear requests new work, and so does a retry whose Dag or mapped list has changed.
+        """
         store = context.get("task_state_store")
-        life = f"{spec.run_id} {spec.clear_number} {context['ti'].max_tries}"
+        life = f"{self._run_key} {spec.clear_number} {context['ti'].max_tries}"
         if store is not None and store.get(_LIFE_KEY) != life:
             self._forget_job(context)
             store.set(_LIFE_KEY, life)

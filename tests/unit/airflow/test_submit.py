@@ -27,6 +27,7 @@ from airflow_eos.exceptions import (
     RunFailed,
 )
 from airflow_eos.hooks.spark_driver import SparkDriver
+from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
@@ -51,6 +52,10 @@ SPEC = RunSpec(
     sink_topic="o",
     group_id="g",
 )
+
+
+RUN_KEY = cursor_run_key("pipelines.copy", "scheduled__2026-11-20")
+LIFE = f"{RUN_KEY} 0 2"
 
 
 class Store(dict[str, Any]):
@@ -163,7 +168,7 @@ def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> No
     """A worker that crashed left a running driver: polled, not submitted again."""
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag)
-    store = Store(spark_job_id="driver-1", airflow_eos_life="scheduled__2026-11-20 0 2")
+    store = Store(spark_job_id="driver-1", airflow_eos_life=LIFE)
     operator.execute(context_of(operator, store, try_number=2))
     assert operator.calls == ["status driver-1", "poll driver-1"]
     assert ledger.asked == [MayCreate.WHERE_NEW, MayCreate.NEVER]
@@ -173,14 +178,26 @@ def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledge
     """A stored id counts only with the same clear number."""
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag)
-    store = Store(
-        spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life="scheduled__2026-11-20 0 2"
-    )
+    store = Store(spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life=LIFE)
     operator.execute(context_of(operator, store, try_number=2, clear_number=1, max_tries=3))
     assert operator.calls == ["submit", "poll driver-2"]
-    assert store["airflow_eos_life"] == "scheduled__2026-11-20 1 3"
+    assert store["airflow_eos_life"] == f"{RUN_KEY} 1 3"
     assert store["spark_job_id"] == "driver-2"
     assert "k8s_driver_status" not in store
+
+
+def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger) -> None:
+    """Renamed between two tries, or given another element of a list: the end of that job says nothing."""
+    store, first = Store(), make(dag, pipeline="shop.eu")
+    first.ends = RuntimeError("the worker dies")
+    with pytest.raises(RuntimeError, match="dies"):
+        first.execute(context_of(first, store))
+    store["spark_job_id"] = "driver-1"
+
+    ledger.answers = [None, a_record(found=True)]
+    second = make(DAG("pipelines", schedule=None), pipeline="shop.us")
+    second.execute(context_of(second, store, try_number=2))
+    assert second.calls == ["submit", "poll driver-2"]
 
 
 @pytest.fixture
@@ -726,7 +743,7 @@ def test_on_kill_ends_an_application_that_an_earlier_try_submitted(
         lambda *_: operator.on_kill(),
     )
     ledger.answers = [None, a_record(found=True)]
-    store = Store(spark_job_id="application_1_0001", airflow_eos_life="scheduled__2026-11-20 0 2")
+    store = Store(spark_job_id="application_1_0001", airflow_eos_life=LIFE)
     operator.execute(context_of(operator, store, try_number=2))
     assert killed == ["application_1_0001"]
 
