@@ -27,6 +27,7 @@ from airflow_eos.operators.task_identity import (
     accepting,
     accepts,
     clear_number,
+    is_of_mapped_group,
     refuse_loop,
     refuse_same_run,
     resolve_ranges,
@@ -94,7 +95,8 @@ class RunParameters(CheckedParameters):
     :param ledger: default: topic and creation from ``[eos]``; the topic is created only if there never was
         one (:class:`~airflow_eos.model.spec.MayCreate`).
     :param max_active_tis_per_dag: as in every operator, but by default 1 if ``ranges`` is a ``Cursor``: two
-        Dag runs on one cursor only fence each other. Mapped tasks, with a cursor each, have no such default.
+        Dag runs on one cursor only fence each other. Mapped tasks, and tasks of a mapped group, with a
+        cursor each, have no such default.
     :param retry_policy: as in every operator, but by default a
         :class:`~airflow_eos.operators.retry.TransactionRetryPolicy`.
     """
@@ -160,7 +162,10 @@ class RunParameters(CheckedParameters):
     ) -> None:
         self.ranges: Ranges = Cursor() if ranges is None else ranges
         if max_active_tis_per_dag is _NOT_GIVEN:
-            max_active_tis_per_dag = 1 if isinstance(self.ranges, Cursor) else None
+            has_cursor_of_its_own = is_of_mapped_group(source_partition) or is_of_mapped_group(pipeline)
+            max_active_tis_per_dag = (
+                1 if isinstance(self.ranges, Cursor) and not has_cursor_of_its_own else None
+            )
         if retry_policy is _NOT_GIVEN:
             retry_policy = TransactionRetryPolicy()
         self.topics = topics

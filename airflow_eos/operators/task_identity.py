@@ -93,7 +93,7 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     if len(set(identities)) == len(identities) and all(map(any, identities)):
         return not any("{{" in text or "{%" in text for identity in identities for text in identity)
     pipeline = templates.get("pipeline")
-    if task.pipeline and pipeline is not None and not hasattr(pipeline, "_key"):
+    if task.pipeline and pipeline is not None and not is_of_mapped_group(pipeline):
         return False  # each instance renders its own
     kept = sorted(task.function_arguments.intersection(*instances)) if instances else []
     raise ConfigurationError(
@@ -118,6 +118,11 @@ def _expanded(
     expansion = getattr(mapped, "op_kwargs_expand_input", getattr(mapped, "expand_input", None))
     arguments = [name for name in names if name not in task.function_arguments]
     return _instances(expansion, context), arguments
+
+
+def is_of_mapped_group(value: Any) -> bool:
+    """Return whether a value is an argument of the mapped task group that the task is in."""
+    return hasattr(value, "_key")
 
 
 def _text(value: Any) -> str:

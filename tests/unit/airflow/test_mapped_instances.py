@@ -129,6 +129,23 @@ def test_a_mapped_task_group_gives_each_instance_a_partition_or_is_refused(
     assert [run.spec.source_partition for run in runs] == ([0, 1] if accepted else [])
 
 
+@pytest.mark.parametrize(
+    ("argument", "limit"), [("source_partition", None), ("pipeline", None), ("sink_topic", 1)]
+)
+def test_instances_of_a_mapped_task_group_with_a_cursor_each_run_side_by_side(
+    dag: DAG, argument: str, limit: int | None
+) -> None:
+    """As those of a mapped task: a slow partition delays no other."""
+
+    @task_group
+    def one(value: Any) -> None:
+        ReadProcessWriteOperator(task_id="copy", **{**GIVEN, argument: value})
+
+    with dag:
+        one.expand(value=["0", "1"])
+    assert dag.get_task("one.copy").max_active_tis_per_dag == limit
+
+
 @pytest.mark.parametrize(("pipelines", "accepted"), [(["a", "b"], True), (["a", "a"], False)])
 def test_a_mapped_task_group_gives_each_instance_a_pipeline_or_is_refused(
     dag: DAG, runs: list[FakeRun], pipelines: list[str], accepted: bool
