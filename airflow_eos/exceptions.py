@@ -155,7 +155,7 @@ class NoStartingPoint(PlanError):
     """Neither group offsets nor a ledger cursor exist, and the start policy is ``fail``.
 
     Do: Set `Cursor(start="earliest")` (or `"latest"`, which skips existing records), or give the group a
-    position:
+    position, with `--mapped` that of mapped tasks:
 
         airflow eos reset-offsets --group GROUP --pipeline PIPELINE --topic TOPIC --to earliest
     """

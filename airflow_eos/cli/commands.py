@@ -333,6 +333,7 @@ def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
             offsets=dict(offsets),
             topics=tuple(options.topic),
             pipeline=options.pipeline,
+            mapped=options.mapped,
         )
     except ConfigurationError as error:
         raise WrongUsage(str(error)) from error

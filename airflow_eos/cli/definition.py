@@ -430,6 +430,11 @@ COMMANDS = (
                 {"type": topic, "action": "append", "default": []},
             ),
             Option("--pipeline", "owner of a group that has no cursor yet"),
+            Option(
+                "--mapped",
+                "a group that has no cursor yet is that of tasks mapped over source_partition",
+                {"action": "store_true"},
+            ),
             _YES,
         ),
     ),

@@ -10,6 +10,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, EosError, LedgerReplaced, OffsetsOutOfRange
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
 from airflow_eos.model.kafka import CommittedOffset, TopicDescription
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
@@ -18,6 +19,20 @@ from airflow_eos.run.log_coverage import written_anew
 
 _PAUSE = 0.5
 """Seconds between two looks: the commit of a run reaches ledger and offsets one after the other."""
+
+
+def topics_read(control: ControlPlane, cursor: CursorRecord) -> Collection[str]:
+    """Return the topics that a cursor's last run read; all that the cursor has, after a reset.
+
+    A cursor keeps the topics that runs no longer read, which may not exist any more.
+    """
+    every = cursor.topic_ids.keys()
+    if len(every) == 1:
+        return every
+    key = keys.run_record_key(cursor.run_key)
+    value = control.authority.peek([key], routing=cursor.pipeline).get(key)
+    read = {} if value is None else RunRecord.from_json(value, key).details.get(TOPIC_IDS, {})
+    return every & read.keys() or every
 
 
 def check_ledger(

@@ -26,7 +26,7 @@ from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerValue
 from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.cursor_agreement import check_ledger
+from airflow_eos.operations.cursor_agreement import check_ledger, topics_read
 from airflow_eos.run import laws
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
@@ -40,8 +40,9 @@ class Reset:
     :param group: the consumer group.
     :param to: start or end of the log, the ledger's cursor, or the group's committed offsets.
     :param offsets: offsets per partition, instead of ``to``.
-    :param topics: only these topics; default: the topics of the cursor.
+    :param topics: only these topics; default: those that the cursor's last run read.
     :param pipeline: the pipeline that will own a group without a cursor, or that owns its cursor.
+    :param mapped: whether a group without a cursor gets one for each source partition.
     :raises ConfigurationError: a name is not valid; neither or both of ``to`` and ``offsets`` are given;
         ``offsets`` are of other topics than ``topics``.
     """
@@ -51,6 +52,7 @@ class Reset:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     topics: Collection[str] = ()
     pipeline: str | None = None
+    mapped: bool = False
 
     def __post_init__(self) -> None:
         checked_name("group", self.group)
@@ -135,12 +137,17 @@ class CursorMove:
                 f"the cursor of group {reset.group!r} belongs to pipeline {cursor.pipeline!r}, not to "
                 f"{reset.pipeline!r}: a reset does not change its owner"
             )
+        if cursor is not None and reset.mapped and cursor.layout != "mapped":
+            raise GroupOwned(
+                f"the cursor of group {reset.group!r} is {cursor.layout}, and a reset does not change that: "
+                "give mapped tasks a group_id of their own"
+            )
         self.pipeline = cursor.pipeline if cursor else str(reset.pipeline)
         self._prefix = cursor.prefix if cursor else prefix
-        self._mapped = cursor is not None and cursor.layout == "mapped"
-        topics = (
-            set(reset.topics) or {tp.topic for tp in reset.offsets} or set(cursor.topic_ids if cursor else ())
-        )
+        self._mapped = reset.mapped if cursor is None else cursor.layout == "mapped"
+        topics = set(reset.topics) or {tp.topic for tp in reset.offsets}
+        if not topics and cursor is not None:
+            topics = set(topics_read(control, cursor))
         if not topics:
             raise ConfigurationError(f"group {reset.group!r} has no cursor in the ledger; name its topics")
         self._topics = control.cluster.describe_topics(topics)
@@ -282,9 +289,11 @@ class CursorMove:
             LedgerMessage(keys.cursor_key(group, mapped), after.to_json(), group),
             LedgerMessage(keys.reset_key(group, self._moment, mapped), moved.to_json(), group),
         ]
-        if mapped is not None and self._known is not None:
+        if mapped is not None:
             layout = replace(
-                self._known, topic_ids=after.topic_ids, partition_counts=self._counts(self._known)
+                self._known or replace(after, ends={}, epochs={}),
+                topic_ids=after.topic_ids,
+                partition_counts=self._counts(self._known),
             )
             messages.append(LedgerMessage(keys.cursor_key(group), layout.to_json(), group))
         offsets = {tp: CommittedOffset(offset, metadata) for tp, offset in new.items()}

@@ -30,7 +30,12 @@ from airflow_eos.operations.checks import (
     verification,
     visible_topic,
 )
-from airflow_eos.operations.cursor_agreement import MovedPosition, check_ledger, moved_positions
+from airflow_eos.operations.cursor_agreement import (
+    MovedPosition,
+    check_ledger,
+    moved_positions,
+    topics_read,
+)
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
@@ -220,13 +225,13 @@ def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> It
 
 
 def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
-    """Return the topics of a group's cursor; empty if there is no cursor, or it is unreadable."""
+    """Return the topics that a group's runs read; empty if there is no cursor, or it is unreadable."""
     if group is None:
         return ()
     key = keys.cursor_key(group)
     try:
         value = control.authority.peek([key], routing=group).get(key)
-        return () if value is None else CursorRecord.from_json(value, key).topic_ids
+        return () if value is None else topics_read(control, CursorRecord.from_json(value, key))
     except EosError:
         return ()  # the check of the group reports it
 
@@ -284,8 +289,7 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
         return
     cursor = CursorRecord.from_json(value, key)
     laws.group_is_ours(group, "prefix", cursor.prefix, options.deployment.prefix)
-    # The cursor keeps topics that runs no longer read.
-    topics = cursor.topic_ids.keys() & set(options.sources) or cursor.topic_ids.keys()
+    topics = cursor.topic_ids.keys() & set(options.sources) or topics_read(control, cursor)
     if moved := moved_positions(control, cursor, control.cluster.describe_topics(topics)):
         yield Check(subject, "fail", "; ".join(item.text for item in moved), _reset(options, group, moved))
     else:

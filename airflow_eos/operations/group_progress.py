@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.cursor_agreement import moved_positions
+from airflow_eos.operations.cursor_agreement import moved_positions, topics_read
 from airflow_eos.operations.open_transactions import OpenTransaction, oldest_open_transaction
 
 log = logging.getLogger(__name__)
@@ -91,8 +92,9 @@ def progress_of(
 def _progress(
     control: ControlPlane, deployment: Deployment, group: str, cursor: CursorRecord
 ) -> GroupProgress:
-    refusal = _refusal(control, cursor)
-    unread = None if refusal else unread_of(control, group, sorted(cursor.topic_ids))
+    topics = topics_read(control, cursor)
+    refusal = _refusal(control, cursor, topics)
+    unread = None if refusal else unread_of(control, group, sorted(topics))
     partitions: list[TopicPartition | None] = [None]
     if unread is not None and cursor.layout == "mapped":
         partitions = [offsets.topic_partition for offsets in unread.ranges]
@@ -101,10 +103,10 @@ def _progress(
     return GroupProgress(cursor.layout, unread, refusal, oldest)
 
 
-def _refusal(control: ControlPlane, cursor: CursorRecord) -> str:
+def _refusal(control: ControlPlane, cursor: CursorRecord, read: Collection[str]) -> str:
     """Return why the next run of a cursor would fail; empty if nothing shows it."""
     try:
-        topics = control.cluster.describe_topics(cursor.topic_ids)
+        topics = control.cluster.describe_topics(read)
         if without := [str(tp) for topic in topics.values() for tp in topic.without_leader]:
             return f"{BrokersUnavailable.__name__}: {', '.join(sorted(without))}: no leader"
         moved = moved_positions(control, cursor, topics)

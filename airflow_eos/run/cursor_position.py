@@ -182,7 +182,8 @@ class CursorReader:
         if mode.start == "fail":
             raise NoStartingPoint(
                 f"group {group!r} has neither a committed offset nor a cursor for {tp}, and start is 'fail'; "
-                "set start to 'earliest' or 'latest', or commit an offset first"
+                "set start to 'earliest' or 'latest', or give the group a position by `airflow eos "
+                f"reset-offsets`{' --mapped' * (layout_of(self.spec) == 'mapped')}"
             )
         return bounds.starts[tp] if mode.start == "earliest" else bounds.stable[tp]
 

@@ -6,12 +6,25 @@ import datetime as dt
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.engine import control_plane
-from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, LedgerTampered, OutcomeUnknown
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    CursorMoved,
+    EosError,
+    GroupOwned,
+    LedgerTampered,
+    NoStartingPoint,
+    OutcomeUnknown,
+)
 from airflow_eos.ledger import keys
-from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
+from airflow_eos.ledger.records.cursor_record import CursorRecord
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.operations.group_progress import progress_of
 from airflow_eos.operations.queries import create_ledger, ledger_records
 from airflow_eos.operations.upkeep import dismiss_record, index_ledger, prune_ledger, sign_ledger
 from airflow_eos.run.states import State
@@ -217,4 +230,54 @@ def test_a_secret_that_is_taken_away_is_named(pipeline):
         pipeline.run("r3", ranges=Cursor())
     sign_ledger(pipeline.spec.deployment)
     pipeline.run("r3", ranges=Cursor())
+    assert pipeline.output() == copies(COUNT)
+
+
+def test_mapped_tasks_get_a_position_before_their_first_run(embedded_kafka):
+    """As the refusal says: that of a whole cursor would be refused, and its group could not be used."""
+    pipeline = Pipeline(embedded_kafka, partitions=2)
+    create_ledger(pipeline.spec.deployment)
+    for partition in (0, 1):
+        pipeline.publish([f"p{partition}r{n}" for n in range(4)], partition=partition)
+    fails = {"ranges": Cursor(start="fail")}
+    with pytest.raises(NoStartingPoint, match="`airflow eos reset-offsets` --mapped"):
+        pipeline.run("r1", source_partition=0, **fails)
+    group, owner = pipeline.spec.group_id, pipeline.spec.pipeline
+    places = {TopicPartition(pipeline.source, 0): 1, TopicPartition(pipeline.source, 1): 3}
+    given_places = Reset(group, offsets=places, pipeline=owner, mapped=True)
+    reset_cursor(pipeline.spec.deployment, given_places)
+    reset_cursor(pipeline.spec.deployment, Reset(group, to="cursor"))
+    assert [pipeline.run("r1", source_partition=n, **fails).records_read for n in (0, 1)] == [3, 1]
+    with pytest.raises(GroupOwned, match="layout 'mapped'"):
+        pipeline.run("r2")
+    pipeline.run("r3", group_id=f"{group}-whole")
+    with pytest.raises(GroupOwned, match="is whole, and a reset does not change that"):
+        reset_cursor(pipeline.spec.deployment, Reset(f"{group}-whole", to="cursor", mapped=True))
+
+
+def test_a_topic_that_runs_no_longer_read_holds_no_command(pipeline):
+    """The cursor keeps it, though it does not exist any more: the others have a lag, and can be reset."""
+    spec, retired = pipeline.spec, f"{pipeline.source}-retired"
+    pipeline.kafka.create_topic(retired, partitions=1)
+    pipeline.run("r1", source_topics=(pipeline.source, retired), ranges=Cursor(max_records=5))
+    pipeline.run("r2", ranges=Cursor(max_records=5))
+    admin = pipeline.kafka.admin()
+    admin.delete_topics([retired])[retired].result()
+
+    def progress():
+        with ControlPlane(spec) as control:
+            key = keys.cursor_key(spec.group_id)
+            cursor = CursorRecord.from_json(control.authority.peek([key], routing=spec.group_id)[key], key)
+            return progress_of(control, spec.deployment, spec.group_id, cursor).to_dict()
+
+    assert progress()["lag"] == COUNT - 10
+    client = Consumer({**spec.kafka, "group.id": spec.group_id})
+    client.commit(offsets=[ClientPartition(pipeline.source, 0, 1)], asynchronous=False)
+    client.close()
+    with pytest.raises(CursorMoved):
+        pipeline.run("r3")
+    assert "CursorMoved" in progress()["unknown"]
+    (move,) = reset_cursor(spec.deployment, Reset(spec.group_id, to="cursor")).moves
+    assert (move.topic_partition.topic, move.offset) == (pipeline.source, 10)
+    pipeline.run("r3")
     assert pipeline.output() == copies(COUNT)
