@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from airflow_eos.coverage.lanes import LaneKey, Reset
 from airflow_eos.coverage.offset_set import Spans
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run_record import TOPIC_IDS, WORK, RunRecord
+from airflow_eos.ledger.records.run_record import ACCEPTED_LOSS, TOPIC_IDS, WORK, RunRecord
 from airflow_eos.model.ranges import OffsetRange
-
-_LOSS = "accepted_loss"
 
 
 def is_on_purpose(record: RunRecord) -> bool:
@@ -59,7 +57,7 @@ def _read_again(
 
 def left_out_of(record: RunRecord, topic_ids: Mapping[str, str]) -> Iterator[tuple[LaneKey, int, int]]:
     """Yield the offsets that a run skipped as requested, or accepted as deleted."""
-    losses = record.details.get(_LOSS)
+    losses = record.details.get(ACCEPTED_LOSS)
     for loss in losses if isinstance(losses, Sequence) and not isinstance(losses, str) else ():
         try:
             topic, partition, start, end = loss["topic"], loss["partition"], loss["start"], loss["end"]

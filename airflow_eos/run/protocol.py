@@ -19,7 +19,7 @@ from dataclasses import replace
 from airflow_eos.exceptions import DifferentWork, OffsetsOutOfRange, PlanError, RunFenced, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run_record import AIRFLOW, TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.run_record import ACCEPTED_LOSS, AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
@@ -389,7 +389,7 @@ class RunProtocol:
             TOPIC_IDS: dict(planned.plan.topic_ids),
             "notes": list(planned.plan.notes),
             "partition_verification": work.verification,
-            **({"accepted_loss": list(planned.plan.accepted_loss)} if planned.plan.accepted_loss else {}),
+            **({ACCEPTED_LOSS: list(planned.plan.accepted_loss)} if planned.plan.accepted_loss else {}),
             **({} if planned.plan.lag is None else {"lag": planned.plan.lag}),
             **({"undecided": planned.plan.undecided} if planned.plan.undecided else {}),
             **({"audit": dict(self._spec.audit)} if self._spec.audit else {}),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run_record import DEAD_LETTERS, TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.run_record import ACCEPTED_LOSS, DEAD_LETTERS, TABLE, TOPIC_IDS, RunRecord
 from airflow_eos.model.output import NO_OFFSET, PartitionReceipt, total
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
@@ -66,6 +67,8 @@ def merged(rounds: Sequence[RunRecord]) -> RunRecord:
         started_at=rounds[0].started_at,
         details={
             **last.details,
+            **_table(rounds),
+            **_losses(rounds),
             TOPIC_IDS: _first_ids(rounds),
             DEAD_LETTERS: sum(record.dead_letters for record in rounds),
             "rounds": len(rounds),
@@ -80,6 +83,22 @@ def _first_ids(rounds: Sequence[RunRecord]) -> dict[str, str]:
         for record in reversed(rounds)
         for name, topic_id in record.details.get(TOPIC_IDS, {}).items()
     }
+
+
+def _table(rounds: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return the detail of the table that was written last, with all its rows; none without a table."""
+    tables = [record.details[TABLE] for record in rounds if TABLE in record.details]
+    if not tables:
+        return {}
+    same = [table for table in tables if table["sink"] == tables[-1]["sink"]]
+    return {
+        TABLE: {**tables[-1], **{count: sum(table[count] for table in same) for count in ("files", "rows")}}
+    }
+
+
+def _losses(rounds: Sequence[RunRecord]) -> dict[str, Any]:
+    losses = [loss for record in rounds for loss in record.details.get(ACCEPTED_LOSS, ())]
+    return {ACCEPTED_LOSS: losses} if losses else {}
 
 
 def _spanned(all_ranges: Iterable[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos.engine import find_committed
 from airflow_eos.exceptions import RunAlreadyCommitted, RunFenced
-from airflow_eos.model.ranges import Cursor
+from airflow_eos.model.ranges import Cursor, OffsetRange
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
 
@@ -105,3 +105,27 @@ def test_a_run_made_before_rounds_were_asked_for_is_found(pipeline):
     pipeline.publish(["new"])
     assert pipeline.run("r1", ranges=ROUNDS, clear_number=1).found
     assert len(pipeline.output()) == 9
+
+
+@pytest.mark.parametrize("single", [Cursor(), Cursor(max_records=4)], ids=["whole", "bounded"])
+def test_a_run_in_rounds_is_found_though_its_author_does_without_them_now(pipeline, single):
+    """A clear reads nothing new, and a reprocessing reads what the rounds have read."""
+    pipeline.run(ranges=ROUNDS)
+    pipeline.publish(["late"])
+    assert pipeline.run(ranges=single, try_number=2).records_read == 9
+    again = pipeline.run(ranges=single, clear_number=1, on_committed="skip")
+    assert (again.found, again.records_read) == (True, 9)
+    assert len(pipeline.output()) == 9
+    repeated = pipeline.run(ranges=single, clear_number=2, on_committed="reprocess")
+    assert (repeated.mode, repeated.records_read) == ("reprocess", 9)
+    assert pipeline.run("r2", ranges=single).records_read == 1
+    assert len(pipeline.output()) == 19
+
+
+def test_a_skipped_record_of_any_round_is_in_the_answer(pipeline):
+    """The first round leaves it out; the last one knows nothing of it."""
+    skip = (OffsetRange(pipeline.source, 0, 1, 2),)
+    record = pipeline.run(ranges=ROUNDS, skip_offsets=skip)
+    (loss,) = record.details["accepted_loss"]
+    assert (loss["start"], loss["end"]) == (1, 2)
+    assert len(pipeline.output()) == 8

@@ -129,3 +129,15 @@ def appends(pipeline: TablePipeline) -> list[Any]:
     """The table's snapshots that have rows."""
     summaries = [snapshot.summary.additional_properties for snapshot in pipeline.table.snapshots()]
     return [summary for summary in summaries if "eos.barred" not in summary]
+
+
+def test_the_answer_of_a_run_in_rounds_has_the_rows_of_all_rounds(embedded_kafka, tmp_path):
+    """As its metrics and asset events have, also where it is found again."""
+    pipeline = TablePipeline(embedded_kafka, tmp_path, partitions=1)
+    pipeline.publish([f"r{n}" for n in range(5)])
+    rounds = Cursor(max_records=2, until_caught_up=True)
+    for clear in (0, 1):
+        record = pipeline.run("r1", ranges=rounds, clear_number=clear)
+        assert (record.records_read, record.records_written, record.details["rounds"]) == (5, 5, 3)
+        assert (record.details["table"]["rows"], record.details["table"]["files"]) == (5, 3)
+        assert record.details["table"]["snapshot"] == pipeline.table.current_snapshot().snapshot_id
