@@ -412,9 +412,11 @@ class OutputLost(RunError):
     Safe: Offsets and run record are committed, so a plain clear succeeds and writes nothing: the output stays
     lost. Reprocessing writes the run's output to all its sinks once more.
     Do: Create the topic, then clear the task with `on_committed="reprocess"`, or write the recorded ranges by
-    `ReplayOffsetRangesOperator`.
+    `ReplayOffsetRangesOperator`. A run in rounds goes on with the next one when it is cleared: replay the
+    ranges of the lost rounds, which these name:
 
         airflow eos verify --pipeline PIPELINE
+        airflow eos ledger --pipeline PIPELINE
     """
 
 

@@ -18,7 +18,7 @@ _CONFIG = {
             "prefix": {
                 "description": (
                     "First part of every transactional id, without a dot. Give each environment that\n"
-                    "shares a Kafka cluster its own prefix and ledger topic: two environments with the\n"
+                    "shares a Kafka cluster its own prefix, ledger topic and consumer groups: two with the\n"
                     "same Dag ids and prefix would fence each other. A run that one of them committed in\n"
                     "a shared ledger is refused in the other if prefix, ``origin``, topics, sink or\n"
                     "ranges differ. With ACLs, grant Write and Describe on transactional ids\n"

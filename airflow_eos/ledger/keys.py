@@ -275,8 +275,12 @@ def whole_run_key(key: str) -> str:
 
 def ends_run(key: str) -> bool:
     """Return whether a run key names a whole run or its last round, but not a reprocessing."""
-    is_round = key.startswith(f"{_ROUNDS}/")
-    return REPROCESS_MARK not in key and (not is_round or key.endswith(f"/{FINAL_ROUND}"))
+    return REPROCESS_MARK not in key and (not is_round(key) or key.endswith(f"/{FINAL_ROUND}"))
+
+
+def is_round(key: str) -> bool:
+    """Return whether a run key names a round, and not a reprocessing."""
+    return REPROCESS_MARK not in key and key.startswith(f"{_ROUNDS}/")
 
 
 def pruned_digest(key: str) -> str:

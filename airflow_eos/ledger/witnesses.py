@@ -73,7 +73,10 @@ class Witnesses:
         Call it before a look-up: a ledger that still exists has the records of everything found here.
         """
         for ledger, offset in self._ledgers_of_the_group().items():
-            return Testimony(f"{offset} beside ledger {ledger}")
+            return Testimony(
+                f"{offset} beside ledger {ledger} (of another environment? Then give this pipeline a "
+                "group_id of its own)"
+            )
         used = keys.ledger_witness_id(self._prefix, self._topic)
         if self._seen(used):
             return Testimony(f"runs have used it (transactional id {used})")

@@ -343,7 +343,7 @@ class RunProtocol:
                 session.commit()
         except Exception as failure:  # noqa: BLE001 - the exception says nothing about the outcome
             return self._endings.unknown(work, session, failure)
-        self._targets.are_kept()
+        self._targets.are_kept(record.run_key)
         self._visibility.wait_for_own(
             record,
             entry.ledger_partitions(messages),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import OutputLost, ProcessFailed, SinkChanged, UnknownTopic
+from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import INTERNAL_TOPICS
 from airflow_eos.run import grants
 
@@ -68,9 +69,10 @@ class Targets:
                     "again meanwhile; nothing was written, the next try seals for the topic as it is"
                 )
 
-    def are_kept(self) -> None:
+    def are_kept(self, run_key: str) -> None:
         """Check the topics after the commit: the output in a deleted topic is lost.
 
+        :param run_key: of the committed run, for the error.
         :raises OutputLost: a written topic does not exist, or has another id.
         """
         lost = [name for name in self._opened if not self._is_kept(name)]
@@ -78,7 +80,13 @@ class Targets:
             raise OutputLost(
                 f"the run is committed, and topic {', '.join(lost)} was deleted or made again while it was "
                 "written: its output there is gone, offsets and run record stand. Write it again with "
-                "ReplayOffsetRangesOperator, or clear the task with on_committed='reprocess'"
+                "ReplayOffsetRangesOperator, "
+                + (
+                    f"from the ranges of {run_key}, and of earlier rounds that `airflow eos verify` names: a "
+                    "clear goes on with the next round"
+                    if keys.is_round(run_key) and not keys.ends_run(run_key)
+                    else "or clear the task with on_committed='reprocess'"
+                )
             )
 
     def _is_kept(self, name: str) -> bool:

@@ -412,3 +412,17 @@ def test_a_cleared_run_makes_no_ledger_where_nobody_began_one(timed):
         timed.interval(0, clear_number=1)
     create_ledger(timed.spec.deployment)
     assert timed.interval(0, clear_number=1).records_read == RECORDS
+
+
+def test_a_group_of_another_environment_is_named_as_a_cause(embedded_kafka):
+    """Its ledger is not lost: the new environment has the same Dags, its own prefix and ledger."""
+    pipeline = Timed(embedded_kafka)
+    pipeline.interval(0)
+    own = replace(pipeline.spec.ledger, topic=f"{pipeline.ledger}-staging")
+    staging = {"prefix": f"{pipeline.spec.prefix}-staging", "ledger": own}
+    with pytest.raises(LedgerMissing, match=r"another environment.* a group_id of its own"):
+        pipeline.interval(0, **staging)
+    assert (
+        pipeline.interval(0, **staging, group_id=f"{pipeline.spec.group_id}-staging").records_read == RECORDS
+    )
+    assert pipeline.interval(1).records_read == RECORDS

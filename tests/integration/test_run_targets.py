@@ -9,6 +9,7 @@ import pytest
 
 from airflow_eos.engine import find_committed
 from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
+from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, Out, Pipeline
@@ -116,3 +117,23 @@ def test_a_sink_that_vanishes_before_the_commit_is_no_success(pipeline, again):
     assert pipeline.output() == []
     pipeline.run(clear_number=1, on_committed="reprocess")
     assert len(pipeline.output()) == COUNT
+
+
+def test_lost_rounds_of_a_run_that_goes_on_are_written_by_a_replay(pipeline):
+    """A clear writes the rest: it cannot repeat a run that has not ended."""
+    proofs = []
+
+    def lose(state):
+        if state is State.PROVEN:
+            proofs.append(state)
+            if len(proofs) == 2:
+                remade(pipeline, 2)()
+
+    rounds = {"ranges": Cursor(max_records=8, until_caught_up=True)}
+    with pytest.raises(OutputLost, match=r"ranges of rounds/.*/1, .*a clear goes on with the next round"):
+        pipeline.run(**rounds, on_state=lose)
+    assert pipeline.run(**rounds, clear_number=1, on_committed="reprocess").mode == "cursor"
+    assert len(pipeline.output()) == COUNT - 16
+    lost = Explicit((OffsetRange(pipeline.source, 0, 0, 16),))
+    pipeline.run("replay", pipeline="replay-of-rounds", ranges=lost)
+    assert pipeline.output() == sorted(f"v{i}" for i in range(COUNT))
