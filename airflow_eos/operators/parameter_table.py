@@ -88,6 +88,11 @@ def _accepted_of(accept: Any, ranges: Any) -> None:
         accepting(Cursor() if ranges is None else as_range_mode(ranges))
 
 
+def _accepted_of_given(accept: Any, offset_ranges: Any) -> None:
+    if accepts(accept):
+        accepting(replayed_ranges("offset_ranges", offset_ranges))
+
+
 def _mapping(field: str, value: Any) -> None:
     """Check a mapping by its names only: its values may be secret."""
     if value is None:
@@ -291,6 +296,7 @@ TABLE: tuple[Row, ...] = (
     Row(("skip_offsets", "topics"), _in_topics("skip_offsets")),
     Row(("offset_ranges", "topics"), _in_topics("offset_ranges")),
     Row(("accept_deleted", "ranges"), _accepted_of, but=(DATA, REPLAY)),
+    Row(("accept_deleted", "offset_ranges"), _accepted_of_given, only=(REPLAY,)),
     Row(("transaction_timeout", "delivery_timeout"), _timeouts),
     Row(("process", "application"), _submitted, only=(SUBMIT,)),
     Row(("topics", "ranges", "source_partition", "run_key"), _named_run, only=(COMMITTED,)),

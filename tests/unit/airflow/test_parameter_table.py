@@ -400,6 +400,12 @@ RELATIONS: list[tuple[tuple[str, ...], Any, dict[str, Any], str]] = [
         "for intervals and partitions",
     ),
     (
+        ("accept_deleted", "offset_ranges"),
+        ReplayOffsetRangesOperator,
+        {"accept_deleted": True},
+        "for intervals and partitions",
+    ),
+    (
         ("transaction_timeout", "delivery_timeout"),
         ReadProcessWriteSubmitOperator,
         {"transaction_timeout": 100 * SECOND, "delivery_timeout": 70 * SECOND},
