@@ -257,7 +257,8 @@ def reprocess_key(key: str, number: int) -> str:
     """
     if number > MAX_REPROCESSINGS:
         raise RunAlreadyCommitted(
-            f"{key} was reprocessed {MAX_REPROCESSINGS} times already; start a new run instead"
+            f"{key} was reprocessed {MAX_REPROCESSINGS} times already; write its ranges again with "
+            "ReplayOffsetRangesOperator"
         )
     return f"{key}{REPROCESS_MARK}{number}"
 
