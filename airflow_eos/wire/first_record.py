@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from airflow_eos.exceptions import OffsetsOutOfRange
+from airflow_eos.exceptions import CorruptBatch, OffsetsOutOfRange
 from airflow_eos.model.kafka import TimedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
@@ -81,16 +81,23 @@ def _is_marker(connections: BrokerConnections, tp: TopicPartition, offset: int) 
 def _search(
     connections: BrokerConnections, tp: TopicPartition, start: int, timestamp: int
 ) -> TimedOffset | None:
-    """Read the log from ``start``; return the first record at or after the time."""
+    """Read the log from ``start``; return the first record at or after the time.
+
+    A batch that cannot be read has one by its header: its first offset, since a run skips all of it or none.
+    """
     end = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
     answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
     for answer in answers:
         for batch in answer.batches:
             if batch.header.is_control or batch.header.max_timestamp < timestamp:
                 continue
-            records = decode_batch(
-                batch, start=start, end=end, headers=False, limits=connections.config.decode_limits
-            )
+            try:
+                records = decode_batch(
+                    batch, start=start, end=end, headers=False, limits=connections.config.decode_limits
+                )
+            except CorruptBatch:
+                batch.check_crc()  # else its header proves nothing
+                return TimedOffset(batch.header.base_offset, batch.header.max_timestamp)
             hits = np.flatnonzero(records.timestamp >= timestamp)
             if len(hits):
                 first = int(hits[0])

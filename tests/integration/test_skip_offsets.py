@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -86,3 +87,29 @@ def test_offsets_of_another_topic_are_refused(pipeline):
     message = f"skip_offsets names other, which is not a source topic; topics are {pipeline.source} "
     with pytest.raises(ConfigurationError, match=message):
         pipeline.changed("r1", skip_offsets=(OffsetRange("other", 0, 1, 2),))
+
+
+def test_a_poison_batch_behind_transactions_hides_no_boundary(spark, embedded_kafka):
+    """Brokers return a marker for the end of the hour, and the log is read from there on."""
+    made, hour = Pipeline(embedded_kafka, partitions=1), dt.timedelta(hours=1)
+    loader = Producer({**made.spec.kafka, "transactional.id": made.source})
+    loader.init_transactions()
+    loader.begin_transaction()
+    for number in range(5):
+        loader.produce(made.source, value=f"a{number}", timestamp=MINUTE)
+    loader.commit_transaction()
+    packed = Producer({**made.spec.kafka, "compression.type": "gzip"})
+    packed.produce(made.source, value=bytes(200_000), timestamp=MINUTE + 3_600_000)
+    assert packed.flush(30) == 0
+    made.publish([f"b{number}" for number in range(3)], timestamp=MINUTE + 3_600_000)
+    made.publish(["later"], timestamp=MINUTE + 86_400_000)
+    bounded = {**made.spec.kafka, "eos.max.batch.bytes": 100_000}
+
+    first = made.changed("r1", kafka=bounded, ranges=Interval(DAY, DAY + hour))
+    assert RunAttempt(spark, first, copy).execute().records_read == 5
+    second = made.changed("r2", kafka=bounded, ranges=Interval(DAY + hour, DAY + 2 * hour))
+    with pytest.raises(CorruptBatch, match=r"skip_offsets=\[\[.*, 0, 6, 7\]\]"):
+        RunAttempt(spark, second, copy).execute()
+    skipping = replace(second, skip_offsets=(OffsetRange(made.source, 0, 6, 7),))
+    assert RunAttempt(spark, skipping, copy).execute().records_read == 3
+    assert made.output() == [f"a{number}" for number in range(5)] + [f"b{number}" for number in range(3)]
