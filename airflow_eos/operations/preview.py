@@ -54,17 +54,19 @@ def preview(spec: RunSpec) -> RunPreview:
     :raises PlanError: the run would raise it: pruned, no starting point, a moved cursor, ...
     """
     key = keys.run_key(spec)
-    record_key = keys.run_record_key(key)
+    # A cursor that reads in rounds is committed with its last one.
+    record_keys = [keys.run_record_key(name) for name in (key, keys.last_key(key))]
     with ControlPlane(spec) as control, control.refusing_lost_ledger():
         ledger_id = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
         whole = keys.whole_run_key(key)
         values = control.authority.peek(
-            [record_key, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline
+            [*record_keys, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline
         )
-        value = values.get(record_key)
-        if value is None:
+        record = next(
+            (RunRecord.from_json(values[name], name) for name in record_keys if name in values), None
+        )
+        if record is None:
             laws.not_pruned(whole, spec.pipeline, values)
-        record = None if value is None else RunRecord.from_json(value, record_key)
         boundaries = Unpinned(control, spec.prefix)
         if keys.moves_cursor(spec):
             laws.group_is_empty(spec.group_id, control.cluster.describe_group(spec.group_id).members)

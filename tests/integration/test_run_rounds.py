@@ -9,6 +9,7 @@ import pytest
 from airflow_eos.engine import find_committed
 from airflow_eos.exceptions import RunAlreadyCommitted, RunFenced
 from airflow_eos.model.ranges import Cursor, OffsetRange
+from airflow_eos.operations.preview import preview
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
 
@@ -113,6 +114,9 @@ def test_a_run_in_rounds_is_found_though_its_author_does_without_them_now(pipeli
     pipeline.run(ranges=ROUNDS)
     pipeline.publish(["late"])
     assert pipeline.run(ranges=single, try_number=2).records_read == 9
+    planned = preview(pipeline.changed(ranges=single)).committed
+    assert planned is not None
+    assert planned.details["lag"] == 0
     again = pipeline.run(ranges=single, clear_number=1, on_committed="skip")
     assert (again.found, again.records_read) == (True, 9)
     assert len(pipeline.output()) == 9
