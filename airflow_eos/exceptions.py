@@ -321,8 +321,8 @@ class LedgerPruned(PlanError):
     """The run was committed, and `airflow eos prune` has removed its record: it does not run again.
 
     Safe: The run is committed and its output remains. Under another name it is written twice.
-    Do: Nothing, if its output is correct. To write it once more on purpose, give the task another `pipeline`,
-    or the Dag run another id.
+    Do: Nothing, if its output is correct. To write it once more on purpose, use `ReplayOffsetRangesOperator`,
+    or for an interval a task of another `pipeline`.
     """
 
 

@@ -331,7 +331,8 @@ def not_pruned(run_key: str, pipeline: str, values: Mapping[str, LedgerValue]) -
         raise LedgerPruned(
             f"{run_key} was committed before {pruned.before}, and its record was pruned from the ledger "
             "(`airflow eos prune`): what it read and wrote is not known any more, and it is not done again. "
-            "To do it again on purpose give the task another `pipeline`, or the Dag run another id"
+            "To write it again on purpose use ReplayOffsetRangesOperator, or for an interval a task of "
+            "another `pipeline`"
         )
 
 

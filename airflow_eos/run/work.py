@@ -159,12 +159,12 @@ def disagreement(
         read = sorted({offsets.topic for offsets in record.ranges})
         if read and not set(read).intersection(current.topics):
             reasons.append(f"it read {', '.join(read)}, not {', '.join(current.topics)}")
-        return f"{'; '.join(reasons)}. {_how_to_go_on([])}" if reasons else None
+        return f"{'; '.join(reasons)}. {_how_to_go_on([], current)}" if reasons else None
     differing = [
         difference for difference in differences(recorded, current) if difference.field not in but_for
     ]
     reasons += [str(difference) for difference in differing]
-    return f"{'; '.join(reasons)}. {_how_to_go_on(differing)}" if reasons else None
+    return f"{'; '.join(reasons)}. {_how_to_go_on(differing, current)}" if reasons else None
 
 
 def as_named(record: RunRecord, fields: Mapping[str, Any]) -> WorkDefinition | None:
@@ -176,8 +176,10 @@ def as_named(record: RunRecord, fields: Mapping[str, Any]) -> WorkDefinition | N
     return None if recorded is None else WorkDefinition.from_dict({**recorded.to_dict(), **fields})
 
 
-def _how_to_go_on(differing: Sequence[Difference]) -> str:
+def _how_to_go_on(differing: Sequence[Difference], current: WorkDefinition) -> str:
     fields = {difference.field for difference in differing}
+    # A run of the same interval or partition has the same name in every Dag run.
+    anew = "start a new run" if current.interval is None else "give it another pipeline"
     if ORIGIN in fields:
         was = next(difference.recorded for difference in differing if difference.field == ORIGIN)
         return (
@@ -187,12 +189,12 @@ def _how_to_go_on(differing: Sequence[Difference]) -> str:
     if not fields:
         return (
             f"{OWN_PIPELINE}, or each environment its own ledger; where prefix, group_id or range mode of "
-            "this very task were changed since, start a new run"
+            f"this very task were changed since, {anew}"
         )
     again = "clear it with on_committed='reprocess' to write the recorded ranges to the new sink, or "
     return (
-        f"{OWN_PIPELINE}. Where this very task was changed since: {again if fields == {SINK} else ''}start a "
-        "new run; on_committed='accept' lets the record stand"
+        f"{OWN_PIPELINE}. Where this very task was changed since: {again if fields == {SINK} else ''}{anew}; "
+        "on_committed='accept' lets the record stand"
     )
 
 

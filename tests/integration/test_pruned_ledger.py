@@ -12,9 +12,9 @@ from airflow_eos.cli.main import main
 from airflow_eos.coverage.lanes import Kind
 from airflow_eos.engine.committed import find_committed, find_committed_by_key
 from airflow_eos.engine.run import Run, RunAttempt
-from airflow_eos.exceptions import ConfigurationError, LedgerPruned
+from airflow_eos.exceptions import ConfigurationError, GroupOwned, LedgerPruned
 from airflow_eos.ledger import keys
-from airflow_eos.model.ranges import Cursor, Interval
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations import upkeep as ledger_upkeep
 from airflow_eos.operations.queries import ledger_names, ledger_records, ledger_status
@@ -96,6 +96,26 @@ def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
         f"{spec.pipeline}/r0": {"state": "PRUNED", "run_id": "r0"},
         f"{spec.pipeline}/x": None,
     }
+
+
+def test_a_pruned_run_is_written_again_as_its_refusal_says(spec, young):
+    """Another Dag run has the same interval; another pipeline may not move the cursor of the group."""
+    end = dt.datetime.now(dt.timezone.utc) - DAY
+    hours = [Interval(end - 2 * DAY, end - DAY), Interval(end - DAY, end)]
+    for number, interval in enumerate(hours):
+        run(spec, f"i{number}", ranges=interval)
+        run(spec, f"r{number}")
+    prune(spec)
+    for changes in ({"run_id": "i0"}, {"run_id": "another"}):
+        with pytest.raises(
+            LedgerPruned, match=r"use ReplayOffsetRangesOperator, or for an interval a task of"
+        ):
+            run(spec, ranges=hours[0], **changes)
+    with pytest.raises(GroupOwned):
+        run(spec, "r0", pipeline=f"{spec.pipeline}-again")
+    assert not run(spec, "i0", pipeline=f"{spec.pipeline}-again", ranges=hours[0]).found
+    given = Explicit((OffsetRange(spec.source_topics[0], 0, 0, 0),))
+    assert not run(spec, "replay", ranges=given).found
 
 
 def test_rounds_go_together_with_their_last_one(spec, young):

@@ -214,6 +214,25 @@ def test_a_reprocessing_reads_nothing_else_than_the_run_did(pipeline, other):
         pipeline.run("given", ranges=changed, clear_number=1, on_committed="reprocess")
 
 
+def test_an_interval_has_one_name_in_every_dag_run(pipeline, other):
+    """A new Dag run would be refused as the first one: another pipeline reads the interval anew."""
+    first = pipeline.run(ranges=interval())
+    for changes in ({"sink_topic": other}, {"prefix": "another"}):
+        with pytest.raises(DifferentWork, match=r"give it another pipeline"):
+            pipeline.run("r2", ranges=interval(), **changes)
+    anew = pipeline.run(pipeline=f"{pipeline.spec.pipeline}-anew", ranges=interval(), sink_topic=other)
+    assert (anew.found, anew.ranges) == (False, first.ranges)
+
+
+def test_a_cursor_of_another_group_leaves_its_old_runs(pipeline):
+    """A clear of one of them is refused; a new one begins where the cursor says."""
+    pipeline.run()
+    moved = {"group_id": f"{pipeline.spec.group_id}-moved"}
+    with pytest.raises(DifferentWork, match="start a new run"):
+        pipeline.run(clear_number=1, **moved)
+    assert pipeline.run("r2", **moved).records_read == 3
+
+
 def test_a_retry_never_reprocesses(pipeline, other):
     """Two tasks that share a pipeline: the second one's first life is refused, not added to the first."""
     pipeline.run(on_committed="reprocess")
