@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_of, whole_number, word
@@ -191,7 +192,7 @@ class PartitionInterval:
 class Explicit:
     """Read exactly these ranges.
 
-    :param ranges: one or more ranges, at most one per partition.
+    :param ranges: one or more ranges that do not overlap; with ``advance`` one for each partition.
     :param advance: move the group's offsets to the ends, by the cursor's rules; by default they do not move.
     """
 
@@ -202,9 +203,15 @@ class Explicit:
         _require("Explicit", "ranges", self.ranges, _RANGES)
         _require("Explicit", "advance", self.advance, FLAG)
         object.__setattr__(self, "ranges", tuple(self.ranges))
-        seen = {r.topic_partition for r in self.ranges}
-        if not self.ranges or len(seen) != len(self.ranges):
-            raise ValueError("explicit ranges need at least one range and at most one per partition")
+        overlap = any(
+            earlier.topic_partition == later.topic_partition and (self.advance or later.start < earlier.end)
+            for earlier, later in pairwise(sorted(self.ranges))
+        )
+        if not self.ranges or overlap:
+            raise ValueError(
+                "explicit ranges need at least one range, and those of a partition must not overlap; with "
+                "advance=True a partition has one"
+            )
 
 
 _KEY = Kind("text that is not empty", lambda value: isinstance(value, str) and value != "")

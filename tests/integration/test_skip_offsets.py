@@ -63,6 +63,13 @@ def test_a_poison_batch_is_skipped_as_its_error_says(spark, pipeline, mode):
     place = {"topic": pipeline.source, "partition": 0, "start": 10, "end": 11, "skipped": True}
     assert record.details["accepted_loss"] == [place]
     assert RunAttempt(spark, spec, copy).execute().found, "the skip was for one run"
+    replay = Explicit(record.ranges)
+    assert (
+        RunAttempt(spark, pipeline.changed("replay", kafka=bounded, ranges=replay), copy)
+        .execute()
+        .records_read
+        == 20
+    )
     if mode == "cursor":
         following = pipeline.changed("r2", kafka=bounded, ranges=Cursor(), skip_offsets=(skip,))
         assert RunAttempt(spark, following, copy).execute().records_read == 1

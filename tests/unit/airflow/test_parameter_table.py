@@ -121,7 +121,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "accept_deleted": [("perhaps", "accept_deleted must be true or false, got 'perhaps'"), (1, "got 1")],
     "offset_ranges": [
         ([["src", 0, 1]], "offset_ranges.*\\[topic, partition, start, end\\]"),
-        ([["src", 0, 1, 2], ["src", 0, 2, 3]], "at most one per partition"),
+        ([["src", 0, 1, 3], ["src", 0, 2, 3]], "must not overlap"),
     ],
     "interval": [("2026-01-01", r"interval must be Interval\(start, end\)")],
     "group_id": [
