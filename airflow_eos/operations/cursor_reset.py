@@ -221,8 +221,19 @@ class CursorMove:
         return keys.reset_run_key(self.pipeline, self._reset.group, self._moment)
 
     def _works(self) -> list[TopicPartition | None]:
-        """Return the units of work: one for a whole cursor, one per partition for a mapped one."""
-        return [*self._partitions] if self._mapped else [None]
+        """Return the units of work: one for a whole cursor, one per partition for a mapped one.
+
+        A partition that no mapped task has read has no position to take; others can.
+        """
+        if not self._mapped:
+            return [None]
+        if self._reset.to in ("earliest", "latest", None):
+            return [*self._partitions]
+        placed = self._control.cluster.committed(self._reset.group, self._partitions)
+        peek = self._control.authority.peek
+        return [
+            tp for tp in self._partitions if tp in placed or self._is_added(tp) or self._record(peek, tp)
+        ] or [*self._partitions]
 
     def _wanted(self) -> list[TopicPartition]:
         every = [tp for name in sorted(self._topics) for tp in self._topics[name].topic_partitions]

@@ -255,6 +255,23 @@ def test_mapped_tasks_get_a_position_before_their_first_run(embedded_kafka):
         reset_cursor(pipeline.spec.deployment, Reset(f"{group}-whole", to="cursor", mapped=True))
 
 
+def test_a_partition_that_no_mapped_task_has_read_holds_no_reset(embedded_kafka):
+    """It has no position to go back to; the others do."""
+    pipeline = Pipeline(embedded_kafka, partitions=2)
+    pipeline.publish([f"r{n}" for n in range(3)], partition=1)
+    pipeline.run("r1", source_partition=1, ranges=Cursor(max_records=2))
+    client = Consumer({**pipeline.spec.kafka, "group.id": pipeline.spec.group_id})
+    client.commit(offsets=[ClientPartition(pipeline.source, 1, 0)], asynchronous=False)
+    client.close()
+    with pytest.raises(CursorMoved):
+        pipeline.run("r2", source_partition=1)
+    for execute in (False, True):
+        reset = Reset(pipeline.spec.group_id, to="cursor")
+        (move,) = reset_cursor(pipeline.spec.deployment, reset, execute=execute).moves
+        assert (move.topic_partition.partition, move.offset) == (1, 2)
+    assert pipeline.run("r2", source_partition=1).records_read == 1
+
+
 def test_a_topic_that_runs_no_longer_read_holds_no_command(pipeline):
     """The cursor keeps it, though it does not exist any more: the others have a lag, and can be reset."""
     spec, retired = pipeline.spec, f"{pipeline.source}-retired"
