@@ -97,7 +97,7 @@ def _search(
                 )
             except CorruptBatch:
                 batch.check_crc()  # else its header proves nothing
-                return TimedOffset(batch.header.base_offset, batch.header.max_timestamp)
+                return TimedOffset(max(start, batch.header.base_offset), batch.header.max_timestamp)
             hits = np.flatnonzero(records.timestamp >= timestamp)
             if len(hits):
                 first = int(hits[0])
