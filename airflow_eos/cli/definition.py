@@ -226,6 +226,12 @@ COMMANDS = (
                 {"nargs": 2, "metavar": ("START", "END")},
             ),
             _TIMEZONE,
+            Option(
+                "--allowed-lateness",
+                "as in Interval(allowed_lateness=...)",
+                {"type": not_negative, "metavar": "SECONDS"},
+            ),
+            Option("--accept-deleted", "as in Interval(accept_deleted=True)", {"action": "store_true"}),
             Option("--max-records", "as in Cursor(max_records=...)", {"type": positive, "metavar": "N"}),
             Option(
                 "--start",

@@ -165,6 +165,8 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("doctor", "--table", "no-namespace"),
         ("doctor", "--table", "postgres:c"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--interval", "2026-11-01", "2026-11-02"),
+        ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--accept-deleted"),
+        ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--allowed-lateness", "0"),
     ):
         code, said = cli(command, *arguments)
         assert (code, said.startswith(f"{command}: ")) == (2, True), (command, said)
@@ -439,6 +441,30 @@ def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:
     assert [one.to_list() for one in record.ranges] == found["ranges"]
     code, found = cli("plan", *asked, *interval)
     assert (found["notes"], found["committed"]["records_written"]) == ([], 1)
+
+
+def test_plan_of_an_interval_waits_and_accepts_as_its_task(cli: Cli, pipeline: Pipeline) -> None:
+    """An idle partition is waited for, and deleted records are refused, unless the task says otherwise."""
+    cli("init", "--partitions", "2")
+    spec, hour = pipeline.spec, dt.timedelta(hours=1)
+    asked = ("--pipeline", spec.pipeline, "--group", spec.group_id, "--topic", pipeline.source, "--interval")
+    ended = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
+    recent = (*asked, (ended - hour).isoformat(), ended.isoformat())
+    code, refused = cli("plan", *recent)
+    assert (code, refused["error"]["type"]) == (1, "IntervalNotReady")
+    code, planned = cli("plan", *recent, "--allowed-lateness", "0")
+    assert (code, planned["records_at_most"]) == (0, 0)
+
+    for value in ("deleted", "kept"):
+        pipeline.publish([value], timestamp=int((NOON - hour / 2).timestamp() * 1000))
+    deleted = Position(pipeline.source, 0, 1)
+    pipeline.kafka.admin().delete_records([deleted])[deleted].result()
+    past = (*asked, (NOON - hour).isoformat(), NOON.isoformat())
+    code, refused = cli("plan", *past)
+    assert (code, refused["error"]["type"]) == (1, "IntervalUnaccountable")
+    code, planned = cli("plan", *past, "--accept-deleted")
+    record = pipeline.run(ranges=Interval(NOON - hour, NOON, accept_deleted=True))
+    assert (code, planned["ranges"]) == (0, [offsets.to_list() for offsets in record.ranges])
 
 
 def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
