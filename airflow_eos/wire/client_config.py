@@ -213,6 +213,10 @@ def _translate(config: ClientConfig) -> dict[str, Any]:
         raise _untranslatable("sasl.oauthbearer.method")
     if out["security_protocol"].startswith("SASL_"):
         out["sasl_mechanism"] = _mechanism(config)
+        if out["sasl_mechanism"].startswith("SCRAM-"):
+            # kafka-python does not escape these two characters (RFC 5802, section 5.1).
+            name = out["sasl_plain_username"]
+            out["sasl_plain_username"] = name.replace("=", "=3D").replace(",", "=2C")
     options = _socket_options(config)
     if options is not None:
         out["socket_options"] = options

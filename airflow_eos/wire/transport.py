@@ -116,6 +116,22 @@ class TlsTransport(_LargeReads, KafkaSSLTransport):
         """Queue bytes as a view, so that the rest after each 16 KB TLS record is a slice, not a copy."""
         super().write(memoryview(data))
 
+    async def handshake(self, timeout_at: float | None = None) -> None:
+        """Agree on keys; kafka-python would wait for ever for a broker that hangs.
+
+        :param timeout_at: deadline, in seconds of the monotonic clock.
+        :raises KafkaTimeoutError: the broker did not answer until then.
+        """
+        while True:
+            try:
+                self._sock.do_handshake()
+            except ssl.SSLWantReadError:  # noqa: PERF203 - rare
+                await self._net.wait_read(self._sock, timeout_at=timeout_at)
+            except ssl.SSLWantWriteError:
+                await self._net.wait_write(self._sock, timeout_at=timeout_at)
+            else:
+                return
+
 
 DEFAULTS: dict[str, Any] = {
     # An answer contains at least one batch, however large (KIP-74).
@@ -140,12 +156,13 @@ class Manager(KafkaConnectionManager):
             if self.ssl_enabled:
                 context = self.config["ssl_context"]
                 transport = TlsTransport(self._net, sock, host=node.host, ssl_context=context)
+                await transport.handshake(timeout_at)
             else:
                 transport = TcpTransport(self._net, sock, host=node.host)
-            await transport.handshake()
+                await transport.handshake()
         except BaseException as error:
             (sock if transport is None else transport).close()
-            if isinstance(error, OSError):
+            if isinstance(error, (OSError, kafka_errors.KafkaTimeoutError)):
                 raise kafka_errors.KafkaConnectionError(
                     f"TLS handshake with {node.host}:{node.port} failed: {error}"
                 ) from error

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from kafka.errors import KafkaConnectionError
 from kafka.protocol.metadata import MetadataRequest
 
+from airflow_eos.broker.producer import TransactionalProducer
+from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos_testing import EmbeddedKafka
 
 
 def open_sockets():
@@ -51,3 +56,37 @@ def test_a_request_that_cannot_be_encoded_fails(embedded_kafka):
             with pytest.raises(UnicodeEncodeError):
                 connections.coordinator("transaction", "\udcff")
         assert connections.coordinator("transaction", "work") in connections.brokers()
+
+
+@pytest.mark.timeout(120)
+def test_a_broker_that_hangs_before_tls_is_given_up():
+    """The kernel accepts the connection, nobody answers the handshake: of a client that begins or works."""
+    with EmbeddedKafka(security="SSL") as kafka:
+        topic = kafka.create_topic("hangs")
+        config = ClientConfig.of({**kafka.client_config(), "socket.connection.setup.timeout.ms": 2000})
+        with BrokerConnections(config) as connections:
+            (leader,) = set(connections.leaders([topic]).values())
+            connections.hang_up(leader)
+            kafka.brokers[0].pause()
+            try:
+                began = time.monotonic()
+                with pytest.raises(KafkaConnectionError, match=r"TLS handshake .* failed"):
+                    connections.call(MetadataRequest(topics=[], max_version=1), leader)
+                with pytest.raises(BrokersUnavailable, match=r"no broker answered .* TLS handshake"):
+                    BrokerConnections(config, bootstrap_timeout=6.0)
+                assert time.monotonic() - began < 30
+            finally:
+                kafka.brokers[0].resume()
+
+
+def test_any_name_that_brokers_take_logs_in_by_scram():
+    """Both clients: the exchange separates its parts by commas and equals signs."""
+    with EmbeddedKafka(security="SASL_PLAINTEXT") as kafka:
+        config = ClientConfig.of(kafka.user("team=a"))
+        with BrokerConnections(config) as connections:
+            assert connections.brokers()
+        producer = TransactionalProducer(config, "scram", transaction_timeout=60.0, delivery_timeout=30.0)
+        try:
+            assert producer.initialise(30.0, topic="any").producer_epoch == 0
+        finally:
+            producer.close()

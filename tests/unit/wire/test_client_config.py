@@ -108,6 +108,14 @@ def test_sasl_is_translated_under_both_names(key):
     assert (out["sasl_plain_username"], out["sasl_plain_password"]) == ("alice", "s3cret")
 
 
+@pytest.mark.parametrize(("mechanism", "name"), [("SCRAM-SHA-256", "a=3D2=2Cb"), ("PLAIN", "a=2,b")])
+def test_a_user_name_is_escaped_where_scram_separates_by_it(mechanism, name):
+    """Kafka-python sends the name as it is; librdkafka escapes it itself."""
+    config = {**SCRAM, "sasl.mechanism": mechanism, "sasl.username": "a=2,b"}
+    assert for_kafka_python(config)["sasl_plain_username"] == name
+    assert for_librdkafka(config)["sasl.username"] == "a=2,b"
+
+
 def test_kerberos_needs_no_password():
     """GSSAPI is librdkafka's default mechanism; the ticket cache says who one is."""
     out = translated(security__protocol="sasl_plaintext", sasl__kerberos__service__name="broker")
