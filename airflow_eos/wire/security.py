@@ -43,7 +43,8 @@ def ssl_context(config: ClientConfig) -> ssl.SSLContext:
 def _load_authorities(context: ssl.SSLContext, config: ClientConfig) -> None:
     location = config.get("ssl.ca.location")
     if "ssl.ca.pem" in config:
-        _guarded("ssl.ca.pem", lambda: context.load_verify_locations(cadata=str(config["ssl.ca.pem"])))
+        text = _pem(config["ssl.ca.pem"])
+        _guarded("ssl.ca.pem", lambda: context.load_verify_locations(cadata=text))
     elif location is not None and location != "probe":
         folder = Path(str(location)).is_dir()
         _guarded(
@@ -59,13 +60,18 @@ def _load_authorities(context: ssl.SSLContext, config: ClientConfig) -> None:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
+def _pem(value: Any) -> str:
+    """Return PEM text in ASCII, as Python's ssl asks for: names in comments may have any letters."""
+    return str(value).encode("ascii", "replace").decode("ascii")
+
+
 def _load_client_certificate(context: ssl.SSLContext, config: ClientConfig) -> None:
     password = config.get("ssl.key.password")
     secret = None if password is None else str(password)
     if "ssl.certificate.pem" in config:
         if "ssl.key.pem" not in config:
             raise ConfigurationError("client setting 'ssl.key.pem' is missing; ssl.certificate.pem needs it")
-        text = f"{config['ssl.key.pem']}\n{config['ssl.certificate.pem']}\n"
+        text = _pem(f"{config['ssl.key.pem']}\n{config['ssl.certificate.pem']}\n")
         _guarded("ssl.certificate.pem", lambda: _load_pem_text(context, text, secret))
     elif "ssl.certificate.location" in config:
         key = config.get("ssl.key.location")

@@ -85,6 +85,16 @@ def test_a_client_certificate_comes_from_files_or_text(certificate):
     context(ssl__certificate__pem=cert.read_text(), ssl__key__pem=locked.read_text(), ssl__key__password="pw")
 
 
+def test_pem_text_may_have_comments_in_any_letters(certificate):
+    """Bundles of authorities name them; librdkafka takes them."""
+    cert, key = (
+        f"# F\u0151tan\u00fas\u00edtv\u00e1ny\n{(certificate / name).read_text()}"
+        for name in ("cert.pem", "key.pem")
+    )
+    assert len(context(ssl__ca__pem=cert).get_ca_certs()) == 1
+    context(ssl__certificate__pem=cert, ssl__key__pem=key)
+
+
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are Linux's")
 def test_pem_text_is_written_to_no_disk(certificate, monkeypatch):
     """A process that is killed while it loads a key leaves none."""
