@@ -12,7 +12,7 @@ from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
-from airflow_eos.sinks.postgres_catalog import find_target, is_noted, rows_as_written
+from airflow_eos.sinks.postgres_catalog import NOT_NOTED, find_target, is_noted, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
 from airflow_eos.wording import counted
 
@@ -84,10 +84,7 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> int | 
             return f"the table had the id {identity}, and has another one now: it was made again"
         target, pipeline = place
         if not is_noted(connection, target, pipeline, run):
-            return (
-                "the database does not know that it published the run: a failover or a restored backup has "
-                "set it back"
-            )
+            return NOT_NOTED
         return rows_as_written(connection, table, run.snapshot)
 
 

@@ -38,6 +38,10 @@ _NOTE_OF_RUN = """INSERT INTO airflow_eos.published (target, pipeline, version) 
 ON CONFLICT (target, pipeline) DO UPDATE SET version = excluded.version"""
 _NOTES_OF_RUNS = """SELECT max(version) FILTER (WHERE pipeline = %s), min(version)
 FROM airflow_eos.published WHERE target = %s AND starts_with(pipeline, %s)"""
+NOT_NOTED = (
+    "the database does not know that it published the run: a failover or a restored backup has set it back, "
+    "or a worker with an older version of this package published it"
+)
 _CREATE_CONTROL = """CREATE TABLE IF NOT EXISTS airflow_eos.published (
     target oid NOT NULL,
     pipeline text NOT NULL,
@@ -293,8 +297,7 @@ def refuse_rewritten(
         if not is_noted(connection, version.target.oid, version.pipeline, earlier):
             raise rewritten(
                 sink,
-                f"the database does not know that it published the run in transaction {earlier.snapshot}: a "
-                "failover or a restored backup has set it back",
+                f"{NOT_NOTED} (transaction {earlier.snapshot})",
                 first="look for",
             )
         if not earlier.receipt.rows:
