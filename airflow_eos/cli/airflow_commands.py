@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +15,9 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option
 from airflow_eos.cli.status import Gauge
 from airflow_eos.model.spec import Deployment
+
+_LONGEST_TAG = 200  # Airflow drops a metric of more than 250 characters with its tag
+_NOT_CARRIED = re.compile(r"[^A-Za-z0-9_./-]")
 
 _CONN_ID = Option(
     "--conn-id", "connection of type kafka, default: kafka_default", {"default": "kafka_default"}
@@ -89,11 +94,26 @@ def _prepared(command: Command, options: argparse.Namespace) -> Deployment | Non
 
 def _send_gauges(gauges: Iterable[Gauge]) -> None:
     """Send metrics as tasks do, by section [metrics]; the OpenTelemetry client sends them when this ends."""
-    from airflow_eos.compat import initialize_stats, stats
+    from airflow_eos.compat import conf, initialize_stats, stats
 
     initialize_stats()
+    clients = ("statsd_on", "statsd_datadog_enabled")
+    by_statsd = any(conf.getboolean("metrics", name, fallback=False) for name in clients)
     for name, value, tags in gauges:
-        stats.gauge(name, value, tags=dict(tags))
+        carried = {tag: _carried(text) for tag, text in tags.items()} if by_statsd else dict(tags)
+        stats.gauge(name, value, tags=carried)
+
+
+def _carried(text: str) -> str:
+    """Return a tag's value as StatsD can carry it: Airflow drops the metric, or the tag, of any other.
+
+    A digest tells values apart that are equal without the characters that are replaced.
+    """
+    kept = _NOT_CARRIED.sub("_", text)[:_LONGEST_TAG]
+    if kept == text:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{kept}-{digest[:8]}"
 
 
 def _target(options: argparse.Namespace) -> Deployment:

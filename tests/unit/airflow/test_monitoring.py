@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,6 +200,34 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     given.func(given)
     assert sent == [("initialized",), ("eos.open_transaction", 0, {"prefix": "p"})]
     assert airflow_commands.__name__ in given.func.func.__module__
+
+
+NAMES = ["shop.orders-eu", "shop:orders", "shop,orders", "shop=orders", "shop|orders", "Shop orders", "süd"]
+
+
+def test_statsd_carries_gauges_of_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a series of its own; one that StatsD carries as it is keeps its name."""
+    statsd = pytest.importorskip("airflow.sdk._shared.observability.metrics.statsd_logger")
+    series: list[str] = []
+    client = SimpleNamespace(gauge=lambda name, *_: series.append(name))
+    logger = statsd.SafeStatsdLogger(client, influxdb_tags_enabled=True, statsd_influxdb_enabled=True)
+    monkeypatch.setattr(stats, "initialize", lambda **_: None)
+    monkeypatch.setattr(stats, "gauge", logger.gauge)
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
+    names = [*NAMES, "long" * 100, "long" * 101]
+    airflow_commands._send_gauges([("eos.pipeline.gaps", 1, {"pipeline": name}) for name in names])
+    assert len(set(series)) == len(names)
+    assert series[0] == "eos.pipeline.gaps,pipeline=shop.orders-eu"
+    assert all(re.fullmatch(r"eos\.pipeline\.gaps,pipeline=[\w./-]{1,209}", one, re.ASCII) for one in series)
+
+
+def test_opentelemetry_carries_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    series: list[dict[str, str]] = []
+    monkeypatch.setattr(stats, "initialize", lambda **_: None)
+    monkeypatch.setattr(stats, "gauge", lambda *_, tags: series.append(tags))
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "False")
+    airflow_commands._send_gauges([("eos.pipeline.gaps", 1, {"pipeline": name}) for name in NAMES])
+    assert series == [{"pipeline": name} for name in NAMES]
 
 
 @pytest.mark.parametrize(
