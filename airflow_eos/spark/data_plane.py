@@ -21,7 +21,14 @@ from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFa
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
-from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, root_cause, send_error
+from airflow_eos.spark.errors import (
+    ErrorMark,
+    process_error,
+    process_failed,
+    root_cause,
+    send_error,
+    whole_text,
+)
 from airflow_eos.spark.failure_search import FailureSearch
 from airflow_eos.spark.first_attempts import first_attempts_only
 from airflow_eos.spark.preflight import Environment, check_environment
@@ -340,7 +347,7 @@ class SparkDataPlane:
                 raise failure from None
             if sealing is None or type(failure) is not ProcessFailed:
                 raise failure from error
-            log.info("::group::What Spark says of the failure\n%s\n::endgroup::", error)
+            log.info("::group::What Spark says of the failure\n%s\n::endgroup::", whole_text(error))
             if sealing.dead_letters is not None and may_be_records(failure.raised):
                 raise RecordsRaise(search.more_set_aside(sealing, sealing.dead_letters, error)) from None
             raise process_failed(*search.smallest_failure(sealing, error)) from None

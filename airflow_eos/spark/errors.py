@@ -31,6 +31,7 @@ from airflow_eos.exceptions import (
     SessionLost,
     SparkUnavailable,
 )
+from airflow_eos.printable import printable
 from airflow_eos.spark.spark_failure import (
     PYTHON_EXCEPTION,
     SPARK_EXCEPTION,
@@ -151,6 +152,14 @@ def root_cause(error: BaseException) -> str:
     except _AUTHORS as second:
         line = f"{type(error).__name__}, whose text cannot be read: it raises {type(second).__name__}"
     return _shortened(_encodable(line))
+
+
+def whole_text(error: BaseException) -> str:
+    """Return the text of an exception for a log; it may quote records: control characters are escaped."""
+    try:
+        return printable(str(error), keep="\n\t")
+    except _AUTHORS:
+        return root_cause(error)
 
 
 def _described(error: BaseException) -> str:

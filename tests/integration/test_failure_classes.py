@@ -56,6 +56,10 @@ def numbered(broker, bad=b"bad", partitions=1, **config):
     return source
 
 
+def printable_line(line):
+    return line.replace("\t", "").isprintable()
+
+
 def error_of(broker, spark, process, source, sink=None, **changes):
     sink = sink or broker.topic("out")
     spec = spec_of(broker, source, sink, **changes)
@@ -92,6 +96,26 @@ def test_what_a_function_says_is_not_taken_for_spark(broker, spark, fn, words):
     )
     assert type(error) is ProcessFailed
     assert f"process failed at {source}-0, offset {BAD}, nothing was written: ValueError" in str(error)
+
+
+def test_a_record_that_the_function_quotes_is_shown_and_not_obeyed(broker, spark, fn, caplog):
+    """The task's log has all that Spark said of it."""
+    caplog.set_level(logging.INFO, "airflow_eos")
+    source = numbered(broker, b"\x1b[2J\xe2\x80\xaeover\rwritten")
+
+    def parse(value):
+        if not value.isdigit():
+            raise ValueError(value.decode())
+        return value
+
+    error = error_of(
+        broker, spark, lambda df: df.select(fn.udf(parse, "binary")("value").alias("value")), source
+    )
+    shown = "\\x1b[2J\\u202eover"
+    logged = next(text for text in caplog.messages if "What Spark says" in text)
+    assert shown in str(error)
+    assert shown in logged
+    assert [line for text in caplog.messages for line in text.split("\n") if not printable_line(line)] == []
 
 
 @pytest.mark.parametrize("words", WORDS)
