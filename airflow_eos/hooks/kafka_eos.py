@@ -36,18 +36,28 @@ class KafkaEosHook(KafkaBaseHook):
     def get_config(self) -> dict[str, Any]:
         """Return the client configuration in librdkafka's names; its secrets are masked in logs.
 
-        :raises ConfigurationError: the connection lacks ``bootstrap.servers``, or names a callback that
-            ``[apache_kafka] callback_allowlist`` does not allow.
+        :raises ConfigurationError: the connection lacks ``bootstrap.servers``, or they are no text, or it
+            names a callback that cannot be imported, or that ``[apache_kafka] callback_allowlist`` does not
+            allow.
         """
         try:
             config: dict[str, Any] = self._build_config()
-        except ValueError as error:
+        except (ValueError, ImportError) as error:
             raise ConfigurationError(
                 f"Kafka connection {self.kafka_config_id!r} cannot be used: {error}"
             ) from error
+        except AttributeError as error:
+            # The provider searches the servers as a text; a call-back's module may fail like this, too.
+            connection = self.get_connection(self.kafka_config_id)
+            if isinstance(connection.extra_dejson.get("bootstrap.servers"), str):
+                raise
+            raise ConfigurationError(
+                f"Kafka connection {self.kafka_config_id!r}: 'bootstrap.servers' must be text, such as "
+                "'host:9092,host2:9092'"
+            ) from error
         for name, value in config.items():
-            if isinstance(value, str) and any(part in name for part in _SECRET_PARTS):
-                mask_secret(value)
+            if type(value) in (str, int, float) and any(part in name for part in _SECRET_PARTS):
+                mask_secret(str(value))
         return config
 
     def source_partitions(self, topic: str) -> list[int]:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from airflow.sdk.log import redact
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.hooks import kafka_eos
@@ -39,6 +40,7 @@ def test_allowed_callback_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, "bootstrap.servers"),
         ({"bootstrap.servers": "a:1", "oauth_cb": "os.system"}, "allowlist"),
+        ({"bootstrap.servers": ["a:1", "b:2"]}, "must be text"),
     ],
 )
 def test_unusable_connection_is_named(
@@ -67,3 +69,16 @@ def test_secrets_are_masked_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     connection(monkeypatch, **extra).get_config()
     assert sorted(masked) == ["p1", "p2", "p3", "p4", "p5", "p6"]
+
+
+def test_a_password_that_is_a_number_is_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both clients take it."""
+    connection(monkeypatch, **{"bootstrap.servers": "a:1", "sasl.password": 93847561}).get_config()
+    assert "93847561" not in str(redact("the password is 93847561"))
+
+
+def test_a_callback_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"{__name__}.no_such"
+    monkeypatch.setenv("AIRFLOW__APACHE_KAFKA__CALLBACK_ALLOWLIST", name)
+    with pytest.raises(ConfigurationError, match=r"'cluster' cannot be used.*no_such"):
+        connection(monkeypatch, **{"bootstrap.servers": "a:1", "oauth_cb": name}).get_config()
