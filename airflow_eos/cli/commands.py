@@ -353,10 +353,9 @@ def _offset(text: str) -> tuple[TopicPartition, int]:
 def _ranges(options: Namespace) -> Cursor | Interval:
     if options.interval:
         interval = replace(_whole_interval(options), accept_deleted=options.accept_deleted)
-        seconds = options.allowed_lateness
-        return (
-            interval if seconds is None else replace(interval, allowed_lateness=dt.timedelta(seconds=seconds))
-        )
+        if options.allowed_lateness is None:
+            return interval
+        return replace(interval, allowed_lateness=dt.timedelta(seconds=options.allowed_lateness))
     if options.allowed_lateness is not None or options.accept_deleted:
         raise WrongUsage("--allowed-lateness and --accept-deleted are of an --interval")
     return Cursor(options.max_records, options.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,11 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     state = deployment_status(target, groups=options.group, runs=runs)
     absent = missing(target, state)
     passed = exceeded(state, Limits(options.max_lag, options.max_open, options.max_gaps))
-    limits = [limit.to_dict() for limit in passed]
+    limits: list[Row] = [limit.to_dict() for limit in passed]
     data = state.to_dict() | {"missing": [entry.name for entry in absent], "exceeded": limits}
     tables = _tables(state, data)
     tables["missing"] = [{"not in the ledger": entry.name, "there": entry.hint} for entry in absent]
-    tables["limits passed"] = [*limits]
+    tables["limits passed"] = limits
     if options.send_metrics:
         options.send_gauges(gauges(state, target.prefix))
     shown = {title: rows for title, rows in tables.items() if rows}
@@ -53,10 +54,11 @@ def gauges(state: DeploymentStatus, prefix: str) -> list[Gauge]:
             open_now = progress.open_transaction
             age = (open_now.times.age_seconds if open_now else 0) or 0
             sent.append(("eos.group.open_transaction", age, {"group": group}))
-    names = state.names
-    for pipeline in names.runs if names else ():
-        count = sum(gap.pipeline == pipeline for gap in names.gaps) if names else 0
-        sent.append(("eos.pipeline.gaps", count, {"pipeline": pipeline}))
+    if state.names is not None:
+        gaps = Counter(gap.pipeline for gap in state.names.gaps)
+        for pipeline in state.names.runs:
+            count = gaps[pipeline]
+            sent.append(("eos.pipeline.gaps", count, {"pipeline": pipeline}))
     ages = [transaction.times.age_seconds or 0 for transaction in state.open_transactions]
     sent.append(("eos.open_transaction", max(ages, default=0), {"prefix": prefix}))
     return sent

@@ -36,7 +36,7 @@ class KafkaEosHook(KafkaBaseHook):
     def get_config(self) -> dict[str, Any]:
         """Return the client configuration in librdkafka's names; its secrets are masked in logs.
 
-        :raises ConfigurationError: the connection lacks ``bootstrap.servers``, or they are no text, or it
+        :raises ConfigurationError: the connection lacks ``bootstrap.servers``, or they are not text, or it
             names a callback that cannot be imported, or that ``[apache_kafka] callback_allowlist`` does not
             allow.
         """

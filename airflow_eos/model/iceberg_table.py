@@ -10,6 +10,8 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import NONE, TEXT
 from airflow_eos.model.sink_table import SinkTable
 
+MAIN = "main"
+"""The branch of a table that names none."""
 _NAME = re.compile(r"iceberg:(?P<catalog>[^/]+)/(?P<name>[^@]+)(@(?P<branch>.+))?", re.DOTALL)
 
 

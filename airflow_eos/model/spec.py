@@ -73,9 +73,8 @@ class LedgerSettings:
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        relations.refuse_internal(
-            "LedgerSettings(topic=...)", checked_topic("LedgerSettings(topic=...)", self.topic)
-        )
+        checked_topic("LedgerSettings(topic=...)", self.topic)
+        relations.refuse_internal("LedgerSettings(topic=...)", self.topic)
         FLAG.check("LedgerSettings(create=...)", self.create)
         whole_number(1).check("LedgerSettings(partitions=...)", self.partitions)
         (whole_number(1) | NONE).check("LedgerSettings(replication_factor=...)", self.replication_factor)

@@ -10,12 +10,12 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError
+from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableReceipt
 from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, RecentCommits, writer_text
 from airflow_eos.operations.table_retention import Retention, milliseconds
 from airflow_eos.operations.unnamed_files import HeldRows, UnnamedFile
 from airflow_eos.run.publishing import RUN_KEY
-from airflow_eos.sinks.iceberg import MAIN
 from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.delta_table import DeltaTable
-from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
@@ -21,7 +21,7 @@ from airflow_eos.operations.iceberg_inspection import IcebergInspection
 from airflow_eos.operations.table_retention import retention_check
 from airflow_eos.operations.unnamed_files import UnnamedFile
 from airflow_eos.sinks.delta import DeltaSink
-from airflow_eos.sinks.iceberg import MAIN, IcebergSink
+from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted
 

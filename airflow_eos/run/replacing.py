@@ -7,14 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from airflow_eos.exceptions import OffsetsOutOfRange, TableRewritten
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
-from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.model.table import EarlierRows, TableReceipt
-
-_MAIN = "main"
-"""The branch of a table that names none."""
 
 
 def earlier_rows(
@@ -31,7 +28,7 @@ def earlier_rows(
     :raises TableRewritten: the rows are in an earlier table of that name.
     """
     tables = [(record.run_key, record.details[TABLE]) for record in records if TABLE in record.details]
-    place = uuid, branch or _MAIN
+    place = uuid, branch or MAIN
     tables = [
         (key, table)
         for key, table in tables
@@ -51,7 +48,7 @@ def earlier_rows(
 
 def _branch_of(sink: str) -> str:
     table = IcebergTable.named(sink)
-    return _MAIN if table is None else table.branch or _MAIN
+    return MAIN if table is None else table.branch or MAIN
 
 
 def replaces_rows(spec: RunSpec) -> bool:

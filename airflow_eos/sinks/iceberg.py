@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
+from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.iceberg_rows import files_as_added
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_eos.model.table import EarlierRows, TableCommit
     from airflow_eos.sinks.iceberg_files import IcebergFiles
 
-MAIN = "main"
 CATALOG_NAME = "catalog_name"
 """The property that names the catalog; without it the connection's id does."""
 SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"

@@ -384,7 +384,7 @@ def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kaf
 def test_run_made_again_under_its_id_is_the_same_work(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
 ) -> None:
-    """Deleted, it is no clear: neither repeated nor refused, whatever on_committed says."""
+    """Deleted, it is not a clear: neither repeated nor refused, whatever on_committed says."""
     again = Pipeline(kafka, "again", "cleared.again", source="cleared-in", sink="cleared-again")
     never = Pipeline(kafka, "never", "cleared.never", source="cleared-in", sink="cleared-never")
     again.publish("deleted")
