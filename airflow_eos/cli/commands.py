@@ -154,6 +154,7 @@ def _staged_at(value: Any) -> str:
 
 def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
+    from airflow_eos.operations.findings import NOT_MATCHING
     from airflow_eos.operations.queries import no_such_pipeline, pruned_runs, refuse_pruned, run_records
     from airflow_eos.operations.verification import verified_counts, verify_output
 
@@ -176,7 +177,7 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
         for record in records
         for item in verify_output(target.kafka, record, connected=partial(_connected, options))
     ]
-    wrong = [item for item in findings if item["outcome"] == "mismatch"]
+    wrong = [item for item in findings if item["outcome"] in NOT_MATCHING]
     data = {
         "pipeline": options.pipeline,
         "matches": not wrong and not unreadable,

@@ -300,7 +300,8 @@ COMMANDS = (
         "the receipts in the ledger: checksums, sequence, number of records; for a table the rows in "
         "the data files of the run's snapshot or transaction. Records, snapshots and transactions that were "
         "deleted since are reported as expired, records that a compacted topic's cleaner may have removed as "
-        "compacted. Exit code 3 for a mismatch, 1 if the ledger has no run of the pipeline.",
+        "compacted, partitions without a leader as unavailable. Exit code 3 for a mismatch or an unavailable "
+        "partition, 1 if the ledger has no run of the pipeline.",
         "verify",
         (
             _PIPELINE,

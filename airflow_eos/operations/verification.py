@@ -10,6 +10,7 @@ from typing import Any
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
+from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations.findings import Finding, Outcome
@@ -50,15 +51,13 @@ def verify_output(
         topics = {receipt.topic for receipt in record.receipts}
         _may_be_read(cluster, topics)
         described = cluster.describe_topics((), optional=topics)
-        counts = {name: topic.partitions for name, topic in described.items()}
         with link.connections() as connections:
             # Requested only if records are missing, once per topic.
             settings_of = cache(lambda topic: topic_settings(connections, [topic]).get(topic))
             return [
                 *(
-                    _verify(settings_of, connections, record, receipt, in_time)
-                    if receipt.partition < counts.get(receipt.topic, 0)
-                    else _gone(record, receipt)
+                    _unreadable(record, receipt, described.get(receipt.topic))
+                    or _verify(settings_of, connections, record, receipt, in_time)
                     for receipt in record.receipts
                 ),
                 *([table_finding(record, connected, in_time)] if TABLE in record.details else []),
@@ -74,9 +73,19 @@ def _may_be_read(cluster: KafkaCluster, topics: Collection[str]) -> None:
             raise AuthorizationFailed(f"this principal may not Read topic {topic!r}: grant it by an ACL")
 
 
-def _gone(record: RunRecord, receipt: PartitionReceipt) -> Finding:
-    outcome: Outcome = "mismatch" if receipt.records else "ok"
-    detail = "the topic, or its partition, is gone" if receipt.records else ""
+def _unreadable(
+    record: RunRecord, receipt: PartitionReceipt, topic: TopicDescription | None
+) -> Finding | None:
+    """Return the finding for a partition that is gone or has no leader; None if it can be read."""
+    outcome: Outcome
+    if not receipt.records:
+        outcome, detail = "ok", ""
+    elif topic is None or receipt.partition >= topic.partitions:
+        outcome, detail = "mismatch", "the topic, or its partition, is gone"
+    elif TopicPartition(receipt.topic, receipt.partition) in topic.without_leader:
+        outcome, detail = "unavailable", "the partition has no leader: verify again once its brokers are back"
+    else:
+        return None
     return Finding(record.run_key, receipt.topic, receipt.partition, outcome, receipt.records, 0, detail)
 
 
@@ -95,8 +104,6 @@ def _verify(
             record.run_key, receipt.topic, receipt.partition, outcome, receipt.records, count, detail
         )
 
-    if not receipt.records:
-        return finding("ok", 0)
     begin = list_offsets(connections, [tp], "earliest")[tp]
     stable = list_offsets(connections, [tp], "latest")[tp]
     if begin > receipt.first_offset:

@@ -286,6 +286,7 @@ def verify_json(
     """Read a run's output again. Takes JSON only: a form of another site cannot send it with the cookie."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Trouble(415, "JSON only", "Send application/json.")
+    from airflow_eos.operations.findings import NOT_MATCHING
     from airflow_eos.operations.verification import verified_counts
 
     record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
@@ -295,7 +296,7 @@ def verify_json(
     return json_answer(
         {
             "pipeline": record.pipeline,
-            "matches": "mismatch" not in outcomes,
+            "matches": outcomes.isdisjoint(NOT_MATCHING),
             "ok": outcomes <= {"ok"},
             "runs": 1,
             **verified_counts(findings),

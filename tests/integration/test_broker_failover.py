@@ -11,6 +11,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.broker.producer import TransactionalProducer
+from airflow_eos.cli.definition import FOUND
 from airflow_eos.cli.main import main
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.kafka import BrokerFeatures, CommittedOffset, EndTxnAnswer, TransactionState
@@ -184,6 +185,13 @@ def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
         assert checks[f"end of topic {made.source}"].found == "partition 1 has no leader"
         assert checks[f"topic {made.sink} replicas"].found.endswith("; partition 1 has no leader")
         assert checks["ledger topic replicas"].status == "ok"
+        assert main(["verify", *where, "--pipeline", spec.pipeline, "--output", "json"]) == FOUND
+        answer = json.loads(capsys.readouterr().out)
+        assert not answer["matches"]
+        assert {(one["partition"], one["outcome"], one["found"]) for one in answer["findings"]} == {
+            (0, "ok", 2),
+            (1, "unavailable", 0),
+        }
     finally:
         away.start()
 

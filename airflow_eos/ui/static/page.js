@@ -118,9 +118,9 @@
       if (answer.ok) {
         const text = found.ok
           ? "Every record that the run wrote is there, once."
-          : found.matches
-            ? "Some of what the run wrote was deleted since: of that nothing can be said."
-            : "The output is not what the run wrote.";
+          : found.findings.some((one) => one.outcome === "mismatch")
+            ? "The output is not what the run wrote."
+            : "Some of what the run wrote was deleted since, or cannot be read now: it was not compared.";
         say(found.ok ? "ok" : "bad", text, found.findings.map(line));
       } else {
         say("bad", `${found.title || "Not verified"}: ${found.detail || answer.status}`, []);
