@@ -35,6 +35,7 @@ from airflow_eos.operations.cursor_agreement import (
     check_ledger,
     moved_positions,
     topics_read,
+    without_leader,
 )
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
@@ -290,7 +291,10 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     cursor = CursorRecord.from_json(value, key)
     laws.group_is_ours(group, "prefix", cursor.prefix, options.deployment.prefix)
     topics = cursor.topic_ids.keys() & set(options.sources) or topics_read(control, cursor)
-    if moved := moved_positions(control, cursor, control.cluster.describe_topics(topics)):
+    described_topics = control.cluster.describe_topics(topics)
+    if without := without_leader(described_topics):
+        yield Check(subject, "fail", without, "runs cannot read it: start the brokers that are away")
+    elif moved := moved_positions(control, cursor, described_topics):
         yield Check(subject, "fail", "; ".join(item.text for item in moved), _reset(options, group, moved))
     else:
         yield Check(

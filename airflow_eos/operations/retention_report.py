@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
@@ -49,9 +49,11 @@ def findings(
             yield _sink(topic, settings, min(begins, default=None), now)
 
 
-def _partitions(cluster: Cluster, topic: str) -> tuple[TopicPartition, ...]:
+def _partitions(cluster: Cluster, topic: str) -> Sequence[TopicPartition]:
+    """Return the partitions that can be read now."""
     try:
-        return cluster.describe_topics([topic])[topic].topic_partitions
+        described = cluster.describe_topics([topic])[topic]
+        return [tp for tp in described.topic_partitions if tp not in described.without_leader]
     except (AuthorizationFailed, UnknownTopic):
         return ()
 

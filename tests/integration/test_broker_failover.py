@@ -185,6 +185,12 @@ def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
         assert checks[f"end of topic {made.source}"].found == "partition 1 has no leader"
         assert checks[f"topic {made.sink} replicas"].found.endswith("; partition 1 has no leader")
         assert checks["ledger topic replicas"].status == "ok"
+        options = DoctorOptions(
+            spec.deployment, group=spec.group_id, sources=[made.source], sinks=[made.sink]
+        )
+        checks = {one.name: one for one in examine(options)}
+        assert checks[f"group {spec.group_id}"].found == f"{made.source}-1: no leader"
+        assert checks[f"topic {made.source} retention"].status == "ok"
         assert main(["verify", *where, "--pipeline", spec.pipeline, "--output", "json"]) == FOUND
         answer = json.loads(capsys.readouterr().out)
         assert not answer["matches"]
