@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -86,25 +86,44 @@ def examine(options: DoctorOptions) -> list[Check]:
         )
         checks += guarded("expiry of ids", lambda: expiry(features))
         checks += guarded("transactional id", lambda: _transactional_id(control, options))
-        checks += guarded("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
-        checks += guarded("ledger records", lambda: ledger_records(control))
-        checks += guarded("ledger writers", lambda: _ledger_writers(control))
+        without = _ledger_without_leader(control, options)
+        in_ledger = functools.partial(_in_ledger, without)
+        checks += in_ledger("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
+        checks += in_ledger("ledger records", lambda: ledger_records(control))
+        checks += in_ledger("ledger writers", lambda: _ledger_writers(control))
         checks += guarded("ledger topic", lambda: _ledger_topic(control, options, brokers))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             look = functools.partial(_topic, control, name, operation, brokers)
             checks += guarded(f"topic {name}", look)
-        for name in sorted({*options.sources, *_topics_of(control, options.group)}):
+        in_group = () if without else _topics_of(control, options.group)
+        for name in sorted({*options.sources, *in_group}):
             look = functools.partial(undecided_offsets, control, name)
             checks += guarded(f"end of topic {name}", look)
         for table in options.tables:
             look = functools.partial(table_checks, table, functools.partial(run_keys_by_digest, control))
             checks += guarded(f"table {table}", look)
-        checks += guarded("hanging transactions", lambda: _hanging(control, options))
+        checks += in_ledger("hanging transactions", lambda: _hanging(control, options))
         checks += guarded("retention", lambda: _retention(control, options))
         if options.group is not None:
-            checks += guarded(f"group {options.group}", lambda: _group(control, options))
+            checks += in_ledger(f"group {options.group}", lambda: _group(control, options))
     return checks
+
+
+def _ledger_without_leader(control: ControlPlane, options: DoctorOptions) -> str:
+    """Return the partitions of the ledger that cannot be read now, as one text; empty if there are none."""
+    try:
+        topic = visible_topic(control, options.deployment.ledger.topic)
+    except EosError:
+        return ""  # each check reports it
+    return "" if topic is None else without_leader({topic.topic: topic})
+
+
+def _in_ledger(without: str, name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+    """Guard a check that reads the ledger: each would wait a minute for a leader."""
+    if without:
+        return [Check(name, "unknown", f"the ledger cannot be read: {without}")]
+    return guarded(name, look)
 
 
 def _prefix(prefix: str) -> Check:

@@ -202,6 +202,35 @@ def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
         away.start()
 
 
+def test_a_ledger_without_a_leader_is_named_at_once(kafka):
+    """The doctor does not wait for it in each check, and looks at everything else."""
+    made, away = Pipeline(kafka), kafka.brokers[2]
+    spec = made.spec
+    placed = NewTopic(
+        spec.ledger.topic, 1, replica_assignment=[[away.node_id]], config={"cleanup.policy": "compact"}
+    )
+    kafka.admin().create_topics([placed])[spec.ledger.topic].result()
+    made.publish(["a"])
+    made.run("r1")
+    away.kill()
+    try:
+        wait_until(lambda: leaders(spec, spec.ledger.topic) == [-1])
+        options = DoctorOptions(spec.deployment, spec.group_id, [made.source], [made.sink])
+        checks = {one.name: one for one in examine(options)}
+    finally:
+        away.start()
+    assert checks["ledger topic replicas"].found.endswith("; partition 0 has no leader")
+    unread = {name for name, one in checks.items() if one.found.startswith("the ledger cannot be read: ")}
+    assert unread == {
+        "ledger",
+        "ledger records",
+        "ledger writers",
+        "hanging transactions",
+        f"group {spec.group_id}",
+    }
+    assert checks[f"topic {made.source} retention"].status == "ok"
+
+
 def leaders(spec, *topics):
     """Node ids of the leaders of these topics' partitions; -1 where there is none."""
     with BrokerConnections(spec.kafka) as connections:
