@@ -88,7 +88,10 @@ def server_properties(
         # The cleaner's default buffer of 128 MB is a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
         # A cleaner with nothing to do looks again after 15 s by default: each test of compaction would wait.
-        "log.cleaner.backoff.ms": "100",
+        "log.cleaner.backoff.ms": "500",
+        # No record that says nothing, twice a second: this and a cleaner's rounds over hundreds of topics
+        # were half of what an idle broker costs.
+        "metadata.max.idle.interval.ms": "0",
     }
     for override in overrides:
         settings.update(override)
