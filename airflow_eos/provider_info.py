@@ -19,10 +19,8 @@ _CONFIG = {
                 "description": (
                     "First part of every transactional id, without a dot. Give each environment that\n"
                     "shares a Kafka cluster its own prefix, ledger topic and consumer groups: two with the\n"
-                    "same Dag ids and prefix would fence each other. A run that one of them committed in\n"
-                    "a shared ledger is refused in the other if prefix, ``origin``, topics, sink or\n"
-                    "ranges differ. With ACLs, grant Write and Describe on transactional ids\n"
-                    "``<prefix>.``, pattern type PREFIXED.\n"
+                    "same Dag ids and prefix would fence each other. With ACLs, grant Write and Describe\n"
+                    "on transactional ids ``<prefix>.``, pattern type PREFIXED.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -31,12 +29,11 @@ _CONFIG = {
             },
             "origin": {
                 "description": (
-                    "Names this Airflow in the records of its runs, so that another environment's record\n"
-                    "in a shared ledger is refused and does not count as this one's success. Empty: host,\n"
+                    "Name of this Airflow in the records of its runs: another environment's record in a\n"
+                    "shared ledger is refused. Set the same for every worker of a deployment. Empty: host,\n"
                     "port and path of ``[api] base_url``; if that is not set, or is this machine\n"
-                    "(``localhost``), origins are not compared. It must be the same for every worker of a\n"
-                    "deployment. When the address changes, set the old value here to keep records and\n"
-                    "cursors.\n"
+                    "(``localhost``), origins are not compared. When the address changes, set the old\n"
+                    "value here to keep records and cursors.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -57,10 +54,10 @@ _CONFIG = {
                 "description": (
                     "Secret that signs the records of the ledger (HMAC-SHA256); records that it did not\n"
                     "sign do not count. All users of a ledger need the same key, of at least 16\n"
-                    "characters, such as ``openssl rand -base64 32`` makes. Of several keys, separated by\n"
-                    "blanks, the first signs and each is believed. ``ledger_key_cmd`` and\n"
-                    "``ledger_key_secret`` work as for Airflow's own secrets. Set it before the first\n"
-                    "run, or run ``airflow eos sign``. Empty: no signatures.\n"
+                    "characters, such as ``openssl rand -base64 32`` makes. Set it before the first run,\n"
+                    "or run ``airflow eos sign``. Of several keys, separated by blanks, the first signs\n"
+                    "and each is believed. ``ledger_key_cmd`` and ``ledger_key_secret`` work as for\n"
+                    "Airflow's own secrets. Empty: no signatures.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -80,7 +77,7 @@ _CONFIG = {
             },
             "require_encrypted_spark": {
                 "description": (
-                    "Refuse runs, and not only warn, if credentials of Kafka or a table would reach Spark\n"
+                    "Refuse runs rather than warn if credentials of Kafka or a table would reach Spark\n"
                     "in clear: by RPC without encryption, to a remote Spark Connect server without TLS, or\n"
                     "if Spark answers without authentication (``spark.authenticate``). The session's\n"
                     "settings count, from any source; of a submitted application only its conf.\n"
@@ -92,8 +89,8 @@ _CONFIG = {
             },
             "class_data_folder": {
                 "description": (
-                    "Folder of the archives that `airflow eos warm-spark` writes; local Spark sessions of\n"
-                    "tasks start faster from them. Only this user or root may be able to write in it.\n"
+                    "Folder of the archives that `airflow eos warm-spark` writes. Only this user or root\n"
+                    "may be able to write in it.\n"
                     "Empty: the folder eos-class-data in AIRFLOW_HOME.\n"
                 ),
                 "version_added": "0.1.0",
@@ -103,9 +100,9 @@ _CONFIG = {
             },
             "write_class_data": {
                 "description": (
-                    "After a task that started Spark without class data, write them in the background for\n"
-                    "the next tasks of the host, as `airflow eos warm-spark` does: once, at the lowest\n"
-                    "priority, and at most once a day if that fails.\n"
+                    "After a task that started Spark without class data, write them in the background, as\n"
+                    "`airflow eos warm-spark` does: once, at the lowest priority, and at most once a day\n"
+                    "if that fails.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "boolean",

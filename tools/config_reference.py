@@ -21,9 +21,8 @@ Set options in `airflow.cfg` or in environment variables. Tasks and `airflow eos
 parameter of an operator, a sensor or a command wins.
 
 The extra of a connection of type `kafka` (parameter `kafka_config_id`, default `kafka_default`) configures
-the clients, in librdkafka's names as in the Kafka provider. Two settings there are this package's own:
-`eos.max.batch.bytes` and `eos.max.record.headers` limit what reading a record batch of a source may cost,
-see [Security](security.md#hostile-input).
+the clients, in librdkafka's names as in the Kafka provider. This package adds `eos.max.batch.bytes` and
+`eos.max.record.headers`, which [limit](security.md#hostile-input) what a record batch of a source may cost.
 
 """
 
