@@ -147,8 +147,8 @@ class Publisher:
             receipt = self._until_decided(claim, append)
         except ConfigurationError as error:  # the run has looked before: a password was changed since
             raise OutcomeUnknown(
-                f"{claim.key}: {self._table.name} is no longer reached, and it is not known whether it has the "
-                f"run's rows: {error.message}. A retry, with what the connection says then, finds out"
+                f"{claim.key}: {self._table.name} is no longer reached, and it is not known whether it has "
+                f"the run's rows: {error.message}. A retry, with what the connection says then, finds out"
             ) from None
         assert receipt is not None
         return receipt

@@ -1003,7 +1003,7 @@ def test_a_property_with_an_impossible_value_is_no_server_that_is_away(database,
 
 @pytest.fixture(scope="module")
 def locked_server():
-    """A server that asks ``joe`` for a password, and ``guest`` for none; nobody else but its owner logs in."""
+    """A server that asks ``joe`` for a password, and has no free connection for ``guest``."""
     with PostgresServer() as server:
         server.query(
             "CREATE ROLE joe LOGIN SUPERUSER PASSWORD 'hunter2'; CREATE ROLE idle PASSWORD 'hunter2'; "
@@ -1064,7 +1064,7 @@ def test_a_password_that_changes_under_a_run_leaves_the_retry_to_the_new_one(loc
     attempt = Attempt(database, properties={**database.properties, **JOE})
     try:
         database.sql("ALTER ROLE joe PASSWORD 'hunter4'")
-        with pytest.raises(SendError, match="staged: .* password authentication failed"):
+        with pytest.raises(SendError, match=r"staged: .* password authentication failed"):
             attempt.stage({"id": [1], "name": ["a"]})
         with pytest.raises(OutcomeUnknown, match=r"password authentication failed .* A retry"):
             attempt.publish()
