@@ -81,7 +81,12 @@ class IcebergSink(BaseSink):
         self._catalog: Catalog | None = None
 
     def _load(self, *, to_write: bool) -> IcebergVersion:
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from pyiceberg.exceptions import (
+            NoSuchNamespaceError,
+            NoSuchTableError,
+            OAuthError,
+            UnauthorizedError,
+        )
 
         try:
             table = self._opened().load_table(self._sink.name)
@@ -90,6 +95,11 @@ class IcebergSink(BaseSink):
                 f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
                 f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
                 is_missing=True,
+            ) from None
+        except (OAuthError, UnauthorizedError) as error:
+            raise ConfigurationError(
+                f"{self.name}: the catalog does not take the credentials of connection or environment: "
+                f"{self._reason(error)}"
             ) from None
         self._refuse_another_branch(table)
         if to_write:
