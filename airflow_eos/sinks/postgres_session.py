@@ -37,7 +37,7 @@ _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
 """A setting in libpq's ``options``."""
 _OF_POOLER = "unsupported startup parameter"
 """What PgBouncer says of options that it does not pass on."""
-_LOGIN_REFUSED = re.compile(
+LOGIN_REFUSED = re.compile(
     r"(password|SASL) authentication failed|no password supplied|no pg_hba\.conf entry|"
     r"is not permitted to log in|(role|database) \".*\" does not exist|no such (user|database)"
 )
@@ -84,7 +84,7 @@ def _may_be_taken(parameters: str, refused: str) -> bool:
     settings = _SETTING.findall(begun.options.decode())
     begun.finish()
     _, *of_hosts = refused.split(_EACH_HOST)
-    if all(map(_LOGIN_REFUSED.search, of_hosts or [refused])):
+    if all(map(LOGIN_REFUSED.search, of_hosts or [refused])):
         return False
     if _OF_POOLER in refused or any(f'"{name}"' in refused for name in settings):
         return False

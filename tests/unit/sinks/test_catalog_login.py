@@ -1,4 +1,4 @@
-"""A REST catalog that does not take the connection's credentials, over HTTP."""
+"""Catalogs that do not take the connection's credentials: REST over HTTP, and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.table import TableLayout
 from airflow_eos.run.publishing import Claim, Publisher
 from airflow_eos.sinks.iceberg import IcebergSink
+from tests.unit.sinks.test_postgres_publishing import locked_server  # noqa: F401 - a fixture
 
 SECRET = "t0psecret"
 UNAUTHORIZED = {"error": {"message": f"{SECRET} is wrong", "type": "NotAuthorizedException", "code": 401}}
@@ -88,3 +89,26 @@ def test_credentials_that_expire_under_a_run_leave_the_retry_to_new_ones():
             publisher.publish(claim, [])
         with pytest.raises(ConfigurationError, match="does not take the credentials"):
             publisher.settle(claim)
+
+
+@pytest.mark.parametrize(
+    ("login", "error", "says"),
+    [
+        (f"joe:{SECRET}", ConfigurationError, 'password authentication failed for user "joe"'),
+        ("guest", OutcomeUnknown, "too many connections"),
+    ],
+)
+def test_a_database_with_a_catalog_refuses_a_login_as_one_with_a_table_does(
+    locked_server,  # noqa: F811 - the fixture
+    login,
+    error,
+    says,
+):
+    """Final, unless another try may find a free connection."""
+    uri = f"postgresql+psycopg2://{login}@/postgres?host={locked_server.home}"
+    properties = {"type": "sql", "uri": uri, "warehouse": "file:///nowhere"}
+    sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=properties), "eos.p")
+    with pytest.raises(error, match=says) as refused:
+        sink.load()
+    sink.close()
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
