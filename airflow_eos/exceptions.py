@@ -386,11 +386,12 @@ class RunFailed(RunError):
 
 
 class OutcomeUnknown(RunError):
-    """The ledger did not answer: neither yes nor no.
+    """The ledger, or the table that is the sink, did not answer: neither yes nor no.
 
-    Safe: The run may or may not be committed. A retry or a clear asks the ledger: no record is lost or
-    doubled. A replay, a reset or `dismiss` before that may double records.
-    Do: Let Airflow retry. If it persists, this names the transactions that were not ended:
+    Safe: The run may or may not be committed. A retry or a clear asks the ledger and the table: no record is
+    lost or doubled. A replay, a reset or `dismiss` before that may double records.
+    Do: Let Airflow retry. If it persists and the message names a table, check that with `airflow eos doctor
+    --table`. Else this names the transactions that were not ended:
 
         airflow eos repair
     """

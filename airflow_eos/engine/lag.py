@@ -108,13 +108,14 @@ def unread_of(
     :param asks_ledger: whether the ledger has the positions of partitions whose committed offsets expired.
     """
     descriptions = control.cluster.describe_topics(topics)
+    topic_ids = {name: topic.topic_id for name, topic in descriptions.items()}
     partitions = [tp for name in sorted(descriptions) for tp in descriptions[name].topic_partitions]
     committed = control.cluster.committed(group, partitions, stable=False)
     positions = {tp: committed_offset.offset for tp, committed_offset in committed.items()}
     missing = [tp for tp in partitions if tp not in positions]
     added: dict[TopicPartition, int] = {}
     if missing and asks_ledger:
-        recorded, added = _cursor(control, group, missing)
+        recorded, added = _cursor(control, group, missing, topic_ids)
         positions.update(recorded)
     bounds = control.cluster.log_bounds(partitions)
     waiting = undecided(control.cluster, bounds.ends, bounds.stable)
@@ -125,7 +126,7 @@ def unread_of(
         ranges.append(OffsetRange(tp.topic, tp.partition, min(begin, ends[tp]), ends[tp]))
     return Unread(
         tuple(ranges),
-        {name: topic.topic_id for name, topic in descriptions.items()},
+        topic_ids,
         frozenset(tp for tp in partitions if tp not in positions),
         tuple(waiting),
         frozenset(added),
@@ -133,9 +134,17 @@ def unread_of(
 
 
 def _cursor(
-    control: ControlPlane, group: str, partitions: Collection[TopicPartition]
+    control: ControlPlane,
+    group: str,
+    partitions: Collection[TopicPartition],
+    topic_ids: Mapping[str, str],
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the next offsets of the ledger's cursor, and among them the added partitions, at offset 0."""
+    """Return the next offsets of the ledger's cursor, and among them the added partitions, at offset 0.
+
+    Those of a topic that was made again are none: everything there is unread, as the run will say.
+
+    :param topic_ids: of the topics now.
+    """
     layout = keys.cursor_key(group)
     wanted = [layout, *(keys.cursor_key(group, tp) for tp in partitions)]
     try:
@@ -143,11 +152,23 @@ def _cursor(
     except LedgerMissing:
         return {}, {}
     records = {key: CursorRecord.from_json(value, key) for key, value in values.items()}
-    counts = records[layout].partition_counts if layout in records else {}
-    added = {tp: 0 for tp in partitions if 0 < counts.get(tp.topic, 0) <= tp.partition}
-    ends = {tp: end for record in records.values() for tp, end in record.ends.items()}
-    added = {tp: 0 for tp in added if tp not in ends}
-    return {tp: end for tp, end in {**added, **ends}.items() if tp in partitions}, added
+
+    def is_of_this_topic(record: CursorRecord, tp: TopicPartition) -> bool:
+        return record.topic_ids.get(tp.topic, topic_ids[tp.topic]) == topic_ids[tp.topic]
+
+    ends = {
+        tp: end
+        for record in records.values()
+        for tp, end in record.ends.items()
+        if tp in partitions and is_of_this_topic(record, tp)
+    }
+    whole = records.get(layout)
+    added = {
+        tp: 0
+        for tp in partitions
+        if whole is not None and tp not in ends and whole.is_added(tp) and is_of_this_topic(whole, tp)
+    }
+    return {**added, **ends}, added
 
 
 def interval_progress(

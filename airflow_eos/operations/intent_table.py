@@ -23,8 +23,9 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
     :param transactional_id: of the INTENT.
     :param table: that the INTENT names, with the properties of its connection.
     :param ledger_topic_id: id of the ledger's topic.
-    :raises ConfigurationError: the table exists and can tell whether the run published.
-    :raises UnknownTable: a table of that name exists and cannot be written.
+    :raises ConfigurationError: the table exists and can tell whether the run published, or it cannot be
+        asked with what the connection says.
+    :raises UnknownTable: a table of that name exists and cannot be written, or it has another name now.
     :raises OutcomeUnknown: catalog, store or database do not say whether the table exists.
     """
     try:
@@ -40,8 +41,8 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
         if unknown.is_missing:
             return
         raise
-    except OutcomeUnknown as unknown:
-        raise OutcomeUnknown(
+    except (ConfigurationError, OutcomeUnknown) as unknown:
+        raise type(unknown)(
             f"{unknown.message}. Where the table is known to be gone, say --table-gone"
         ) from unknown
     if version.layout.uuid == intent.layout.uuid:
@@ -57,7 +58,7 @@ def _is_dropped(table: PostgresTable, intent: Intent) -> bool:
 
     place = place_now(table, intent.layout.uuid)
     if place is not None and place != table.schema_and_table:
-        raise ConfigurationError(
+        raise UnknownTable(
             f"{intent.sink}, in which run {intent.key} was about to publish, is {'.'.join(place)} now: "
             "rename it back and run the pipeline once with it as the sink"
         )

@@ -291,9 +291,14 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self._forget_job(context)
         if failure is not None:
             raise self._error_of_the_application() or failure
+        why = (
+            "the task was changed after it was submitted, and the next try submits it as it is now"
+            if self._is_other_life(context, spec)
+            else "does the application call airflow_eos.spark.main(process)?"
+        )
         raise RunFailed(
             f"the Spark job ended well, but the ledger does not hold run {spec.run_id!r} of {spec.pipeline}; "
-            "does the application call airflow_eos.spark.main(process)?"
+            f"{why}"
         )
 
     def _resolve_application(self, folder: Path) -> None:
@@ -381,10 +386,17 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         A clear requests new work, and so does a retry whose Dag or mapped list has changed.
         """
         store = context.get("task_state_store")
-        life = f"{self._run_key} {spec.clear_number} {context['ti'].max_tries}"
-        if store is not None and store.get(_LIFE_KEY) != life:
+        if store is not None and self._is_other_life(context, spec):
             self._forget_job(context)
-            store.set(_LIFE_KEY, life)
+            store.set(_LIFE_KEY, self._life(context, spec))
+
+    def _is_other_life(self, context: Context, spec: RunSpec) -> bool:
+        """Return whether the stored job was submitted by another life of the task, or for another run."""
+        store = context.get("task_state_store")
+        return store is not None and store.get(_LIFE_KEY) != self._life(context, spec)
+
+    def _life(self, context: Context, spec: RunSpec) -> str:
+        return f"{self._run_key} {spec.clear_number} {context['ti'].max_tries}"
 
     def _forget_job(self, context: Context) -> None:
         """Let the next try submit: this job will not commit any more."""

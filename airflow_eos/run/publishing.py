@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.exceptions import (
+    ConfigurationError,
     EosError,
     OutcomeUnknown,
     RunFenced,
@@ -142,7 +143,13 @@ class Publisher:
             own = PublishedRun(claim.key, claim.token, TableReceipt(0, 0, 0), claim.lasting)
             return self._commit(version, claim, own, files, over)
 
-        receipt = self._until_decided(claim, append)
+        try:
+            receipt = self._until_decided(claim, append)
+        except ConfigurationError as error:  # the run has looked before: a password was changed since
+            raise OutcomeUnknown(
+                f"{claim.key}: {self._table.name} is no longer reached, and it is not known whether it has "
+                f"the run's rows: {error.message}. A retry, with what the connection says then, finds out"
+            ) from None
         assert receipt is not None
         return receipt
 

@@ -18,6 +18,7 @@ from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.iceberg_rows import files_as_added
+from airflow_eos.sinks.postgres_session import LOGIN_REFUSED
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -81,7 +82,12 @@ class IcebergSink(BaseSink):
         self._catalog: Catalog | None = None
 
     def _load(self, *, to_write: bool) -> IcebergVersion:
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from pyiceberg.exceptions import (
+            NoSuchNamespaceError,
+            NoSuchTableError,
+            OAuthError,
+            UnauthorizedError,
+        )
 
         try:
             table = self._opened().load_table(self._sink.name)
@@ -90,6 +96,11 @@ class IcebergSink(BaseSink):
                 f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
                 f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
                 is_missing=True,
+            ) from None
+        except (OAuthError, UnauthorizedError) as error:
+            raise ConfigurationError(
+                f"{self.name}: the catalog does not take the credentials of connection or environment: "
+                f"{self._reason(error)}"
             ) from None
         self._refuse_another_branch(table)
         if to_write:
@@ -255,9 +266,12 @@ def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> t
 def _is_of_properties(error: Exception) -> bool:
     """Return whether a catalog could not be asked: its properties have an address or a value that is invalid.
 
-    requests raises a ValueError for an address. Those of pydantic and of JSON are about an answer.
+    requests raises a ValueError for an address. Those of pydantic and of JSON are about an answer. A catalog
+    in PostgreSQL may refuse the login.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "OperationalError" in kinds:
+        return LOGIN_REFUSED.search(str(error)) is not None
     # The last one is sqlalchemy's.
     return not kinds & {"ValidationError", "JSONDecodeError"} and bool(
         kinds & {"ValueError", "ArgumentError"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.exceptions import RecordRefused, SendError, TableRefused
+from airflow_eos.exceptions import ConfigurationError, RecordRefused, SendError, TableRefused
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types
@@ -91,6 +91,8 @@ class PostgresRows:
                 f"{self.name}: the staging table {SCHEMA}.{self.staging} was dropped, by a newer attempt "
                 "at the run or by somebody"
             ) from None
+        except ConfigurationError as error:  # the driver has logged in: a password was changed since
+            raise SendError(f"{self.name}: rows cannot be staged: {error.message}") from None
         except psycopg.Error as error:
             # By a time-out, or by somebody: PostgreSQL names the row that it had reached.
             is_cancelled = error.sqlstate in TIMED_OUT

@@ -37,6 +37,13 @@ _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
 """A setting in libpq's ``options``."""
 _OF_POOLER = "unsupported startup parameter"
 """What PgBouncer says of options that it does not pass on."""
+LOGIN_REFUSED = re.compile(
+    r"(password|SASL) authentication failed|no password supplied|no pg_hba\.conf entry|"
+    r"is not permitted to log in|(role|database) \".*\" does not exist|no such (user|database)"
+)
+"""What servers, poolers and libpq say of a login, which they give no SQLSTATE; in English only."""
+_EACH_HOST = "\n- host: "
+"""Before the failure of each of several hosts."""
 
 
 @contextmanager
@@ -45,7 +52,7 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
 
     The properties of the table's connection win over the defaults of this package.
 
-    :raises ConfigurationError: a property is unknown, or has an impossible value.
+    :raises ConfigurationError: a property is unknown, has an impossible value, or does not log in.
     :raises psycopg.Error: the server does not answer, or refuses something.
     """
     import psycopg
@@ -76,6 +83,9 @@ def _may_be_taken(parameters: str, refused: str) -> bool:
     is_waiting = begun.status != pq.ConnStatus.BAD
     settings = _SETTING.findall(begun.options.decode())
     begun.finish()
+    _, *of_hosts = refused.split(_EACH_HOST)
+    if all(map(LOGIN_REFUSED.search, of_hosts or [refused])):
+        return False
     if _OF_POOLER in refused or any(f'"{name}"' in refused for name in settings):
         return False
     # What fails at once are the values, the name of the host, or a port where nobody listens.

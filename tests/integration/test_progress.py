@@ -13,11 +13,12 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.engine.committed import find_committed_by_key
 from airflow_eos.engine.lag import Unread, interval_progress, unread
-from airflow_eos.exceptions import LedgerMissing, UnknownTopic
+from airflow_eos.exceptions import LedgerMissing, TopicRecreated, UnknownTopic
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from tests.support.local_runs import Pipeline
 from tests.support.markers import wait_for_markers
+from tests.support.patience import wait_until
 
 UTC = dt.timezone.utc
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -90,6 +91,24 @@ def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: P
         f"{spec.source_topics[0]}-1",
     }
     assert not unread(*asked, start="latest", ledger=spec.ledger, prefix=spec.prefix).without_position
+
+
+def test_all_of_a_topic_that_was_made_again_is_unread(pipeline: Pipeline) -> None:
+    """The sensor lets the run start, which says what happened: the old position would hide the new head."""
+    spec = pipeline.spec
+    pipeline.publish(["a", "b", "c"])
+    pipeline.run()
+    admin = pipeline.kafka.admin()
+    admin.delete_topics([pipeline.source])[pipeline.source].result()
+    wait_until(lambda: pipeline.source not in admin.list_topics(timeout=30).topics)
+    pipeline.kafka.create_topic(pipeline.source, partitions=3)
+    pipeline.publish(["x", "y"])
+    pipeline.publish(["z"], partition=2)
+    asked = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger, prefix=spec.prefix)
+    assert [(offsets.start, offsets.end) for offsets in asked.ranges] == [(0, 2), (0, 0), (0, 1)]
+    assert (len(asked.without_position), asked.added) == (3, frozenset())
+    with pytest.raises(TopicRecreated):
+        pipeline.run("r2")
 
 
 def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> None:

@@ -292,6 +292,20 @@ def test_deferred_wait_frees_the_worker_and_ends_with_the_ledger(dag: DAG, ledge
     assert "spark_job_id" not in store
 
 
+def test_a_task_that_is_edited_while_it_is_deferred_is_told_so(dag: DAG, ledger: Ledger) -> None:
+    """The driver has done the run as it was; the application is not to blame."""
+    store = Store()
+    ended = {"driver_id": "driver-2", "status": "FINISHED", "succeeded": True}
+    operator = make(dag, Deferring, deferrable=True)
+    with pytest.raises(TaskDeferred):
+        operator.execute(context_of(operator, store))
+    with pytest.raises(RunFailed, match="does the application call"):
+        operator.resume(context_of(operator, store), ended)
+    edited = make(DAG(dag.dag_id, schedule=None), Deferring, deferrable=True, pipeline="renamed")
+    with pytest.raises(RunFailed, match=r"run .* of renamed; the task was changed .* the next try submits"):
+        edited.resume(context_of(edited, store), ended)
+
+
 def test_time_out_of_the_task_holds_while_it_is_deferred(dag: DAG, ledger: Ledger) -> None:
     """Airflow's ends with the process that defers. A driver that was ended may have committed before."""
     limit = dt.timedelta(hours=1)

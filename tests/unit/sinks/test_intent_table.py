@@ -118,8 +118,9 @@ def test_without_the_row_as_the_witness_an_intent_of_a_table_that_is_there_is_gi
 def test_another_database_is_no_proof_that_the_table_is_gone(database):
     """It has no table of the name, and may not have the schema of this package either."""
     attempt = Attempt(database)
-    for elsewhere in ("template1", f"none_{database.schema}"):
-        with pytest.raises(OutcomeUnknown, match="say --table-gone"):
+    elsewheres = {"template1": OutcomeUnknown, f"none_{database.schema}": ConfigurationError}
+    for elsewhere, error in elsewheres.items():
+        with pytest.raises(error, match="say --table-gone"):
             attempt.ask(properties={**database.properties, "dbname": elsewhere})
 
 
@@ -128,7 +129,7 @@ def test_a_table_that_was_renamed_is_there(database):
     attempt = Attempt(database)
     attempt.publish()
     database.sql(f"ALTER TABLE {database.table} RENAME TO u; CREATE TABLE {database.table} (id bigint)")
-    with pytest.raises(ConfigurationError, match=rf"is {database.schema}\.u now: rename it back"):
+    with pytest.raises(UnknownTable, match=rf"is {database.schema}\.u now: rename it back"):
         attempt.ask()
 
 

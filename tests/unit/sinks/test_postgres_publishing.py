@@ -12,6 +12,7 @@ import re
 import signal
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
@@ -998,6 +999,79 @@ def test_a_property_with_an_impossible_value_is_no_server_that_is_away(database,
     with pytest.raises(ConfigurationError, match=re.escape(says)) as failure:
         PostgresSink(database.sink(properties={**database.properties, **changes}), "eos.x").load()
     assert changes.get("password", "hunter2") not in str(failure.value)
+
+
+@pytest.fixture(scope="module")
+def locked_server():
+    """A server that asks ``joe`` for a password, and has no free connection for ``guest``."""
+    with PostgresServer() as server:
+        server.query(
+            "CREATE ROLE joe LOGIN SUPERUSER PASSWORD 'hunter2'; CREATE ROLE idle PASSWORD 'hunter2'; "
+            "CREATE ROLE guest LOGIN CONNECTION LIMIT 0"
+        )
+        rules = ("postgres trust", "joe scram-sha-256", "idle scram-sha-256", "guest trust")
+        (server.home / "data/pg_hba.conf").write_text("".join(f"local all {rule}\n" for rule in rules))
+        server.query("SELECT pg_reload_conf()")
+        wait_until(lambda: logs_in(server) is None)
+        yield server
+
+
+def logs_in(server):
+    with suppress(psycopg.Error):
+        return psycopg.connect(host=str(server.home), user="joe", dbname="postgres").close() or True
+
+
+JOE = {"user": "joe", "password": "hunter2"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"password": "hunter3"}, 'password authentication failed for user "joe"'),
+        ({"password": ""}, "no password supplied"),
+        ({"user": "idle"}, 'role "idle" is not permitted to log in'),
+        ({"user": "postgres", "dbname": "none"}, 'database "none" does not exist'),
+        ({"user": "jo"}, 'no pg_hba.conf entry for host "[local]", user "jo"'),
+        ({"host": "{home},{home}", "password": "hunter3"}, 'password authentication failed for user "joe"'),
+    ],
+)
+def test_a_refused_login_is_no_server_that_is_away(locked_server, changes, says):
+    """It stays refused until somebody corrects the connection."""
+    database = Database(locked_server)
+    properties = {**database.properties, **JOE, **changes}
+    properties["host"] = properties["host"].format(home=locked_server.home)
+    with pytest.raises(ConfigurationError, match=re.escape(says)) as failure:
+        PostgresSink(database.sink(properties=properties), "eos.x").load()
+    assert "hunter" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"user": "guest"}, {"host": "{home},/nowhere", "password": "hunter3"}], ids=["full", "away"]
+)
+def test_a_server_that_may_take_the_login_later_is_asked_again(locked_server, changes):
+    """One without a free connection, and one of several hosts that does not answer."""
+    database = Database(locked_server)
+    properties = {**database.properties, **JOE, **changes}
+    properties["host"] = properties["host"].format(home=locked_server.home)
+    with pytest.raises(OutcomeUnknown):
+        PostgresSink(database.sink(properties=properties), "eos.x").load()
+
+
+def test_a_password_that_changes_under_a_run_leaves_the_retry_to_the_new_one(locked_server):
+    """The retry reads the connection again; the rows may be in the table by then."""
+    database = Database(locked_server)
+    database.create()
+    attempt = Attempt(database, properties={**database.properties, **JOE})
+    try:
+        database.sql("ALTER ROLE joe PASSWORD 'hunter4'")
+        with pytest.raises(SendError, match=r"staged: .* password authentication failed"):
+            attempt.stage({"id": [1], "name": ["a"]})
+        with pytest.raises(OutcomeUnknown, match=r"password authentication failed .* A retry"):
+            attempt.publish()
+    finally:
+        database.sql("ALTER ROLE joe PASSWORD 'hunter2'")
+    attempt.publish()
+    assert database.counts() == {"run/p/1": 2}
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):

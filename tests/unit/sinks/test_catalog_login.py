@@ -1,0 +1,114 @@
+"""Catalogs that do not take the connection's credentials: REST over HTTP, and in PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import threading
+import traceback
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.table import TableLayout
+from airflow_eos.run.publishing import Claim, Publisher
+from airflow_eos.sinks.iceberg import IcebergSink
+from tests.unit.sinks.test_postgres_publishing import locked_server  # noqa: F401 - a fixture
+
+SECRET = "t0psecret"
+UNAUTHORIZED = {"error": {"message": f"{SECRET} is wrong", "type": "NotAuthorizedException", "code": 401}}
+INVALID_CLIENT = {"error": "invalid_client", "error_description": f"no client {SECRET}"}
+
+
+@contextmanager
+def refusing_catalog(code, content):
+    """A catalog that has one answer to every request; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self):
+            body = json.dumps(content).encode()
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = answer  # noqa: N815 - names of the base class
+
+        def log_message(self, *_):
+            """Write nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def sink_of(address, **login):
+    properties = {"uri": address, "oauth2-server-uri": f"{address}/tokens", **login}
+    return IcebergSink(IcebergTable("db.t", catalog="c", properties=properties), "eos.p")
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "login"),
+    [
+        (401, UNAUTHORIZED, {"token": SECRET}),
+        (401, INVALID_CLIENT, {"credential": f"joe:{SECRET}"}),
+        (400, INVALID_CLIENT, {"credential": f"joe:{SECRET}"}),
+    ],
+)
+def test_refused_credentials_are_no_catalog_that_is_away(code, answer, login):
+    """Final, without the secret."""
+    with (
+        refusing_catalog(code, answer) as address,
+        pytest.raises(ConfigurationError, match="does not take the credentials") as refused,
+    ):
+        sink_of(address, **login).load()
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_catalog_that_is_away_is_asked_again():
+    """Whatever stands before it may answer for it."""
+    with refusing_catalog(503, {}) as address, pytest.raises(OutcomeUnknown):
+        sink_of(address, token=SECRET).load()
+
+
+def test_credentials_that_expire_under_a_run_leave_the_retry_to_new_ones():
+    """The retry reads the connection again; the rows may be in the table by then."""
+    claim = Claim("run/p/1", "cursor", 10, TableLayout("uuid", 0, 0), lasting=True)
+    with refusing_catalog(401, UNAUTHORIZED) as address:
+        publisher = Publisher(sink_of(address, token=SECRET), lambda _: frozenset(), sleep=lambda _: None)
+        with pytest.raises(OutcomeUnknown, match="A retry, with what the connection says then"):
+            publisher.publish(claim, [])
+        with pytest.raises(ConfigurationError, match="does not take the credentials"):
+            publisher.settle(claim)
+
+
+@pytest.mark.parametrize(
+    ("login", "error", "says"),
+    [
+        (f"joe:{SECRET}", ConfigurationError, 'password authentication failed for user "joe"'),
+        ("guest", OutcomeUnknown, "too many connections"),
+    ],
+)
+def test_a_database_with_a_catalog_refuses_a_login_as_one_with_a_table_does(
+    locked_server,  # noqa: F811 - the fixture
+    login,
+    error,
+    says,
+):
+    """Final, unless another try may find a free connection."""
+    uri = f"postgresql+psycopg2://{login}@/postgres?host={locked_server.home}"
+    properties = {"type": "sql", "uri": uri, "warehouse": "file:///nowhere"}
+    sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=properties), "eos.p")
+    with pytest.raises(error, match=says) as refused:
+        sink.load()
+    sink.close()
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
