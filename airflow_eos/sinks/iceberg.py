@@ -18,7 +18,7 @@ from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.iceberg_rows import files_as_added
-from airflow_eos.sinks.postgres_session import LOGIN_REFUSED
+from airflow_eos.sinks.refused_login import is_refused_login
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -271,7 +271,7 @@ def _is_of_properties(error: Exception) -> bool:
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "OperationalError" in kinds:
-        return LOGIN_REFUSED.search(str(error)) is not None
+        return is_refused_login(str(error))
     # The last one is sqlalchemy's.
     return not kinds & {"ValidationError", "JSONDecodeError"} and bool(
         kinds & {"ValueError", "ArgumentError"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosError, TableRefused
 from airflow_eos.model.sink_table import secrets_of
 from airflow_eos.sinks.redaction import redacted
+from airflow_eos.sinks.refused_login import is_refused_login
 
 if TYPE_CHECKING:
     import psycopg
@@ -37,13 +38,6 @@ _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
 """A setting in libpq's ``options``."""
 _OF_POOLER = "unsupported startup parameter"
 """What PgBouncer says of options that it does not pass on."""
-LOGIN_REFUSED = re.compile(
-    r"(password|SASL) authentication failed|no password supplied|no pg_hba\.conf entry|"
-    r"is not permitted to log in|(role|database) \".*\" does not exist|no such (user|database)"
-)
-"""What servers, poolers and libpq say of a login, which they give no SQLSTATE; in English only."""
-_EACH_HOST = "\n- host: "
-"""Before the failure of each of several hosts."""
 
 
 @contextmanager
@@ -83,10 +77,7 @@ def _may_be_taken(parameters: str, refused: str) -> bool:
     is_waiting = begun.status != pq.ConnStatus.BAD
     settings = _SETTING.findall(begun.options.decode())
     begun.finish()
-    _, *of_hosts = refused.split(_EACH_HOST)
-    if all(map(LOGIN_REFUSED.search, of_hosts or [refused])):
-        return False
-    if _OF_POOLER in refused or any(f'"{name}"' in refused for name in settings):
+    if is_refused_login(refused) or _OF_POOLER in refused or any(f'"{name}"' in refused for name in settings):
         return False
     # What fails at once are the values, the name of the host, or a port where nobody listens.
     return is_waiting or pq.PGconn.ping(parameters.encode()) != pq.Ping.NO_ATTEMPT

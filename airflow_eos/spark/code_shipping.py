@@ -49,6 +49,7 @@ _OURS = (
     "sinks/postgres_rows.py",
     "sinks/postgres_session.py",
     "sinks/redaction.py",
+    "sinks/refused_login.py",
     "spark",
     "wire",
 )
