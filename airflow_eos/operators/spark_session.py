@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
-from airflow_eos.spark.address import is_loopback, shown_address
+from airflow_eos.spark.address import check_host, is_loopback, shown_address
 from airflow_eos.spark.distributions import LINES, extra_of, import_session_class
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark_host import jvm, worker_daemon
@@ -157,7 +157,8 @@ class TaskSession:
         :param offsets: number of offsets that the run reads, for
             :func:`airflow_eos.spark_host.jvm.options_for`.
         :param rows: whether records pass the JVM as rows; those of an Arrow process do not.
-        :raises ConfigurationError: Spark should run here, and only its client is installed.
+        :raises ConfigurationError: Spark should run here, and only its client is installed; or the address of
+            a Spark Connect server has no host.
         :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
         :raises SparkUnavailable: no Spark Connect server accepts connections on this host.
         """
@@ -181,6 +182,7 @@ class TaskSession:
         if remote is not None:
             from airflow_eos.spark.connect_client import retry_soon
 
+            check_host(remote)
             _wait_for_server(remote, SERVER_PATIENCE)
             self._started = session = SparkSession.builder.config(map=self._settings).getOrCreate()
             retry_soon(session.client, remote)

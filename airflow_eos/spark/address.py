@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from airflow_eos.exceptions import ConfigurationError
+
 _ADDRESS = re.compile(r"((?:[a-z0-9+.\-]+://)*)(?:([^/;?#]*)@)?([^/;?#]*/?)(.*)", re.IGNORECASE | re.DOTALL)
 _SHORTEST = 5
 """Characters: a shorter part, such as "true", would blank out ordinary words."""
@@ -29,6 +31,16 @@ def without_parameters(text: str, address: str) -> str:
         if len(secret) >= _SHORTEST:
             text = re.sub(re.escape(secret), "...", text, flags=re.IGNORECASE)
     return text
+
+
+def check_host(address: str) -> None:
+    """Refuse a Spark Connect address without a host: the client of Spark 4.0 would try it for ten minutes.
+
+    :raises ConfigurationError: it has none.
+    """
+    scheme, _, host, _ = _parts(address)
+    if scheme.lower() == "sc://" and not host.partition(":")[0].strip("/"):
+        raise ConfigurationError(f"{shown_address(address)!r} names no host: give sc://HOST:PORT")
 
 
 def is_loopback(host: str) -> bool:

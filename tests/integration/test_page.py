@@ -41,6 +41,11 @@ from tests.support.browser import browser, with_browser
 from tests.support.local_runs import Paused, Pipeline
 from tests.support.patience import eventually, wait_until
 
+# Airflow 3.1's own page of all views, and the streams of the Starlette that it allows.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The `name` is not the first parameter:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning"),
+]
 MINE, THEIRS = "mine", "theirs"
 NOW = dt.datetime.now(dt.timezone.utc)
 

@@ -38,13 +38,11 @@ def airflow_app(kafka: Mapping[str, Any], *, ledger: str = "", dags: tuple[str, 
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
-        from airflow import plugins_manager
         from airflow.api_fastapi.app import create_app, purge_cached_app
         from airflow.utils import db
         from fastapi.testclient import TestClient
 
-        for cached in (plugins_manager._get_plugins, plugins_manager.get_fastapi_plugins):
-            cached.cache_clear()
+        _forget_plugins()
         db.initdb()
         _know(dags)
         purge_cached_app()
@@ -57,6 +55,19 @@ def airflow_app(kafka: Mapping[str, Any], *, ledger: str = "", dags: tuple[str, 
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _forget_plugins() -> None:
+    """Let Airflow ask its plugins again: with other settings they have other pages."""
+    from airflow import plugins_manager
+
+    if hasattr(plugins_manager, "_get_plugins"):
+        plugins_manager._get_plugins.cache_clear()
+        plugins_manager.get_fastapi_plugins.cache_clear()
+    else:  # 3.1
+        plugins_manager.loaded_plugins.clear()
+        for name in ("plugins", "fastapi_apps", "fastapi_root_middlewares"):
+            setattr(plugins_manager, name, None)
 
 
 @contextmanager

@@ -109,7 +109,6 @@ def test_runs_that_assets_trigger_have_no_interval(schedule: Any) -> None:
         DeltaTriggerTimetable(relativedelta(days=1), interval=DAY),
         MultipleCronTriggerTimetable("0 * * * *", "30 * * * *", timezone="UTC", interval=DAY / 48),
     ],
-    ids=str,
 )
 def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
     """Also none at all, and partitions with a duration."""
@@ -139,7 +138,6 @@ def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
             r"CronDataIntervalTimetable\(with one expression for all times",
         ),
     ],
-    ids=str,
 )
 def test_schedule_whose_intervals_do_not_meet_is_refused(schedule: Any, advice: str) -> None:
     """Records would be read twice, or never, once a year at least; the error names one whose intervals do."""

@@ -211,7 +211,7 @@ def test_statsd_carries_gauges_of_every_name(monkeypatch: pytest.MonkeyPatch) ->
     series: list[str] = []
     client = SimpleNamespace(gauge=lambda name, *_: series.append(name))
     logger = statsd.SafeStatsdLogger(client, influxdb_tags_enabled=True, statsd_influxdb_enabled=True)
-    monkeypatch.setattr(stats, "initialize", lambda **_: None)
+    monkeypatch.setattr("airflow_eos.compat.initialize_stats", lambda: None)
     monkeypatch.setattr(stats, "gauge", logger.gauge)
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
     names = [*NAMES, "long" * 100, "long" * 101]
@@ -223,7 +223,7 @@ def test_statsd_carries_gauges_of_every_name(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_opentelemetry_carries_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     series: list[dict[str, str]] = []
-    monkeypatch.setattr(stats, "initialize", lambda **_: None)
+    monkeypatch.setattr("airflow_eos.compat.initialize_stats", lambda: None)
     monkeypatch.setattr(stats, "gauge", lambda *_, tags: series.append(tags))
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "False")
     airflow_commands._send_gauges([("eos.pipeline.gaps", 1, {"pipeline": name}) for name in NAMES])

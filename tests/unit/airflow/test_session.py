@@ -289,6 +289,14 @@ def test_a_token_goes_where_spark_sends_it(
     assert "t0ken" not in str(refused.value)
 
 
+@pytest.mark.parametrize("address", ["sc://", "sc://:15002/;token=t0ken", "sc:///;token=t0ken"])
+def test_an_address_without_a_host_is_named(address: str) -> None:
+    """Spark's clients say so in other words, or try it for ten minutes: that of 4.0."""
+    with pytest.raises(ConfigurationError, match="names no host: give sc://HOST:PORT") as raised:
+        TaskSession({"spark.remote": address}).start(0)
+    assert "t0ken" not in str(raised.value)
+
+
 def test_a_server_of_this_host_that_is_down_is_named_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another try of the task is worth it; the token is not shown."""
     monkeypatch.setattr("airflow_eos.operators.spark_session.SERVER_PATIENCE", 0.1)
