@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_eos.exceptions import EosError, RecordRefused, SendError
+from airflow_eos.exceptions import EnvironmentMismatch, EosError, RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_row_count, check_types, refuse_far_times, table_columns
 from airflow_eos.sinks.executor_extra import executor_extra
@@ -23,6 +23,8 @@ from airflow_eos.sinks.redaction import redacted
 
 _MOST_IN_MEMORY = 128 << 20
 _TARGET = "write.target-file-size-bytes"
+_OLDEST_PYARROW = 19
+"""Earlier releases leave the field ids of a map's keys and values out of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class IcebergFiles:
 
         try:
             # The layout of its buffers is relied on; columns of other types are cast.
-            parts = self._parts(metadata, table.cast(self._schema()))
+            parts = self._parts(metadata, _packed(table.cast(self._schema())))
             write = partial(self._write, metadata, load_file_io(dict(self.properties), self.location))
             files = list(ExecutorFactory.get_or_create().map(write, count(), parts))
         except EosError:
@@ -136,6 +138,11 @@ class IcebergFiles:
         return min(int(wanted), _MOST_IN_MEMORY) if wanted else _MOST_IN_MEMORY
 
     def _metadata(self) -> Any:
+        if int(pa.__version__.partition(".")[0]) < _OLDEST_PYARROW:
+            raise EnvironmentMismatch(
+                f"{self.name} is written by Spark's tasks, and pyarrow {pa.__version__} there writes maps "
+                f"that readers do not recognise: install pyarrow {_OLDEST_PYARROW} or later on the executors"
+            )
         with executor_extra(self.name, "pyiceberg", "iceberg"):
             return _parsed(self.metadata)
 
@@ -200,6 +207,15 @@ def _partitions(metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]
     for part in _determine_partitions(metadata.spec(), metadata.schema(), _aligned(metadata, table)):
         _check_key(part.partition_key)
         yield part.partition_key, part.arrow_table_partition
+
+
+def _packed(table: pa.Table) -> pa.Table:
+    """Return the rows without the items that null lists hide, which pyarrow before 25 does not write."""
+    for number, column in enumerate(table.schema):
+        if pa.types.is_nested(column.type):
+            chunks = [chunk.take(pa.array(np.arange(len(chunk)))) for chunk in table.column(number).chunks]
+            table = table.set_column(number, column, pa.chunked_array(chunks, column.type))
+    return table
 
 
 def _aligned(metadata: Any, table: pa.Table) -> pa.Table:

@@ -42,7 +42,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from airflow_eos.exceptions import RecordRefused, SendError, UnknownTable
+from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused, SendError, UnknownTable
 from airflow_eos.run.publishing import Claim, Publisher
 from airflow_eos.sinks.opening import open_table
 from tests.support.lakes import IcebergLake
@@ -128,6 +128,15 @@ def test_null_and_empty_lists_and_maps_of_structs_stay_apart(tmp_path):
         {"items": items, "by_name": by_name} for items, by_name in zip(lists[1:], maps[1:], strict=True)
     ]
     assert "a" in str(lake.table.scan().to_arrow().schema.field("l").type)
+
+
+def test_a_pyarrow_that_writes_maps_without_ids_is_refused(tmp_path, monkeypatch):
+    """Readers find columns by field id: keys and values of a map would be null."""
+    lake = PartitionedLake(tmp_path, pa.schema([("m", pa.map_(pa.string(), pa.int64()))]))
+    rows = pa.table({"m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))})
+    monkeypatch.setattr(pa, "__version__", "18.1.0")
+    with pytest.raises(EnvironmentMismatch, match=r"pyarrow 18\.1\.0 .* install pyarrow 19 or later"):
+        published(lake, rows)
 
 
 @pytest.mark.parametrize(
