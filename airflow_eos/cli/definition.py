@@ -75,6 +75,11 @@ def text(value: str) -> str:
     return value
 
 
+def routing(value: str) -> str:
+    """Read what chooses a key's partition: a text, or nothing for the ledger's records about itself."""
+    return value and text(value)
+
+
 def topic(value: str) -> str:
     """Read the name of a topic."""
     if not is_topic_name(text(value)):
@@ -368,6 +373,7 @@ COMMANDS = (
             Option(
                 "--routing",
                 "pipeline of a run, group of a cursor, topic of a boundary; '' for ledger:identity",
+                {"type": routing},
             ),
             Option(
                 "--table-gone",

@@ -25,6 +25,8 @@ AskFeatures = Callable[[], BrokerFeatures]
 
 _DURABLE_REPLICAS = 3
 _PLACES_SHOWN = 5
+_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default; the largest records of a ledger (index, pruned runs, dead letters) are made to fit it."""
 _SAFE_EXPIRATION = dt.timedelta(days=1)
 """Longer than a run should compute before its transaction opens."""
 
@@ -142,6 +144,10 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
         advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
         yield Check("ledger", "warn", error_line(error).partition(";")[0], advice)
         return
+    if ledger.is_signed and not control.ledger.key:
+        finding = f"{name} is signed, and this environment has no [eos] ledger_key: its runs are refused"
+        yield Check("ledger", "fail", finding, "set the key that the ledger's other users have")
+        return
     yield Check(
         "ledger",
         "ok",
@@ -179,6 +185,9 @@ def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -
         for key, value in TOPIC_CONFIG.items()
         if settings.get(key) != value
     ]
+    limit = int(settings.get("max.message.bytes", _MAX_MESSAGE_BYTES))
+    if limit < _MAX_MESSAGE_BYTES:
+        wrong.append(f"max.message.bytes={limit} (not {_MAX_MESSAGE_BYTES} or more)")
     deletes = "delete" in settings.get("cleanup.policy", "")
     if wrong:
         advice = "set them back: a ledger that deletes records forgets runs" if deletes else "set them back"

@@ -40,6 +40,7 @@ from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
 from airflow_eos.run import grants, laws
+from airflow_eos.run.cursor_position import cursor_lost
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster will ever assign."""
@@ -162,7 +163,7 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
         for partition, view in enumerate(views)
         for key, offset in sorted(view.no_evidence.items())
     ]
-    signed = "records are signed" if control.ledger.key else "records are not signed ([eos] ledger_key)"
+    signed = "signatures are checked" if control.ledger.key else "no signatures ([eos] ledger_key)"
     if not foreign:
         yield Check("ledger writers", "ok", f"runs only; {signed}")
         return
@@ -285,6 +286,9 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
                 committed = control.cluster.committed(name, None, stable=False)
                 read = {tp: at for tp, at in committed.items() if tp.topic in options.sources}
                 check_ledger(name, read, control.ledger.topic, ledger_id)
+                for tp, offset in sorted(read.items()):
+                    if name == group and keys.metadata_ledger(offset.metadata) == ledger_id:
+                        raise cursor_lost(group, tp, offset, control.ledger.topic)
         yield Check(subject, "ok", "no members; no cursor yet")
         return
     cursor = CursorRecord.from_json(value, key)

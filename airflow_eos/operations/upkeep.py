@@ -117,6 +117,16 @@ def dismiss_record(
     return DismissedRecord(key, tp.partition, offset, execute)
 
 
+def is_dismissible(deployment: Deployment, key: str, *, routing: str) -> bool:
+    """Return whether :func:`dismiss_record` makes a key unused: no run wrote its last record."""
+    with ControlPlane(deployment) as control, control.refusing_lost_ledger():
+        try:
+            _dismissible(control.ledger, control.authority.place(routing), key)
+        except (ConfigurationError, OutcomeUnknown):
+            return False
+    return True
+
+
 def write_tombstone(ledger: Ledger, writer: LedgerWriter, prefix: str, tp: TopicPartition, key: str) -> None:
     """Write a tombstone over a record that may be dismissed; see :func:`dismiss_record`."""
     writer.write(
