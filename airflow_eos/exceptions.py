@@ -390,8 +390,10 @@ class OutcomeUnknown(RunError):
 
     Safe: The run may or may not be committed. A retry or a clear asks the ledger: no record is lost or
     doubled. A replay, a reset or `dismiss` before that may double records.
-    Do: Let Airflow retry. If it persists, this names the transactions that were not ended:
+    Do: Let Airflow retry. If it persists, the first of these names the transactions that hold the ledger, of
+    any application, and the second those of runs that brokers forgot to end:
 
+        airflow eos doctor
         airflow eos repair
     """
 

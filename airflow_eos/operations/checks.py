@@ -107,8 +107,13 @@ def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
     return control.cluster.describe_topics((), optional=[name]).get(name)
 
 
-def undecided_offsets(control: ControlPlane, name: str) -> Iterator[Check]:
-    """Check whether readers of a topic wait behind open transactions; ignores a missing topic."""
+def undecided_offsets(
+    control: ControlPlane, name: str, effect: str = "runs read up to them only"
+) -> Iterator[Check]:
+    """Check whether readers of a topic wait behind open transactions; ignores a missing topic.
+
+    :param effect: what such a transaction means for runs.
+    """
     topic = visible_topic(control, name)
     if topic is None:
         return
@@ -123,8 +128,8 @@ def undecided_offsets(control: ControlPlane, name: str) -> Iterator[Check]:
         yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")
         return
     advice = (
-        "runs read up to them only; where the producer is gone for good, end its transaction: `airflow eos "
-        "abort --foreign`, or Kafka's kafka-transactions.sh"
+        f"{effect}; where the producer is gone for good, end its transaction: `airflow eos abort --foreign`, "
+        "or Kafka's kafka-transactions.sh"
     )
     yield Check(subject, "warn", "; ".join(map(str, waiting)), advice)
 

@@ -90,6 +90,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         checks += guarded("ledger records", lambda: ledger_records(control))
         checks += guarded("ledger writers", lambda: _ledger_writers(control))
         checks += guarded("ledger topic", lambda: _ledger_topic(control, options, brokers))
+        checks += guarded("end of the ledger", lambda: _end_of_ledger(control))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             look = functools.partial(_topic, control, name, operation, brokers)
@@ -223,6 +224,11 @@ def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> It
         yield Check(subject, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
         yield from durability(control, topic, brokers)
+
+
+def _end_of_ledger(control: ControlPlane) -> Iterator[Check]:
+    effect = "a run whose own record is among them waits for the end, and look-ups read more and more"
+    return undecided_offsets(control, control.ledger.topic, effect)
 
 
 def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:

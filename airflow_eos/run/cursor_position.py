@@ -248,7 +248,7 @@ def cursor_lost(group: str, tp: TopicPartition, offset: CommittedOffset, ledger:
     """
     return LedgerReplaced(
         f"group {group!r} committed offset {offset.offset} of {tp} beside this ledger, {ledger!r}, which has "
-        "no cursor of the group any more: its record was dismissed, or the ledger is an older copy. Restore "
+        "no cursor of the group any more: its record was dismissed or is lost. Restore "
         "the ledger; where the record was dismissed, choose a start with `airflow eos reset-offsets`, such "
         "as --to committed"
     )

@@ -15,8 +15,14 @@ from confluent_kafka import Producer
 from airflow_eos.cli.main import main
 from airflow_eos.engine import find_committed
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError, LedgerReplaced, LedgerTampered, LedgerUnreadable
-from airflow_eos.ledger import keys
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    LedgerReplaced,
+    LedgerTampered,
+    LedgerUnreadable,
+    OutcomeUnknown,
+)
+from airflow_eos.ledger import authority, keys
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.signature import HEADER, LedgerKey, _digest
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
@@ -218,14 +224,14 @@ def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on
 
 
 @contextmanager
-def somebody_elses_transaction(pipeline):
+def somebody_elses_transaction(pipeline, key="theirs"):
     """An open transaction of a plain producer with a record in each partition of the ledger."""
     ledger = pipeline.spec.ledger
     producer = Producer({**pipeline.spec.kafka, "transactional.id": "held"})
     producer.init_transactions(30)
     producer.begin_transaction()
     for partition in range(ledger.partitions):
-        producer.produce(ledger.topic, key="theirs", value="x", partition=partition)
+        producer.produce(ledger.topic, key=key, value="x", partition=partition)
     assert producer.flush(30) == 0
     try:
         yield
@@ -240,6 +246,20 @@ def test_a_record_above_an_open_transaction_is_not_waited_for(pipeline):
         forge(pipeline, record_of(pipeline, "r1"), b"{}", pipeline.spec.pipeline)
         assert pipeline.run(**given(pipeline, "r1")).found
         assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
+
+
+def test_the_owner_of_an_open_transaction_is_named(pipeline, monkeypatch):
+    """Runs wait for its end where it holds a record of theirs; repair knows nothing of it."""
+    pipeline.run(**given(pipeline, "r1"))
+    monkeypatch.setattr(authority, "UNDECIDED_WAIT_SECONDS", 1.0)
+    with somebody_elses_transaction(pipeline, record_of(pipeline, "r2")):
+        with pytest.raises(OutcomeUnknown, match="`airflow eos doctor` names it"):
+            pipeline.run(**given(pipeline, "r2", 10, 20))
+        checks = {check.name: check for check in examine(DoctorOptions(pipeline.spec.deployment))}
+        end = checks[f"end of topic {pipeline.ledger}"]
+        assert (end.status, "transactional id 'held'" in end.found) == ("warn", True)
+        assert "`airflow eos abort --foreign`" in end.advice
+    assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
 
 
 def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipeline):
