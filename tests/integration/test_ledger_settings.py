@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, RecordTooLarge
+from airflow_eos.exceptions import ConfigurationError, LedgerMissing, RecordTooLarge
 from airflow_eos.model.ranges import Interval
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger
+from airflow_eos.run.states import State
 from tests.support.local_runs import Pipeline
 from tests.support.topic_settings import change_topic_and_wait
 
+SECOND = dt.timedelta(seconds=1)
 HOUR = dt.timedelta(hours=1)
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 
@@ -63,3 +65,19 @@ def test_doctor_says_that_runs_without_the_key_are_refused(pipeline):
     assert "no [eos] ledger_key" in ledger.found
     pipeline.spec = replace(pipeline.spec, ledger=signed)
     assert checks(pipeline)["ledger"].status == "ok"
+
+
+def test_a_ledger_that_is_deleted_under_a_run_is_named_as_one(pipeline):
+    """As a topic that does not exist, it was to be created, or called by another ledger's name."""
+    pipeline.run("r1")
+    pipeline.publish(["c"])
+
+    def delete(state):
+        if state is State.SEALED:
+            pipeline.kafka.delete_topic(pipeline.ledger)
+
+    with pytest.raises(LedgerMissing, match="nobody can tell what is committed"):
+        pipeline.run("r2", on_state=delete, delivery_timeout=2 * SECOND)
+    with pytest.raises(LedgerMissing, match="it was deleted"):
+        pipeline.run("r2")
+    assert pipeline.output() == ["a", "b"]
