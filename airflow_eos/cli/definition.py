@@ -367,7 +367,7 @@ COMMANDS = (
         "Refused if a run at work has written a record of the key. The key of an INTENT (intent:...) belongs "
         "to a run that was about to publish in a table: the INTENT is taken back if that table no longer "
         "exists, and the next run reads the same records again. Where no run wrote the INTENT, one of yours "
-        "may have been there: first look for rows of the pipeline's next run in the table, and take them out.",
+        "may have been there: look for rows of the pipeline's next run in the table first, and delete them.",
         "dismiss",
         (
             Option("--key", "as `LedgerTampered` names it, such as run:<run key>"),

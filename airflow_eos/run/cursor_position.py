@@ -161,10 +161,14 @@ class CursorReader:
                     f"ledger's {recorded}"
                 )
             elif offset != recorded:
+                ledger = keys.metadata_ledger(position.committed[tp].metadata)
                 raise self._moved(
                     f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
                     f"{recorded}",
-                    "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
+                    "a run committed that offset beside this ledger, in which somebody put an older cursor "
+                    "since: see who writes to it, then `airflow eos reset-offsets` --to committed"
+                    if offset > recorded and ledger == self.ledger.topic_id
+                    else "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
                 )
             return recorded
         if layout and layout.is_added(tp):

@@ -17,6 +17,7 @@ from airflow_eos.engine import find_committed
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
     ConfigurationError,
+    CursorMoved,
     LedgerReplaced,
     LedgerTampered,
     LedgerUnreadable,
@@ -365,6 +366,21 @@ def test_a_cursor_that_was_dismissed_gets_a_position_by_command(pipeline):
     assert reset_cursor(deployment, reset).done
     assert not pipeline.run("r2", ranges=Cursor(max_records=10)).found
     assert pipeline.output() == copies(20)
+
+
+def test_an_older_cursor_that_was_put_back_is_told_from_offsets_that_others_commit(pipeline):
+    """As a copy of the ledger does; to go on at the older one would write the last run's output again."""
+    group, deployment = pipeline.spec.group_id, pipeline.spec.deployment
+    pipeline.run("r1", ranges=Cursor(max_records=10))
+    key = keys.cursor_key(group)
+    (older,) = [record.value for record in ledger_records(deployment) if record.key == key]
+    pipeline.run("r2", ranges=Cursor(max_records=10))
+    forge(pipeline, key, json.dumps(older), group, "mirror")
+    with pytest.raises(CursorMoved, match=r"offset is 20, .* cursor 10: a run .* --to committed"):
+        pipeline.run("r3", ranges=Cursor(max_records=10))
+    assert reset_cursor(deployment, Reset(group, to="committed")).done
+    assert not pipeline.run("r3", ranges=Cursor(max_records=10)).found
+    assert pipeline.output() == copies(30)
 
 
 @pytest.mark.parametrize("transactional_id", [None, "stranger"])
