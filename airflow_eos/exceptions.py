@@ -391,8 +391,10 @@ class OutcomeUnknown(RunError):
     Safe: The run may or may not be committed. A retry or a clear asks the ledger and the table: no record is
     lost or doubled. A replay, a reset or `dismiss` before that may double records.
     Do: Let Airflow retry. If it persists and the message names a table, check that with `airflow eos doctor
-    --table`. Else this names the transactions that were not ended:
+    --table`. Else the first of these names the transactions that hold the ledger, of any application, and the
+    second those of runs that brokers forgot to end:
 
+        airflow eos doctor
         airflow eos repair
     """
 

@@ -236,12 +236,15 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
+    from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, SIGNED_KEY
     from airflow_eos.operations.intent_dismissal import is_intent
-    from airflow_eos.operations.upkeep import dismiss_record
+    from airflow_eos.operations.upkeep import dismiss_record, is_dismissible
 
-    if not options.key or options.routing is None:
+    is_routed = options.key not in (LEDGER_IDENTITY_KEY, SIGNED_KEY)
+    if not options.key or options.routing is None or (is_routed and not options.routing):
         raise WrongUsage("give --key and --routing")
-    if is_intent(options.key):
+    # An INTENT of a run names the table that has to be asked.
+    if is_intent(options.key) and not is_dismissible(target, options.key, routing=options.routing):
         return _dismiss_intent(target, options)
     record = dismiss_record(target, options.key, routing=options.routing, execute=options.yes).to_dict()
     return Outcome(record, {"record": [record]})

@@ -75,6 +75,11 @@ def text(value: str) -> str:
     return value
 
 
+def routing(value: str) -> str:
+    """Read what chooses a key's partition: a text, or nothing for the ledger's records about itself."""
+    return value and text(value)
+
+
 def topic(value: str) -> str:
     """Read the name of a topic."""
     if not is_topic_name(text(value)):
@@ -362,13 +367,15 @@ COMMANDS = (
         "record of ours. A run of that name is then done (again): first check the sink for its output. "
         "Refused if a run at work has written a record of the key. The key of an INTENT (intent:...) belongs "
         "to a run that was about to publish in a table: the INTENT is taken back if that table no longer "
-        "exists, and the next run reads the same records again.",
+        "exists, and the next run reads the same records again. Where no run wrote the INTENT, one of yours "
+        "may have been there: look for rows of the pipeline's next run in the table first, and delete them.",
         "dismiss",
         (
             Option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
             Option(
                 "--routing",
                 "pipeline of a run, group of a cursor, topic of a boundary; '' for ledger:identity",
+                {"type": routing},
             ),
             Option(
                 "--table-gone",

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 UNDECIDED_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
 LACKS_SIGNATURE = (
-    "lacks only a signature of [eos] ledger_key. If a secret was taken out of it, put it back behind the new "
-    "one. If runs of yours wrote it without a key, give the key to all that use the ledger and run "
-    "`airflow eos sign`, which lets it count"
+    "lacks only a signature of [eos] ledger_key. If the ledger's other users have another secret, set "
+    "theirs. If a secret was taken out of it, put it back behind the new one. If runs of yours wrote it "
+    "without a key, give the key to all that use the ledger and run `airflow eos sign`, which lets it count"
 )
 """The reason of an unsigned record, and the advice."""
 
@@ -151,7 +151,8 @@ class Authority:
             if self._clock() >= deadline:
                 raise OutcomeUnknown(
                     f"ledger partition {partition} holds {sorted(answer.undecided)} in a transaction that "
-                    f"has been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended"
+                    f"has been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended. "
+                    "`airflow eos doctor` names it"
                 )
             self._sleep(_POLL_SECONDS)
 

@@ -13,7 +13,14 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
-from airflow_eos.exceptions import ConfigurationError, PlanError, RunFenced
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    DeliveryTimedOut,
+    EosError,
+    PlanError,
+    RecordRefused,
+    RunFenced,
+)
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
@@ -53,20 +60,24 @@ class Pins:
         """Return the pinned value of ``key``; pins it first if it is absent: then its text.
 
         :param compute: computes the value under the fence, from the committed values of ``prefixes``.
-        :raises PlanError: ``compute`` raised it, or other tasks kept fencing this pin.
+        :raises PlanError: ``compute`` raised it, or no attempt succeeded: other tasks kept fencing this pin,
+            or the brokers kept failing.
+        :raises SendError: the ledger topic refuses the value, or does not acknowledge it in time.
         """
         pinned: LedgerValue | str | None = self._authority.peek([key], routing=routing).get(key)
         attempt = 0
         while pinned is None:
             attempt += 1
-            if attempt > MAX_ATTEMPTS:
-                raise PlanError(
-                    f"{key} could not be pinned in {MAX_ATTEMPTS} attempts: other runs kept fencing it; retry"
-                )
-            pinned = self._attempt(transactional_id, key, routing, compute, prefixes)
-            if pinned is None:
-                self._sleep(random.uniform(_SHORTEST_PAUSE, min(0.2 * 1.5**attempt, _LONGEST_PAUSE)))
-                pinned = self._authority.peek([key], routing=routing).get(key)
+            try:
+                return self._attempt(transactional_id, key, routing, compute, prefixes)
+            except _NotWritten as failure:
+                log.info("Did not write the ledger entry %r: %s", key, failure)
+                if attempt == MAX_ATTEMPTS:
+                    raise PlanError(
+                        f"{key} could not be pinned in {MAX_ATTEMPTS} attempts; the last one: {failure}"
+                    ) from failure.__cause__
+            self._sleep(random.uniform(_SHORTEST_PAUSE, min(0.2 * 1.5**attempt, _LONGEST_PAUSE)))
+            pinned = self._authority.peek([key], routing=routing).get(key)
         return pinned
 
     def _attempt(
@@ -76,36 +87,38 @@ class Pins:
         routing: str,
         compute: Compute,
         prefixes: tuple[str | Around, ...],
-    ) -> LedgerValue | str | None:
+    ) -> LedgerValue | str:
         try:
             with self._writer.fenced(transactional_id, [self._authority.place(routing)]) as transaction:
                 values = self._authority.settle([key], routing=routing, prefixes=prefixes)
                 if key in values:
                     return values[key]
                 value = compute(values, lambda: self._all_known(key, routing, prefixes))
-                return self._write(transaction, LedgerMessage(key, value, routing))
+                self._write(transaction, LedgerMessage(key, value, routing))
+                return value
         except RunFenced as fenced:
-            log.info("Did not write the ledger entry %r: %s", key, fenced)
-            return None
+            raise _NotWritten(fenced.message) from fenced
 
-    def _write(self, transaction: LedgerTransaction, message: LedgerMessage) -> str | None:
-        """Return the value once its marker is in the ledger; None if the caller must read the ledger."""
+    def _write(self, transaction: LedgerTransaction, message: LedgerMessage) -> None:
+        """Write the value, and wait until its marker is in the ledger.
+
+        :raises _NotWritten: the caller must read the ledger, which decides the outcome.
+        """
         try:
             transaction.commit([message])
             transaction.wait_until_seen()
-        except (PlanError, ConfigurationError):
+        except (PlanError, ConfigurationError, DeliveryTimedOut, RecordRefused):
             raise
-        except Exception as failure:  # noqa: BLE001 - the ledger decides the outcome after any error
-            log.info(
-                "Did not write the ledger entry %r (%s); checking whether another task has written it",
-                message.key,
-                failure,
-            )
-            return None
-        return message.value
+        except Exception as failure:
+            reason = failure.message if isinstance(failure, EosError) else str(failure)
+            raise _NotWritten(reason) from failure
 
     def _all_known(
         self, key: str, routing: str, prefixes: tuple[str | Around, ...]
     ) -> Mapping[str, LedgerValue]:
         whole = [prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes]
         return self._authority.settle([key], routing=routing, prefixes=whole)
+
+
+class _NotWritten(Exception):
+    """An attempt did not write its value; the ledger may hold that of another task."""

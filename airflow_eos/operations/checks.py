@@ -25,6 +25,8 @@ AskFeatures = Callable[[], BrokerFeatures]
 
 _DURABLE_REPLICAS = 3
 _PLACES_SHOWN = 5
+_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default; the largest records of a ledger (index, pruned runs, dead letters) are made to fit it."""
 _SAFE_EXPIRATION = dt.timedelta(days=1)
 """Longer than a run should compute before its transaction opens."""
 
@@ -105,8 +107,13 @@ def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
     return control.cluster.describe_topics((), optional=[name]).get(name)
 
 
-def undecided_offsets(control: ControlPlane, name: str) -> Iterator[Check]:
-    """Check whether readers of a topic wait behind open transactions; ignores a missing topic."""
+def undecided_offsets(
+    control: ControlPlane, name: str, effect: str = "runs read up to them only"
+) -> Iterator[Check]:
+    """Check whether readers of a topic wait behind open transactions; ignores a missing topic.
+
+    :param effect: what such a transaction means for runs.
+    """
     topic = visible_topic(control, name)
     if topic is None:
         return
@@ -121,8 +128,8 @@ def undecided_offsets(control: ControlPlane, name: str) -> Iterator[Check]:
         yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")
         return
     advice = (
-        "runs read up to them only; where the producer is gone for good, end its transaction: `airflow eos "
-        "abort --foreign`, or Kafka's kafka-transactions.sh"
+        f"{effect}; where the producer is gone for good, end its transaction: `airflow eos abort --foreign`, "
+        "or Kafka's kafka-transactions.sh"
     )
     yield Check(subject, "warn", "; ".join(map(str, waiting)), advice)
 
@@ -141,6 +148,10 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
     except LedgerMissing as error:
         advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
         yield Check("ledger", "warn", error_line(error).partition(";")[0], advice)
+        return
+    if ledger.is_signed and not control.ledger.key:
+        finding = f"{name} is signed, and this environment has no [eos] ledger_key: its runs are refused"
+        yield Check("ledger", "fail", finding, "set the key that the ledger's other users have")
         return
     yield Check(
         "ledger",
@@ -179,6 +190,9 @@ def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -
         for key, value in TOPIC_CONFIG.items()
         if settings.get(key) != value
     ]
+    limit = int(settings.get("max.message.bytes", _MAX_MESSAGE_BYTES))
+    if limit < _MAX_MESSAGE_BYTES:
+        wrong.append(f"max.message.bytes={limit} (not {_MAX_MESSAGE_BYTES} or more)")
     deletes = "delete" in settings.get("cleanup.policy", "")
     if wrong:
         advice = "set them back: a ledger that deletes records forgets runs" if deletes else "set them back"

@@ -172,7 +172,7 @@ class CursorMove:
                 self._refuse_pending(mapped)
                 intent = keys.intent_key(name)
                 intents = self._control.authority.settle((), routing=self._reset.group, prefixes=(intent,))
-                laws.no_open_intent(self._reset.group, intents.get(intent))
+                laws.no_open_intent(self._reset.group, intent, intents.get(intent))
                 # Behind the fence the cursor cannot change.
                 before = self._record(self._control.authority.settle, mapped)
                 own_moves = self._changes(before, mapped)

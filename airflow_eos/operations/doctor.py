@@ -41,6 +41,7 @@ from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
 from airflow_eos.run import grants, laws
+from airflow_eos.run.cursor_position import cursor_lost
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster will ever assign."""
@@ -92,6 +93,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         checks += in_ledger("ledger records", lambda: ledger_records(control))
         checks += in_ledger("ledger writers", lambda: _ledger_writers(control))
         checks += guarded("ledger topic", lambda: _ledger_topic(control, options, brokers))
+        checks += guarded("end of the ledger", lambda: _end_of_ledger(control))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             look = functools.partial(_topic, control, name, operation, brokers)
@@ -182,7 +184,7 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
         for partition, view in enumerate(views)
         for key, offset in sorted(view.no_evidence.items())
     ]
-    signed = "records are signed" if control.ledger.key else "records are not signed ([eos] ledger_key)"
+    signed = "signatures are checked" if control.ledger.key else "no signatures ([eos] ledger_key)"
     if not foreign:
         yield Check("ledger writers", "ok", f"runs only; {signed}")
         return
@@ -242,6 +244,11 @@ def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> It
         yield Check(subject, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
         yield from durability(control, topic, brokers)
+
+
+def _end_of_ledger(control: ControlPlane) -> Iterator[Check]:
+    effect = "a run whose own record is among them waits for the end, and look-ups read more and more"
+    return undecided_offsets(control, control.ledger.topic, effect)
 
 
 def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
@@ -305,6 +312,9 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
                 committed = control.cluster.committed(name, None, stable=False)
                 read = {tp: at for tp, at in committed.items() if tp.topic in options.sources}
                 check_ledger(name, read, control.ledger.topic, ledger_id)
+                for tp, offset in sorted(read.items()):
+                    if name == group and keys.metadata_ledger(offset.metadata) == ledger_id:
+                        raise cursor_lost(group, tp, offset, control.ledger.topic)
         yield Check(subject, "ok", "no members; no cursor yet")
         return
     cursor = CursorRecord.from_json(value, key)

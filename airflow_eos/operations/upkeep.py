@@ -117,6 +117,16 @@ def dismiss_record(
     return DismissedRecord(key, tp.partition, offset, execute)
 
 
+def is_dismissible(deployment: Deployment, key: str, *, routing: str) -> bool:
+    """Return whether :func:`dismiss_record` makes a key unused: no run wrote its last record."""
+    with ControlPlane(deployment) as control, control.refusing_lost_ledger():
+        try:
+            _dismissible(control.ledger, control.authority.place(routing), key)
+        except (ConfigurationError, OutcomeUnknown):
+            return False
+    return True
+
+
 def write_tombstone(ledger: Ledger, writer: LedgerWriter, prefix: str, tp: TopicPartition, key: str) -> None:
     """Write a tombstone over a record that may be dismissed; see :func:`dismiss_record`."""
     writer.write(
@@ -135,7 +145,8 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
     if at_work:
         raise OutcomeUnknown(
             f"a run of {key!r} is at work: its record stands at offset {at_work[0].offset} of {tp}, in a "
-            "transaction that is open; wait for its end, or see `airflow eos abort` and `airflow eos repair`"
+            "transaction that is open; wait for its end. `airflow eos doctor` names it, and `airflow eos "
+            "abort` or `airflow eos repair` ends it"
         )
     offset, value = view.no_evidence.get(key), answer.committed.get(key)
     if value is not None and not has_version(value.text):
@@ -212,7 +223,7 @@ def _nothing_else(
     if busy:
         raise OutcomeUnknown(
             f"{', '.join(map(str, sorted(busy)))}: a run has an open transaction there, or wrote just now; "
-            "sign when no run is at work. For a transaction that nobody ends see `airflow eos repair`"
+            "sign when no run is at work. A transaction that nobody ends is named by `airflow eos doctor`"
         )
 
 

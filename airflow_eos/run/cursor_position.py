@@ -61,7 +61,7 @@ class CursorReader:
         intent = keys.intent_key(keys.cursor_transactional_id(self.spec.prefix, group, mapped))
         # As a prefix: that there is none, which is the rule, is not a *no* that anything rests on here.
         values = self.authority.settle(wanted, routing=group, prefixes=(intent,))
-        laws.no_open_intent(group, values.get(intent))
+        laws.no_open_intent(group, intent, values.get(intent))
         records = {key: CursorRecord.from_json(values[key], key) for key in wanted if key in values}
         for record in records.values():
             laws.group_is_ours(group, "pipeline", record.pipeline, self.spec.pipeline)
@@ -161,10 +161,14 @@ class CursorReader:
                     f"ledger's {recorded}"
                 )
             elif offset != recorded:
+                ledger = keys.metadata_ledger(position.committed[tp].metadata)
                 raise self._moved(
                     f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
                     f"{recorded}",
-                    "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
+                    "a run committed that offset beside this ledger, in which somebody put an older cursor "
+                    "since: see who writes to it, then `airflow eos reset-offsets` --to committed"
+                    if offset > recorded and ledger == self.ledger.topic_id
+                    else "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
                 )
             return recorded
         if layout and layout.is_added(tp):
@@ -200,7 +204,9 @@ class CursorReader:
                     f"{group.removesuffix('.runs')!r} that move no cursor (intervals, given ranges); give "
                     "this pipeline its own group_id"
                 )
-            if ledger is not None and (ledger != self.ledger.topic_id or not found_any):
+            if ledger == self.ledger.topic_id and not found_any:
+                raise cursor_lost(group, tp, offset, self.spec.ledger.topic)
+            if ledger not in (None, self.ledger.topic_id):
                 raise LedgerReplaced(
                     f"group {group!r} committed offset {offset.offset} of {tp} beside "
                     f"ledger {ledger}; the ledger {self.spec.ledger.topic!r} (id {self.ledger.topic_id}) "
@@ -237,3 +243,16 @@ class CursorReader:
             f"read partition {', '.join(unread)}: expand source_partition over all of them"
         )
         return [note]
+
+
+def cursor_lost(group: str, tp: TopicPartition, offset: CommittedOffset, ledger: str) -> LedgerReplaced:
+    """Return the error of offsets that were committed beside this ledger, which has no cursor of the group.
+
+    :param ledger: name of the ledger topic.
+    """
+    return LedgerReplaced(
+        f"group {group!r} committed offset {offset.offset} of {tp} beside this ledger, {ledger!r}, which has "
+        "no cursor of the group any more: its record was dismissed or is lost. Restore "
+        "the ledger; where the record was dismissed, choose a start with `airflow eos reset-offsets`, such "
+        "as --to committed"
+    )

@@ -290,13 +290,14 @@ def group_is_ours(group: str, field: str, recorded: object, own: object) -> None
         )
 
 
-def no_open_intent(group: str, value: LedgerValue | None) -> None:
+def no_open_intent(group: str, key: str, value: LedgerValue | None) -> None:
     """Law 7: a cursor's open INTENT is settled before another run reads on.
 
-    :param value: the cursor's INTENT in the ledger. A run whose sink is its table settles it before it plans.
+    :param key: ledger key of the cursor's INTENT.
+    :param value: its value in the ledger. A run whose sink is its table settles it before it plans.
     """
     if value is not None:
-        intent = Intent.from_json(value)
+        intent = Intent.from_json(value, key)
         raise DifferentWork(
             f"run {intent.key} of group {group!r} was about to publish in {intent.sink}, and only that table "
             "can tell whether its rows are there: run the pipeline once with that table as its sink, which "

@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Collection, Mapping
 
-from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
+from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.ledger.records.cursor_record import CursorRecord
@@ -84,8 +84,13 @@ class UnfinishedEnds:
         :param topics: as they are behind the fence.
         :returns: None if nothing was open; else the coordinator's answer, and the epoch is used up.
         :raises OutcomeUnknown: the decision about such a transaction is unknown.
+        :raises LedgerMissing: the ledger was deleted.
         """
-        answer = self._end(producer, self._ledger_partitions())
+        try:
+            answer = self._end(producer, self._ledger_partitions())
+        except UnknownTopic:
+            self._ledger.describe()  # says what a ledger is that does not exist
+            raise
         return self._end_offsets(producer, topics) if answer is None else answer
 
     def end_in_topics(

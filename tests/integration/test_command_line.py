@@ -233,6 +233,7 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
         f"topic {pipeline.sink}",
         f"topic {pipeline.sink} replicas",
         f"end of topic {pipeline.source}",
+        f"end of topic {pipeline.ledger}",
         f"topic {pipeline.source} retention",
         f"topic {pipeline.source} timestamps",
         f"topic {pipeline.sink} retention",

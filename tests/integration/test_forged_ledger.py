@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,12 +12,22 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from airflow_eos.cli.main import main
 from airflow_eos.engine import find_committed
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError, LedgerReplaced, LedgerTampered, LedgerUnreadable
-from airflow_eos.ledger import keys
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    CursorMoved,
+    LedgerReplaced,
+    LedgerTampered,
+    LedgerUnreadable,
+    OutcomeUnknown,
+)
+from airflow_eos.ledger import authority, keys
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.signature import HEADER, LedgerKey, _digest
+from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger, ledger_records, run_records
 from airflow_eos.operations.upkeep import dismiss_record, sign_ledger
 from airflow_eos.recordbatch.partitioner import partitions_for
@@ -192,6 +203,13 @@ def test_a_forged_identity_stops_nobody(pipeline):
     assert not pipeline.run(**given(pipeline, "r1")).found
 
 
+def command(pipeline, *arguments):
+    """Give a command to ``python -m airflow_eos``; return its exit code."""
+    ledger, prefix, servers = pipeline.ledger, pipeline.spec.prefix, pipeline.kafka.bootstrap_servers
+    where = ["--ledger-topic", ledger, "--prefix", prefix, "--bootstrap-servers", servers]
+    return main([*arguments, *where, "--output", "json"])
+
+
 def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on_request(pipeline):
     """Nobody can tell what it was: an administrator says that the topic is the one of before."""
     assert not pipeline.run(**given(pipeline, "r1")).found
@@ -199,22 +217,22 @@ def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on
     compact(pipeline)
     with pytest.raises((LedgerTampered, LedgerReplaced)):
         pipeline.run(**given(pipeline, "r1"))
-    identity = {"key": keys.LEDGER_IDENTITY_KEY, "routing": keys.LEDGER_IDENTITY_ROUTING}
-    assert dismiss_record(pipeline.spec.deployment, **identity).done
-    create_ledger(pipeline.spec.deployment, adopt_new=True)
+    assert command(pipeline, "dismiss", "--key", "run:k", "--routing", "", "--yes") == 2, "of no partition"
+    assert command(pipeline, "dismiss", "--key", keys.LEDGER_IDENTITY_KEY, "--routing", "", "--yes") == 0
+    assert command(pipeline, "init", "--adopt-new") == 0
     assert pipeline.run(**given(pipeline, "r1")).found
     assert pipeline.output() == copies(10)
 
 
 @contextmanager
-def somebody_elses_transaction(pipeline):
+def somebody_elses_transaction(pipeline, key="theirs"):
     """An open transaction of a plain producer with a record in each partition of the ledger."""
     ledger = pipeline.spec.ledger
     producer = Producer({**pipeline.spec.kafka, "transactional.id": "held"})
     producer.init_transactions(30)
     producer.begin_transaction()
     for partition in range(ledger.partitions):
-        producer.produce(ledger.topic, key="theirs", value="x", partition=partition)
+        producer.produce(ledger.topic, key=key, value="x", partition=partition)
     assert producer.flush(30) == 0
     try:
         yield
@@ -229,6 +247,20 @@ def test_a_record_above_an_open_transaction_is_not_waited_for(pipeline):
         forge(pipeline, record_of(pipeline, "r1"), b"{}", pipeline.spec.pipeline)
         assert pipeline.run(**given(pipeline, "r1")).found
         assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
+
+
+def test_the_owner_of_an_open_transaction_is_named(pipeline, monkeypatch):
+    """Runs wait for its end where it holds a record of theirs; repair knows nothing of it."""
+    pipeline.run(**given(pipeline, "r1"))
+    monkeypatch.setattr(authority, "UNDECIDED_WAIT_SECONDS", 1.0)
+    with somebody_elses_transaction(pipeline, record_of(pipeline, "r2")):
+        with pytest.raises(OutcomeUnknown, match="`airflow eos doctor` names it"):
+            pipeline.run(**given(pipeline, "r2", 10, 20))
+        checks = {check.name: check for check in examine(DoctorOptions(pipeline.spec.deployment))}
+        end = checks[f"end of topic {pipeline.ledger}"]
+        assert (end.status, "transactional id 'held'" in end.found) == ("warn", True)
+        assert "`airflow eos abort --foreign`" in end.advice
+    assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
 
 
 def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipeline):
@@ -314,6 +346,58 @@ def test_without_a_key_any_transactional_id_suffices(pipeline):
     """The counter-test, and what docs/security.md admits: the forged record is taken for a commit."""
     forge_commit(pipeline, "r2", pipeline.run(**given(pipeline, "r1")))
     assert pipeline.run(**given(pipeline, "r2", 10, 20)).found
+
+
+def test_a_cursor_that_was_dismissed_gets_a_position_by_command(pipeline):
+    """The ledger is the one of the group's offsets; errors say what to do, and it helps."""
+    pipeline.run("r1", ranges=Cursor(max_records=10))
+    group, deployment = pipeline.spec.group_id, pipeline.spec.deployment
+    forge(pipeline, keys.cursor_key(group), b"{}", group, "stranger")
+    with pytest.raises(LedgerUnreadable, match="cursor:"):
+        pipeline.run("r2")
+    assert dismiss_record(deployment, keys.cursor_key(group), routing=group).done
+    advice = r"beside this ledger, .* has no cursor .* `airflow eos reset-offsets`, such as --to committed"
+    with pytest.raises(LedgerReplaced, match=advice):
+        pipeline.run("r2")
+    checks = {check.name: check for check in examine(DoctorOptions(deployment, group, [pipeline.source]))}
+    assert checks[f"group {group}"].status == "fail"
+    assert re.search(advice, checks[f"group {group}"].found)
+    reset = Reset(group, to="committed", topics=[pipeline.source], pipeline=pipeline.spec.pipeline)
+    assert reset_cursor(deployment, reset).done
+    assert not pipeline.run("r2", ranges=Cursor(max_records=10)).found
+    assert pipeline.output() == copies(20)
+
+
+def test_an_older_cursor_that_was_put_back_is_told_from_offsets_that_others_commit(pipeline):
+    """As a copy of the ledger does; to go on at the older one would write the last run's output again."""
+    group, deployment = pipeline.spec.group_id, pipeline.spec.deployment
+    pipeline.run("r1", ranges=Cursor(max_records=10))
+    key = keys.cursor_key(group)
+    (older,) = [record.value for record in ledger_records(deployment) if record.key == key]
+    pipeline.run("r2", ranges=Cursor(max_records=10))
+    forge(pipeline, key, json.dumps(older), group, "mirror")
+    with pytest.raises(CursorMoved, match=r"offset is 20, .* cursor 10: a run .* --to committed"):
+        pipeline.run("r3", ranges=Cursor(max_records=10))
+    assert reset_cursor(deployment, Reset(group, to="committed")).done
+    assert not pipeline.run("r3", ranges=Cursor(max_records=10)).found
+    assert pipeline.output() == copies(30)
+
+
+@pytest.mark.parametrize("transactional_id", [None, "stranger"])
+@pytest.mark.parametrize("value", [None, b"{}"], ids=["tombstone", "garbage"])
+def test_an_intent_that_no_run_wrote_is_dismissed(pipeline, value, transactional_id, capsys):
+    """It names no table that could be asked, and every run of the cursor is refused."""
+    pipeline.run("r1", ranges=Cursor(max_records=10))
+    key, routing = keys.intent_key(keys.transactional_id(pipeline.spec)), pipeline.spec.group_id
+    forge(pipeline, key, value, routing, transactional_id)
+    if not (value is None and transactional_id):  # that tombstone is one of anybody
+        with pytest.raises((LedgerTampered, LedgerUnreadable), match=key):
+            pipeline.run("r2", ranges=Cursor(max_records=10))
+        for more in ([], ["--yes"]):
+            assert command(pipeline, "dismiss", "--key", key, "--routing", routing, *more) == 0
+            assert json.loads(capsys.readouterr().out)["done"] is bool(more)
+    assert not pipeline.run("r2", ranges=Cursor(max_records=10)).found
+    assert pipeline.output() == copies(20)
 
 
 def test_what_is_not_signed_is_no_commit(signed):

@@ -28,6 +28,8 @@ from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_answers
 log = logging.getLogger(__name__)
 
 _FEW_BYTES = 64 << 10
+_MANY_KEYS = 200
+"""So many searches of an answer take longer than decoding all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,10 @@ class Findings:
         size = 0
         for answer in fetch_answers(connections, tp.topic, tp.partition, start, end, max_bytes=max_bytes):
             page = _Page(answer, end, self._evidence)
-            records = [record for key in query.keys if (record := page.latest(key)) is not None]
+            if len(query.keys) > _MANY_KEYS:
+                records = page.latest_of(query)
+            else:
+                records = [record for key in query.keys if (record := page.latest(key)) is not None]
             for prefix in query.starts:
                 records.extend(page.beginning_with(prefix).values())
             self.take(records)
@@ -240,6 +245,21 @@ class _Page:
             if records:
                 return records[-1]
         return None
+
+    def latest_of(self, query: KeyQuery) -> list[Record]:
+        """Return the last committed record of each key; decodes every batch once."""
+        exact, latest = KeyQuery(query.keys), dict[str, Record]()
+        for batch in self._batches:
+            if batch.header.is_control or self._is_aborted(batch):
+                continue
+            try:
+                records = self._evident(batch, self._end, exact)
+            except CorruptBatch:
+                if may_hold(batch, exact.needles):
+                    raise
+                continue
+            latest.update((record.key, record) for record in records)
+        return list(latest.values())
 
     def beginning_with(self, prefix: str) -> dict[str, Record]:
         """Return the last committed record of every key that begins with the prefix."""

@@ -103,8 +103,11 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
                 args[3], args[4], isolation, sizes
             ),
         )
-        found = committed_values("connections", WHERE, 0, log.stable, KeyQuery(frozenset(KEYS)), Evidence())
-        assert (texts(found.committed), last(found)) == (expected, others)
+        wanted = KeyQuery(frozenset(KEYS))
+        for many in (200, 0):  # searched for, or all of them decoded
+            patch.setattr(ledger_scan, "_MANY_KEYS", many)
+            found = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
+            assert (texts(found.committed), last(found)) == (expected, others)
         wanted = KeyQuery(frozenset(), ("run/",))
         found = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
         assert texts(found.committed) == {

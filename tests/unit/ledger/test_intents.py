@@ -79,9 +79,9 @@ def test_what_lacks_something_is_unreadable(field):
 
 def test_an_open_intent_keeps_the_cursor_from_moving_on():
     """Law 7: the error names run and table."""
-    laws.no_open_intent("g", None)
+    laws.no_open_intent("g", "intent:id", None)
     with pytest.raises(DifferentWork, match=r"run/p/r of group 'g'.*iceberg:lake/db\.t"):
-        laws.no_open_intent("g", INTENT.to_json((7, 3)))
+        laws.no_open_intent("g", "intent:id", INTENT.to_json((7, 3)))
 
 
 def test_scopes_and_properties_are_of_one_id_one_branch_and_one_ledger():

@@ -1,0 +1,83 @@
+"""A ledger whose topic or key is set carelessly: who is stopped is told what to set, and goes on then."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, LedgerMissing, RecordTooLarge
+from airflow_eos.model.ranges import Interval
+from airflow_eos.operations.doctor import DoctorOptions, examine
+from airflow_eos.operations.queries import create_ledger
+from airflow_eos.run.states import State
+from tests.support.local_runs import Pipeline
+from tests.support.topic_settings import change_topic_and_wait
+
+SECOND = dt.timedelta(seconds=1)
+HOUR = dt.timedelta(hours=1)
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+
+
+@pytest.fixture
+def pipeline(embedded_kafka):
+    made = Pipeline(embedded_kafka, partitions=1)
+    made.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
+    made.publish(["b"], timestamp=int((NOON + 4 * HOUR).timestamp() * 1000))
+    return made
+
+
+def checks(pipeline):
+    return {check.name: check for check in examine(DoctorOptions(pipeline.spec.deployment))}
+
+
+@pytest.mark.parametrize("pinned", ["identity", "boundary"])
+def test_a_value_that_the_topic_refuses_is_not_pinned_again_and_again(pipeline, pinned):
+    """It cost half a minute of attempts, and then other runs were blamed."""
+    limit = {"max.message.bytes": "150"}
+    if pinned == "boundary":
+        create_ledger(pipeline.spec.deployment)
+        change_topic_and_wait(pipeline.kafka.admin(), pipeline.ledger, limit)
+    else:
+        pipeline.kafka.create_topic(pipeline.ledger, 2, config={"cleanup.policy": "compact", **limit})
+    hour = Interval(NOON, NOON + HOUR)
+    with pytest.raises(RecordTooLarge, match=rf"record '.*{pinned if pinned == 'identity' else 'boundary:'}"):
+        pipeline.run(ranges=hour)
+    settings = checks(pipeline)["ledger settings"]
+    assert (settings.status, "max.message.bytes=150 (not 1048588 or more)" in settings.found) == (
+        "warn",
+        True,
+    )
+    change_topic_and_wait(pipeline.kafka.admin(), pipeline.ledger, {"max.message.bytes": "1048588"})
+    assert pipeline.run(ranges=hour).records_read == 1
+    assert "max.message.bytes" not in checks(pipeline)["ledger settings"].found
+
+
+def test_doctor_says_that_runs_without_the_key_are_refused(pipeline):
+    """Every one of them is; the records themselves are in order."""
+    signed = replace(pipeline.spec.ledger, key="a-ledgers-secret-of-some-length")
+    pipeline.run(ledger=signed)
+    with pytest.raises(ConfigurationError, match="ledger_key"):
+        pipeline.run("r2")
+    ledger = checks(pipeline)["ledger"]
+    assert ledger.status == "fail"
+    assert "no [eos] ledger_key" in ledger.found
+    pipeline.spec = replace(pipeline.spec, ledger=signed)
+    assert checks(pipeline)["ledger"].status == "ok"
+
+
+def test_a_ledger_that_is_deleted_under_a_run_is_named_as_one(pipeline):
+    """As a topic that does not exist, it was to be created, or called by another ledger's name."""
+    pipeline.run("r1")
+    pipeline.publish(["c"])
+
+    def delete(state):
+        if state is State.SEALED:
+            pipeline.kafka.delete_topic(pipeline.ledger)
+
+    with pytest.raises(LedgerMissing, match="nobody can tell what is committed"):
+        pipeline.run("r2", on_state=delete, delivery_timeout=2 * SECOND)
+    with pytest.raises(LedgerMissing, match="it was deleted"):
+        pipeline.run("r2")
+    assert pipeline.output() == ["a", "b"]
