@@ -210,6 +210,7 @@ def test_production_holds_no_test_equipment(wheel, testing_wheel):
         *((name, f'extra == "{extra}"') for extra in spark for name in ("pyspark", "pyspark-client")),
         ("deltalake", 'extra == "delta"'),
         ("psycopg", 'extra == "postgres"'),
+        ("pyarrow", 'extra == "iceberg"'),
         ("pyiceberg", 'extra == "iceberg"'),
     }
     assert f"airflow-eos=={ours['Version']}" in theirs.get_all("Requires-Dist")
