@@ -7,10 +7,14 @@ from dataclasses import replace
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.operations.checks import Check, error_line
-from airflow_eos.spark.address import check_host, shown_address, without_parameters
+from airflow_eos.spark.address import shown_address, without_parameters
 from airflow_eos.spark.distributions import import_session_class, installed_distributions
 from airflow_eos.spark.encryption import ADVICE, local_defaults, settings_in_force, way_in_clear
+from airflow_eos.spark.server_wait import wait_for_server
 from airflow_eos.wire.client_config import ClientConfig
+
+_PATIENCE = 5.0
+"""Seconds for a Spark Connect server to accept a connection."""
 
 
 def distribution_problems() -> list[Check]:
@@ -46,7 +50,8 @@ def _checks(name: str, address: str, kafka: ClientConfig, *, encrypted: bool) ->
     builder = builder.config(map=local_defaults(address))
     settings = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
     try:
-        check_host(address)
+        if address.startswith("sc://"):
+            wait_for_server(address, _PATIENCE)
         session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Spark raises anything
         return [Check(name, "fail", f"no session: {error}", "check the address, and that Spark runs there")]

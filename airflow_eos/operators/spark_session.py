@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +13,13 @@ from urllib.parse import urlsplit
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
-from airflow_eos.spark.address import check_host, is_loopback, shown_address
+from airflow_eos.spark.address import check_host, is_loopback, is_on_this_host, shown_address
 from airflow_eos.spark.distributions import LINES, extra_of, import_session_class
 from airflow_eos.spark.encryption import local_defaults
+from airflow_eos.spark.server_wait import wait_for_server
 from airflow_eos.spark_host import jvm, worker_daemon
 from airflow_eos.spark_host.background_archive import write_in_background
 from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
@@ -36,8 +35,6 @@ log = logging.getLogger(__name__)
 LOCAL = "local[*]"
 SERVER_PATIENCE = 60.0
 """Seconds in which a Spark Connect server of this host may come back."""
-_SERVER_POLL = 0.5
-_CONNECT_PORT = 15_002
 _OTHERS_WRITE = 0o022
 _DAEMON = "spark.python.daemon.module"
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
@@ -85,34 +82,6 @@ def _check_token(remote: str) -> None:
             f"Spark Connect at {address.hostname}: without TLS, Spark's client sends a token to the host "
             "localhost only; give the connection that host"
         )
-
-
-def _wait_for_server(remote: str, patience: float) -> None:
-    """Wait until a Spark Connect server on this host accepts connections: it may be restarting.
-
-    Spark's client would try for ten minutes without a clear error.
-
-    :raises SparkUnavailable: it does not.
-    """
-    address = urlsplit(remote)
-    try:
-        host, port = address.hostname or "", address.port or _CONNECT_PORT
-    except ValueError:  # Spark raises for it
-        return
-    if not is_loopback(host):
-        return
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            with socket.create_connection((host, port), timeout=5):
-                return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise SparkUnavailable(
-                    f"no Spark Connect server at {host}:{port} of this host in {patience:g} s: {error}; "
-                    "start it with `airflow eos spark-server`, or see the log of the service that runs it"
-                ) from error
-        time.sleep(_SERVER_POLL)
 
 
 def _sockets_are_private() -> bool:
@@ -183,7 +152,8 @@ class TaskSession:
             from airflow_eos.spark.connect_client import retry_soon
 
             check_host(remote)
-            _wait_for_server(remote, SERVER_PATIENCE)
+            if is_on_this_host(remote):
+                wait_for_server(remote, SERVER_PATIENCE)
             self._started = session = SparkSession.builder.config(map=self._settings).getOrCreate()
             retry_soon(session.client, remote)
             return session

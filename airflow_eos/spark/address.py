@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 from airflow_eos.exceptions import ConfigurationError
 
@@ -49,6 +50,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_on_this_host(remote: str) -> bool:
+    """Return whether a Spark Connect address means a server on this machine."""
+    return is_loopback(urlsplit(remote).hostname or "")
 
 
 def _parts(address: str) -> tuple[str, str, str, str]:

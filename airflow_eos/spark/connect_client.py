@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 from grpc_status import rpc_status
 
-from airflow_eos.spark.address import is_loopback
+from airflow_eos.spark.address import is_on_this_host
 
 Restore = Callable[[], None]
 _lock = threading.Lock()
@@ -89,7 +88,7 @@ def retry_soon(client: Any, address: str) -> None:
 
     :param address: ``sc://host:port/;...``; other addresses and hosts change nothing.
     """
-    if not (address.startswith("sc://") and is_loopback(urlsplit(address).hostname or "")):
+    if not (address.startswith("sc://") and is_on_this_host(address)):
         return
     from pyspark.sql.connect.client.retries import DefaultPolicy
 

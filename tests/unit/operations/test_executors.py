@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
+from airflow_eos.exceptions import SparkUnavailable
 from airflow_eos.operations.executors import check_executors
 from airflow_eos.spark.address import shown_address, without_parameters
+from airflow_eos.spark.server_wait import wait_for_server
 from airflow_eos.wire.client_config import ClientConfig
 
 KAFKA = ClientConfig.of({"bootstrap.servers": "a:1"})
@@ -45,7 +49,34 @@ def test_a_mistyped_address_fails_without_its_token(address: str, monkeypatch: p
     # PySpark sets it for good: no classic session could start in this process, or below it.
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "")
+    monkeypatch.setattr("airflow_eos.operations.executors._PATIENCE", 0.0)
     (check,) = check_executors(address, KAFKA, encrypted=False)
     assert check.status == "fail"
     assert check.found.startswith("no session: ")
     assert "S3CRET" not in repr(check)
+
+
+def test_a_server_that_is_down_is_named_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's client would try for ten minutes; 0.0.0.0 reaches this host and is not a loopback address."""
+    monkeypatch.setattr("airflow_eos.operations.executors._PATIENCE", 0.1)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        address = f"sc://0.0.0.0:{held.getsockname()[1]}"
+        (check,) = check_executors(f"{address}/;token=S3CRET", KAFKA, encrypted=False)
+    assert check.status == "fail"
+    assert check.found.startswith(f"no session: no Spark Connect server at {address.removeprefix('sc://')}")
+    assert "check the address" in check.found
+    assert "S3CRET" not in repr(check)
+
+
+def test_behind_a_proxy_spark_connects_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC would connect to the proxy, which may reach a server that this host does not."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        with pytest.raises(SparkUnavailable):
+            wait_for_server(f"sc://0.0.0.0:{port}", 0.0)
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+        wait_for_server(f"sc://0.0.0.0:{port}", 0.0)
+        with pytest.raises(SparkUnavailable, match="airflow eos spark-server"):
+            wait_for_server(f"sc://127.0.0.1:{port}", 0.0)

@@ -1,0 +1,51 @@
+"""Waits for a Spark Connect server: Spark's client tries for ten minutes, and has no clear error then."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from urllib.parse import urlsplit
+
+from airflow_eos.exceptions import SparkUnavailable
+from airflow_eos.spark.address import check_host, is_on_this_host
+
+_POLL = 0.5
+_CONNECT_TIMEOUT = 5.0
+_DEFAULT_PORT = 15_002
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Environment variables by which gRPC connects to another address."""
+
+
+def wait_for_server(remote: str, patience: float) -> None:
+    """Wait until a Spark Connect server accepts connections: it may be restarting.
+
+    :param remote: ``sc://host:port/;...``.
+    :param patience: seconds.
+    :raises ConfigurationError: the address has no host.
+    :raises SparkUnavailable: no connection was accepted.
+    """
+    check_host(remote)
+    address = urlsplit(remote)
+    try:
+        host, port = address.hostname or "", address.port or _DEFAULT_PORT
+    except ValueError:  # Spark raises for it
+        return
+    if not is_on_this_host(remote) and any(map(os.environ.get, _PROXIES)):
+        return
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with socket.create_connection((host, port), _CONNECT_TIMEOUT):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                advice = (
+                    "start it with `airflow eos spark-server`, or see the log of the service that runs it"
+                    if is_on_this_host(remote)
+                    else "check the address, and that the server runs"
+                )
+                raise SparkUnavailable(
+                    f"no Spark Connect server at {host}:{port} in {patience:g} s: {error}; {advice}"
+                ) from error
+        time.sleep(_POLL)
