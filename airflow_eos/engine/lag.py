@@ -163,11 +163,10 @@ def _cursor(
         if tp in partitions and is_of_this_topic(record, tp)
     }
     whole = records.get(layout)
-    added = {
-        tp: 0
-        for tp in partitions
-        if whole is not None and tp not in ends and whole.is_added(tp) and is_of_this_topic(whole, tp)
-    }
+    if whole is None:
+        return ends, {}
+    unread = [tp for tp in partitions if tp not in ends]
+    added = {tp: 0 for tp in unread if whole.is_added(tp) and is_of_this_topic(whole, tp)}
     return {**added, **ends}, added
 
 

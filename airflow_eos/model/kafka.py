@@ -47,6 +47,12 @@ class TopicDescription:
         return tuple(tp for tp in self.topic_partitions if self.leaders.get(tp.partition, -1) == -1)
 
 
+def without_leader(*topics: TopicDescription) -> str:
+    """Return the partitions of topics that nobody can read now, as one text; empty if there are none."""
+    partitions = sorted(tp for topic in topics for tp in topic.without_leader)
+    return f"{', '.join(map(str, partitions))}: no leader" if partitions else ""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkTopic:
     """A topic that a run writes, as brokers described it.

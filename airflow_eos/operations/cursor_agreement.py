@@ -68,12 +68,6 @@ class MovedPosition:
     offset: int | None = None
 
 
-def without_leader(topics: Mapping[str, TopicDescription]) -> str:
-    """Return the partitions that no run can read now, as one text; empty if there are none."""
-    partitions = [str(tp) for name in sorted(topics) for tp in topics[name].without_leader]
-    return f"{', '.join(partitions)}: no leader" if partitions else ""
-
-
 def moved_positions(
     control: ControlPlane, cursor: CursorRecord, topics: Mapping[str, TopicDescription]
 ) -> list[MovedPosition]:

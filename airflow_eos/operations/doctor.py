@@ -12,7 +12,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
-from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity, TopicDescription
+from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity, TopicDescription, without_leader
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
@@ -35,7 +35,6 @@ from airflow_eos.operations.cursor_agreement import (
     check_ledger,
     moved_positions,
     topics_read,
-    without_leader,
 )
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
@@ -118,7 +117,7 @@ def _ledger_without_leader(control: ControlPlane, options: DoctorOptions) -> str
         topic = visible_topic(control, options.deployment.ledger.topic)
     except EosError:
         return ""  # each check reports it
-    return "" if topic is None else without_leader({topic.topic: topic})
+    return "" if topic is None else without_leader(topic)
 
 
 def _in_ledger(without: str, name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
@@ -321,7 +320,7 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     laws.group_is_ours(group, "prefix", cursor.prefix, options.deployment.prefix)
     topics = cursor.topic_ids.keys() & set(options.sources) or topics_read(control, cursor)
     described_topics = control.cluster.describe_topics(topics)
-    if without := without_leader(described_topics):
+    if without := without_leader(*described_topics.values()):
         yield Check(subject, "fail", without, "runs cannot read it: start the brokers that are away")
     elif moved := moved_positions(control, cursor, described_topics):
         yield Check(subject, "fail", "; ".join(item.text for item in moved), _reset(options, group, moved))

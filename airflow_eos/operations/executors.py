@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.operations.checks import Check, error_line
-from airflow_eos.spark.address import shown_address, without_parameters
+from airflow_eos.spark.address import check_host, shown_address, without_parameters
 from airflow_eos.spark.distributions import import_session_class, installed_distributions
 from airflow_eos.spark.encryption import ADVICE, local_defaults, settings_in_force, way_in_clear
 from airflow_eos.spark.server_wait import wait_for_server
@@ -51,6 +51,7 @@ def _checks(name: str, address: str, kafka: ClientConfig, *, encrypted: bool) ->
     settings = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
     try:
         if address.startswith("sc://"):
+            check_host(address)
             wait_for_server(address, _PATIENCE)
         session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Spark raises anything

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, EosError, UnknownTopic
 from airflow_eos.ledger import keys
-from airflow_eos.model.kafka import ActiveProducer, TransactionDescription
+from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, without_leader
 from airflow_eos.model.ranges import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -79,16 +79,15 @@ class LeftOpen:
         for topic in sorted(topics):
             try:
                 description = self._cluster.describe_topics([topic], wait=False)[topic]
-                without = description.without_leader
                 described = self._cluster.describe_producers(
-                    [tp for tp in description.topic_partitions if tp not in without]
+                    [tp for tp in description.topic_partitions if tp not in description.without_leader]
                 )
             except (AuthorizationFailed, UnknownTopic) as error:
                 log.warning("Cannot check topic %s: %s", topic, error)
                 self.unseen[topic] = error
                 continue
-            if without:
-                self.unseen[topic] = BrokersUnavailable(f"{', '.join(map(str, without))}: no leader")
+            if without := without_leader(description):
+                self.unseen[topic] = BrokersUnavailable(without)
             open_producers += [
                 (tp, producer)
                 for tp, producers in sorted(described.items())

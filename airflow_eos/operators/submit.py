@@ -385,10 +385,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
         A clear requests new work, and so does a retry whose Dag or mapped list has changed.
         """
-        store = context.get("task_state_store")
-        if store is not None and self._is_other_life(context, spec):
+        if self._is_other_life(context, spec):
             self._forget_job(context)
-            store.set(_LIFE_KEY, self._life(context, spec))
+            context["task_state_store"].set(_LIFE_KEY, self._life(context, spec))
 
     def _is_other_life(self, context: Context, spec: RunSpec) -> bool:
         """Return whether the stored job was submitted by another life of the task, or for another run."""

@@ -210,7 +210,10 @@ def _partitions(metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]
 
 
 def _packed(table: pa.Table) -> pa.Table:
-    """Return the rows without the items that null lists hide, which pyarrow before 25 does not write."""
+    """Return the rows with copies of nested columns.
+
+    A copy leaves out the items that null lists hide, which pyarrow before 25 does not write, and is aligned.
+    """
     for number, column in enumerate(table.schema):
         if pa.types.is_nested(column.type):
             chunks = [chunk.take(pa.array(np.arange(len(chunk)))) for chunk in table.column(number).chunks]
@@ -219,15 +222,14 @@ def _packed(table: pa.Table) -> pa.Table:
 
 
 def _aligned(metadata: Any, table: pa.Table) -> pa.Table:
-    """Return the rows with copies of the columns that the partition spec takes and that may hold decimals.
+    """Return the rows with copies of the decimals that the partition spec takes; nested ones are copies.
 
     Rust reads a decimal at a multiple of 16 bytes alone, and in Spark's batches it stands at one of 8.
     """
-    paths = [metadata.schema().find_column_name(field.source_id) for field in metadata.spec().fields]
+    names = {metadata.schema().find_column_name(field.source_id) for field in metadata.spec().fields}
     rows = pa.array(np.arange(table.num_rows))
     for number, column in enumerate(table.schema):
-        may_hold_decimals = pa.types.is_decimal(column.type) or pa.types.is_nested(column.type)
-        if may_hold_decimals and any(f"{path}.".startswith(f"{column.name}.") for path in paths):
+        if pa.types.is_decimal(column.type) and column.name in names:
             table = table.set_column(number, column, table.column(number).take(rows))
     return table
 

@@ -73,11 +73,13 @@ def _may_be_taken(parameters: str, refused: str) -> bool:
     """
     from psycopg import pq
 
+    if is_refused_login(refused) or _OF_POOLER in refused:
+        return False
     begun = pq.PGconn.connect_start(parameters.encode())
     is_waiting = begun.status != pq.ConnStatus.BAD
     settings = _SETTING.findall(begun.options.decode())
     begun.finish()
-    if is_refused_login(refused) or _OF_POOLER in refused or any(f'"{name}"' in refused for name in settings):
+    if any(f'"{name}"' in refused for name in settings):
         return False
     # What fails at once are the values, the name of the host, or a port where nobody listens.
     return is_waiting or pq.PGconn.ping(parameters.encode()) != pq.Ping.NO_ATTEMPT

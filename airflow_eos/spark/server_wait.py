@@ -8,7 +8,7 @@ import time
 from urllib.parse import urlsplit
 
 from airflow_eos.exceptions import SparkUnavailable
-from airflow_eos.spark.address import check_host, is_on_this_host
+from airflow_eos.spark.address import is_loopback
 
 _POLL = 0.5
 _CONNECT_TIMEOUT = 5.0
@@ -20,18 +20,17 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 def wait_for_server(remote: str, patience: float) -> None:
     """Wait until a Spark Connect server accepts connections: it may be restarting.
 
-    :param remote: ``sc://host:port/;...``.
+    :param remote: ``sc://host:port/;...``, with a host.
     :param patience: seconds.
-    :raises ConfigurationError: the address has no host.
     :raises SparkUnavailable: no connection was accepted.
     """
-    check_host(remote)
     address = urlsplit(remote)
     try:
         host, port = address.hostname or "", address.port or _DEFAULT_PORT
     except ValueError:  # Spark raises for it
         return
-    if not is_on_this_host(remote) and any(map(os.environ.get, _PROXIES)):
+    is_local = is_loopback(host)
+    if not is_local and any(map(os.environ.get, _PROXIES)):
         return
     deadline = time.monotonic() + patience
     while True:
@@ -42,7 +41,7 @@ def wait_for_server(remote: str, patience: float) -> None:
             if time.monotonic() > deadline:
                 advice = (
                     "start it with `airflow eos spark-server`, or see the log of the service that runs it"
-                    if is_on_this_host(remote)
+                    if is_local
                     else "check the address, and that the server runs"
                 )
                 raise SparkUnavailable(
