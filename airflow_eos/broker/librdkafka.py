@@ -27,8 +27,8 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.printable import printable
-from airflow_eos.wire.client_config import ClientConfig, for_librdkafka, read_int
-from airflow_eos.wire.ignored_settings import BULK_PRODUCING
+from airflow_eos.wire.client_config import OUR_SETTINGS, ClientConfig, import_callable, read_int
+from airflow_eos.wire.ignored_settings import BULK_PRODUCING, OWNED_BY_PACKAGE
 
 T = TypeVar("T")
 
@@ -227,6 +227,14 @@ class Refusals:
     def forget(self) -> None:
         """Drop the kept error, because a broker has accepted this client."""
         self.last = None
+
+
+def for_librdkafka(config: ClientConfig) -> dict[str, Any]:
+    """Return the settings for a confluent-kafka client, without those that this package sets itself."""
+    settings = {key: value for key, value in config.items if key not in OWNED_BY_PACKAGE | OUR_SETTINGS}
+    if isinstance(settings.get("oauth_cb"), str):
+        settings["oauth_cb"] = import_callable("oauth_cb", settings["oauth_cb"])
+    return settings
 
 
 def base_settings(config: ClientConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_o
 StartPolicy = Literal["earliest", "latest", "fail"]
 DEFAULT_ALLOWED_LATENESS = dt.timedelta(minutes=5)
 INTERVAL_TIMETABLE = "airflow.sdk.CronDataIntervalTimetable"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 """The timetable that gives a Dag with a cron schedule data intervals; for errors."""
 
 
@@ -136,6 +137,11 @@ def in_utc(moment: dt.datetime) -> dt.datetime:
     """Return an aware datetime in UTC, as a plain datetime: arithmetic of subclasses may drop the zone."""
     utc = moment.astimezone(dt.timezone.utc)
     return dt.datetime.combine(utc.date(), utc.time(), tzinfo=dt.timezone.utc)
+
+
+def timestamp_of(moment: dt.datetime) -> int:
+    """Return a moment in ms since 1970."""
+    return (in_utc(moment) - _EPOCH) // dt.timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

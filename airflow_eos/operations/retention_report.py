@@ -8,9 +8,9 @@ from typing import Literal
 
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.ledger.keys import utc_text
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import TopicPartition, timestamp_of
 from airflow_eos.ports import Cluster
-from airflow_eos.run.log_coverage import FUTURE_TOLERANCE, timestamp_of
+from airflow_eos.run.log_coverage import FUTURE_TOLERANCE
 from airflow_eos.run.retention import is_stamped_by_broker, kept
 from airflow_eos.wording import moment_text, span_text
 

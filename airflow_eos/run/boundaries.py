@@ -12,6 +12,7 @@ from airflow_eos.ledger.records.boundary import Boundary
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerValue
+from airflow_eos.model.ranges import timestamp_of
 from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage
 
@@ -241,7 +242,7 @@ def _stood_before(other: Boundary, partition: int, moment: str) -> bool:
     if highest < 0:  # nothing was left to tell: only a loss that was accepted with that boundary counts
         return partition in other.unproven and bool(other.pinned_at) and other.pinned_at <= moment
     # As numbers: a timestamp beyond the calendar, of a producer that counts microseconds, has no such text.
-    return highest < log_coverage.timestamp_of(dt.datetime.fromisoformat(moment.replace("Z", "+00:00")))
+    return highest < timestamp_of(dt.datetime.fromisoformat(moment.replace("Z", "+00:00")))
 
 
 def _clamped(offsets: Mapping[int, int], moment: str, neighbours: Collection[Boundary]) -> dict[int, int]:

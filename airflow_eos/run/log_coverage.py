@@ -16,13 +16,12 @@ from typing import Any
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable
 from airflow_eos.ledger.records.boundary import Deleted
 from airflow_eos.model.kafka import TimedOffset
-from airflow_eos.model.ranges import OffsetRange, TopicPartition, in_utc
+from airflow_eos.model.ranges import OffsetRange, TopicPartition, timestamp_of
 from airflow_eos.ports import Cluster
 from airflow_eos.wording import moment_text
 
 FUTURE_TOLERANCE = dt.timedelta(hours=1)
 """How far a timestamp may be ahead of our clock: the brokers' default ``message.timestamp.after.max.ms``."""
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _LOOKS = 5
 WAYS_ON = (
     "Publish them again, into a topic of another name, or accept the loss with accept_deleted=True: what is "
@@ -277,8 +276,3 @@ def accepted_notes(losses: Iterable[Mapping[str, Any]]) -> list[str]:
             accepted_loss = f"records around the boundary at {loss['boundary']} may have been deleted"
         notes.append(f"{place}: {accepted_loss}, {head}; accepted (accept_deleted)")
     return notes
-
-
-def timestamp_of(moment: dt.datetime) -> int:
-    """Return a moment in ms since 1970."""
-    return (in_utc(moment) - _EPOCH) // dt.timedelta(milliseconds=1)

@@ -14,9 +14,8 @@ from collections.abc import Collection, Mapping
 from airflow_eos.exceptions import EosError
 from airflow_eos.ledger import keys
 from airflow_eos.model.plan import RunPlan
-from airflow_eos.model.ranges import Interval
+from airflow_eos.model.ranges import Interval, timestamp_of
 from airflow_eos.ports import Cluster
-from airflow_eos.run.log_coverage import timestamp_of
 from airflow_eos.wording import span_text
 
 log = logging.getLogger(__name__)

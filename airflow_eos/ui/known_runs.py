@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.spec import Deployment
     from airflow_eos.operations.checks import Check
     from airflow_eos.ui.broker_answers import BrokerAnswers, SourceLogs
-    from airflow_eos.ui.history import PipelineHistory
+    from airflow_eos.ui.pipeline_history import PipelineHistory
     from airflow_eos.wire.txn_requests import TransactionStatus
 
 T = TypeVar("T")

@@ -20,7 +20,8 @@ from kafka.net.selector import NetworkSelector
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
 from airflow_eos.wire.backoff import TRANSIENT, Backoff, NotYet, describe, translated
-from airflow_eos.wire.client_config import ClientConfig, for_kafka_python
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.transport import DEFAULTS, Manager, quiet_logging
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from airflow_eos.ledger.keys import utc_text
 from airflow_eos.ledger.records.boundary import Boundary, Deleted
 from airflow_eos.model.kafka import LogBounds, TimedOffset, TopicDescription
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import timestamp_of as timestamp
 from airflow_eos.run import boundaries
 from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
-from airflow_eos.run.log_coverage import timestamp_of as timestamp
 
 TOPIC = TopicDescription("orders", "now", {0: 1, 1: 1})
 BEFORE = TopicDescription("orders", "before", {0: 1, 1: 1})

@@ -10,14 +10,12 @@ import sys
 import pytest
 from kafka.net.manager import KafkaConnectionManager
 
+from airflow_eos.broker.librdkafka import for_librdkafka
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
 from airflow_eos.recordbatch.limits import DecodeLimits
-from airflow_eos.wire.client_config import (
-    ClientConfig,
-    for_kafka_python,
-    for_librdkafka,
-)
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
+from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.node_connections import NodeConnections
 
 BASE = {"bootstrap.servers": "a:1, b:2"}
@@ -113,7 +111,7 @@ def test_a_user_name_is_escaped_where_scram_separates_by_it(mechanism, name):
     """Kafka-python sends the name as it is; librdkafka escapes it itself."""
     config = {**SCRAM, "sasl.mechanism": mechanism, "sasl.username": "a=2,b"}
     assert for_kafka_python(config)["sasl_plain_username"] == name
-    assert for_librdkafka(config)["sasl.username"] == "a=2,b"
+    assert for_librdkafka(ClientConfig.of(config))["sasl.username"] == "a=2,b"
 
 
 def test_kerberos_needs_no_password():
@@ -310,7 +308,9 @@ def test_secrets_are_hidden():
 def test_librdkafka_gets_its_own_settings_without_those_the_package_owns():
     """Group, commits, isolation and the transactional id are never taken from a connection."""
     owned = dict.fromkeys(OWNED_BY_PACKAGE, "x")
-    out = for_librdkafka({**SCRAM, **owned, "linger.ms": 5, "ssl.keystore.location": "/store.p12"})
+    out = for_librdkafka(
+        ClientConfig.of({**SCRAM, **owned, "linger.ms": 5, "ssl.keystore.location": "/store.p12"})
+    )
     assert not set(out) & OWNED_BY_PACKAGE
     assert out["linger.ms"] == 5
     assert out["ssl.keystore.location"] == "/store.p12"

@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.wire.client_config import ClientConfig, for_kafka_python
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.security import ssl_context
 
 BASE = {"bootstrap.servers": "a:1", "security.protocol": "ssl"}
