@@ -118,7 +118,12 @@ class Authority:
         return TopicPartition(self._ledger.topic, self._ledger.partition_for(routing))
 
     def settle(
-        self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
+        self,
+        keys: Collection[str],
+        *,
+        routing: str,
+        prefixes: Collection[str | Around] = (),
+        exceptional: Collection[str] = (),
     ) -> Mapping[str, LedgerValue]:
         """Return committed values; a missing key is *not committed*, provided the caller holds the fence.
 
@@ -126,20 +131,26 @@ class Authority:
         another open transaction this method waits.
 
         :param prefixes: also return every key that begins with one of these.
+        :param exceptional: also return these keys, of which there are none as a rule: that one is missing
+            proves nothing, so it is no error in a partition that has lost its first records.
         :raises OutcomeUnknown: such a transaction stays open.
         :raises LedgerTruncated: a key is missing, and the partition has lost its first records.
         :raises LedgerTampered: a key is missing, and a record of it was not written by this package.
         """
         partition = self._ledger.partition_for(routing)
-        return self.settle_in(partition, keys, prefixes)
+        return self.settle_in(partition, keys, prefixes, exceptional)
 
     def settle_in(
-        self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
+        self,
+        partition: int,
+        keys: Collection[str],
+        prefixes: Collection[str | Around] = (),
+        exceptional: Collection[str] = (),
     ) -> Mapping[str, LedgerValue]:
         """Like :meth:`settle`, in a given ledger partition."""
         deadline = self._clock() + UNDECIDED_WAIT_SECONDS
         while True:
-            view = self._ledger.view(partition, keys, prefixes)
+            view = self._ledger.view(partition, [*keys, *exceptional], prefixes)
             answer = answer_of(view)
             self._say(partition, view)
             if not answer.undecided:

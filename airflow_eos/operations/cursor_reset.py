@@ -171,7 +171,7 @@ class CursorMove:
             with self._control.writer.fenced(name, places, may_end=False) as transaction:
                 self._refuse_pending(mapped)
                 intent = keys.intent_key(name)
-                intents = self._control.authority.settle((), routing=self._reset.group, prefixes=(intent,))
+                intents = self._control.authority.settle((), routing=self._reset.group, exceptional=(intent,))
                 laws.no_open_intent(self._reset.group, intent, intents.get(intent))
                 # Behind the fence the cursor cannot change.
                 before = self._record(self._control.authority.settle, mapped)

@@ -59,8 +59,7 @@ class CursorReader:
         mapped = keys.mapped_partition(self.spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, mapped)] if mapped else [])
         intent = keys.intent_key(keys.cursor_transactional_id(self.spec.prefix, group, mapped))
-        # As a prefix: that there is none, which is the rule, is not a *no* that anything rests on here.
-        values = self.authority.settle(wanted, routing=group, prefixes=(intent,))
+        values = self.authority.settle(wanted, routing=group, exceptional=(intent,))
         laws.no_open_intent(group, intent, values.get(intent))
         records = {key: CursorRecord.from_json(values[key], key) for key in wanted if key in values}
         for record in records.values():

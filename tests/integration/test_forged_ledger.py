@@ -400,6 +400,17 @@ def test_an_intent_that_no_run_wrote_is_dismissed(pipeline, value, transactional
     assert pipeline.output() == copies(20)
 
 
+def test_a_record_under_the_intent_of_another_group_stops_no_cursor(pipeline, capsys):
+    """The groups share a ledger partition, and the name of one begins with that of the other."""
+    pipeline.run("r1", ranges=Cursor(max_records=10))
+    theirs = keys.intent_key(f"{keys.transactional_id(pipeline.spec)}-eu")
+    forge(pipeline, theirs, "theirs", pipeline.spec.group_id)
+    assert not pipeline.run("r2", ranges=Cursor(max_records=10)).found
+    assert pipeline.output() == copies(20)
+    reset = ["--group", pipeline.spec.group_id, "--to", "earliest", "--yes"]
+    assert command(pipeline, "reset-offsets", *reset) == 0, capsys.readouterr().err
+
+
 def test_what_is_not_signed_is_no_commit(signed):
     """Whatever transaction it stands in, and whatever producer it names."""
     template = signed.run(**given(signed, "r1"))
