@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 LOCAL = "local[*]"
 SERVER_PATIENCE = 60.0
 """Seconds in which a Spark Connect server of this host may come back."""
+REMOTE_PATIENCE = 600.0
+"""Seconds in which one of another host may: as long as Spark's client tries."""
 _OTHERS_WRITE = 0o022
 _DAEMON = "spark.python.daemon.module"
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
@@ -129,7 +131,7 @@ class TaskSession:
         :raises ConfigurationError: Spark should run here, and only its client is installed; or the address of
             a Spark Connect server has no host.
         :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
-        :raises SparkUnavailable: no Spark Connect server accepts connections on this host.
+        :raises SparkUnavailable: the Spark Connect server accepts no connections.
         """
         workers = self._ask_workers()
         SparkSession = import_session_class()  # noqa: N806 - a class
@@ -152,8 +154,7 @@ class TaskSession:
             from airflow_eos.spark.connect_client import retry_soon
 
             check_host(remote)
-            if is_on_this_host(remote):
-                wait_for_server(remote, SERVER_PATIENCE)
+            wait_for_server(remote, SERVER_PATIENCE if is_on_this_host(remote) else REMOTE_PATIENCE)
             self._started = session = SparkSession.builder.config(map=self._settings).getOrCreate()
             retry_soon(session.client, remote)
             return session

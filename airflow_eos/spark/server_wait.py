@@ -1,7 +1,8 @@
-"""Waits for a Spark Connect server: Spark's client tries for ten minutes, and has no clear error then."""
+"""Waits for a Spark Connect server: Spark's client tries for ten minutes without a line in the log."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -10,7 +11,10 @@ from urllib.parse import urlsplit
 from airflow_eos.exceptions import SparkUnavailable
 from airflow_eos.spark.address import is_loopback
 
+log = logging.getLogger(__name__)
+
 _POLL = 0.5
+_LOG_AFTER, _LOG_EVERY = 5.0, 30.0
 _CONNECT_TIMEOUT = 5.0
 _DEFAULT_PORT = 15_002
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -18,7 +22,7 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def wait_for_server(remote: str, patience: float) -> None:
-    """Wait until a Spark Connect server accepts connections: it may be restarting.
+    """Wait until a Spark Connect server accepts connections: it may be restarting. Logs what it waits for.
 
     :param remote: ``sc://host:port/;...``, with a host.
     :param patience: seconds.
@@ -32,13 +36,24 @@ def wait_for_server(remote: str, patience: float) -> None:
     is_local = is_loopback(host)
     if not is_local and any(map(os.environ.get, _PROXIES)):
         return
-    deadline = time.monotonic() + patience
+    began = time.monotonic()
+    deadline, next_line = began + patience, began + _LOG_AFTER
     while True:
         try:
             with socket.create_connection((host, port), _CONNECT_TIMEOUT):
                 return
         except OSError as error:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now >= next_line and now < deadline:
+                next_line = now + _LOG_EVERY
+                log.warning(
+                    "No Spark Connect server accepts connections at %s:%d: %s; waiting %.0f s more",
+                    host,
+                    port,
+                    error,
+                    deadline - now,
+                )
+            if now > deadline:
                 advice = (
                     "start it with `airflow eos spark-server`, or see the log of the service that runs it"
                     if is_local

@@ -138,6 +138,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.setattr(local_session, "_start_worker", mock.Mock(return_value=None))
+    monkeypatch.setattr("airflow_eos.operators.spark_session.wait_for_server", lambda *_: None)
     return session
 
 
@@ -297,14 +298,24 @@ def test_an_address_without_a_host_is_named(address: str) -> None:
     assert "t0ken" not in str(raised.value)
 
 
-def test_a_server_of_this_host_that_is_down_is_named_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another try of the task is worth it; the token is not shown."""
-    monkeypatch.setattr("airflow_eos.operators.spark_session.SERVER_PATIENCE", 0.1)
+@pytest.mark.parametrize(
+    ("host", "patience"), [("localhost", "SERVER_PATIENCE"), ("0.0.0.0", "REMOTE_PATIENCE")]
+)
+def test_a_server_that_is_down_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str, patience: str
+) -> None:
+    """In the log while the task waits, at the end as its error, which is worth a retry; without the token."""
+    monkeypatch.setattr(f"airflow_eos.operators.spark_session.{patience}", 2.0)
+    monkeypatch.setattr("airflow_eos.spark.server_wait._LOG_AFTER", 0.1)
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
+        held.bind((host, 0))
         port = held.getsockname()[1]
-        session = TaskSession({"spark.remote": f"sc://localhost:{port}/;token=t0ken"})
-        with pytest.raises(SparkUnavailable, match=f"no Spark Connect server at localhost:{port}") as down:
+        session = TaskSession({"spark.remote": f"sc://{host}:{port}/;token=t0ken"})
+        with pytest.raises(SparkUnavailable, match=f"no Spark Connect server at {host}:{port}") as down:
             session.start(10)
+    waiting = [line for line in caplog.messages if "No Spark Connect server accepts connections" in line]
+    assert len(waiting) == 1
+    assert f"{host}:{port}: [Errno" in waiting[0]
+    assert "t0ken" not in caplog.text
     assert not is_final(down.value)
     assert "t0ken" not in str(down.value)
