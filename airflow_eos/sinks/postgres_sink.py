@@ -37,6 +37,7 @@ from airflow_eos.sinks.postgres_rows import PostgresRows, StagedRows
 from airflow_eos.sinks.postgres_session import (
     SCHEMA,
     refusal,
+    refuse_read_only,
     transaction,
 )
 from airflow_eos.table_ports import TableMoved
@@ -158,6 +159,7 @@ class PostgresSink(BaseSink):
         try:
             with transaction(self._sink) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+                refuse_read_only(connection, self._sink)
                 connection.execute(_SETTINGS)
                 yield connection
         except psycopg.Error as error:
