@@ -82,8 +82,8 @@ def refuse_read_only(connection: psycopg.Connection[Any], sink: PostgresTable) -
     """
     if connection.execute(_READ_ONLY).fetchone() == (True,):
         raise OutcomeUnknown(
-            f"{sink}: the server takes no rows: it is a standby, or default_transaction_read_only is on. Name "
-            "the primary, or all hosts with target_session_attrs=read-write; a retry asks again"
+            f"{sink}: the server takes no rows: it is a standby, or default_transaction_read_only is on. "
+            "Name the primary, or all hosts with target_session_attrs=read-write; a retry asks again"
         )
 
 
@@ -128,8 +128,8 @@ def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
         return None
     if _POOLS_STATEMENTS in str(error):
         return ConfigurationError(
-            f"{sink}: a run needs transactions, and the pooler gives none ({reason(error, sink)}): connect to "
-            "the database itself, or set pool_mode=transaction or session in PgBouncer"
+            f"{sink}: a run needs transactions, and the pooler gives none ({reason(error, sink)}): connect "
+            "to the database itself, or set pool_mode=transaction or session in PgBouncer"
         )
     if error.sqlstate.startswith(_PASSING):
         return None

@@ -128,7 +128,7 @@ class PostgresSink(BaseSink):
             receipt = TableReceipt(snapshot, len(staged), rows)
             runs, last_run = change.published_with(receipt).to_json(), _jsonb(connection, change.summary)
             connection.execute(_NOTE, (runs, last_run, version.target.oid, self._pipeline))
-            if staged and not self._sink.key:
+            if staged:
                 note_run(connection, version, EarlierRows(receipt, change.label))
             # What is deferred to the commit is refused before it.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
