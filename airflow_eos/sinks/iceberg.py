@@ -83,6 +83,8 @@ class IcebergSink(BaseSink):
 
     def _load(self, *, to_write: bool) -> IcebergVersion:
         from pyiceberg.exceptions import (
+            AuthorizationExpiredError,
+            ForbiddenError,
             NoSuchNamespaceError,
             NoSuchTableError,
             OAuthError,
@@ -97,10 +99,10 @@ class IcebergSink(BaseSink):
                 f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
                 is_missing=True,
             ) from None
-        except (OAuthError, UnauthorizedError) as error:
+        except (AuthorizationExpiredError, ForbiddenError, OAuthError, UnauthorizedError) as error:
             raise ConfigurationError(
-                f"{self.name}: the catalog does not take the credentials of connection or environment: "
-                f"{self._reason(error)}"
+                f"{self.name}: the catalog does not take the credentials of connection or environment, or "
+                f"not for this table: {self._reason(error)}"
             ) from None
         self._refuse_another_branch(table)
         if to_write:

@@ -60,6 +60,8 @@ def sink_of(address, **login):
     ("code", "answer", "login"),
     [
         (401, UNAUTHORIZED, {"token": SECRET}),
+        (403, UNAUTHORIZED, {"token": SECRET}),
+        (419, UNAUTHORIZED, {"token": SECRET}),
         (401, INVALID_CLIENT, {"credential": f"joe:{SECRET}"}),
         (400, INVALID_CLIENT, {"credential": f"joe:{SECRET}"}),
     ],
