@@ -34,6 +34,8 @@ CATALOG_NAME = "catalog_name"
 """The property that names the catalog; without it the connection's id does."""
 SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"
 _FORMATS = (1, 2)
+_CODEC = "write.parquet.compression-codec"
+_CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "uncompressed", "zstd")
 _FILES, _ROWS = "added-data-files", "added-records"
 
 
@@ -123,8 +125,11 @@ class IcebergSink(BaseSink):
         from airflow_eos.sinks.iceberg_files import IcebergFiles
 
         table = version.table
+        properties = table.metadata.properties
         without_history = table.metadata.model_copy(
             update={
+                # pyiceberg tells "uncompressed" by small letters alone.
+                "properties": {**properties, _CODEC: _codec(properties)},
                 "snapshots": [],
                 "refs": {},
                 "current_snapshot_id": None,
@@ -227,9 +232,14 @@ class IcebergSink(BaseSink):
                 f"{', '.join(map(str, _FORMATS))} can be written"
             )
         kind = metadata.properties.get("write.format.default", "parquet")
-        if kind != "parquet":
+        if kind.lower() != "parquet":
             raise UnknownTable(
                 f"{self.name} wants data files in {kind} (write.format.default); parquet is written"
+            )
+        if _codec(metadata.properties) not in _CODECS:
+            raise UnknownTable(
+                f"{self.name} wants data files compressed by {metadata.properties[_CODEC]} ({_CODEC}); "
+                f"written are {', '.join(_CODECS)}"
             )
         from airflow_eos.sinks.iceberg_files import unwritable_partitions
 
@@ -246,6 +256,11 @@ class IcebergSink(BaseSink):
                     f"{self.name}: {branch!r} is {'a tag' if ref else 'not a branch of the table'}; create "
                     "the branch, or correct IcebergTable(branch=...)"
                 )
+
+
+def _codec(properties: Mapping[str, str]) -> str:
+    """Return what compresses data files, which engines spell in letters of any size."""
+    return properties.get(_CODEC, "zstd").lower()
 
 
 def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> tuple[TableUpdate, ...]:

@@ -77,6 +77,7 @@ def test_a_table_that_is_not_there_is_named(warehouse):
         ({"eos.0123456789": '{"v": 99}'}, "fencing tokens"),
         ({"write.data.path": "file:///proc/none"}, "files"),
         ({"write.format.default": "orc"}, ""),
+        ({"write.parquet.compression-codec": "lzo"}, ""),
     ],
 )
 def test_what_keeps_runs_from_writing_is_found(iceberg, warehouse, properties, failed):
