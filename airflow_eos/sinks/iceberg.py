@@ -158,6 +158,8 @@ class IcebergSink(BaseSink):
             snapshot_properties=dict(change.summary), branch=self._sink.branch or MAIN
         )
         append = update.overwrite() if removed else update.fast_append()
+        # As in Java. pyiceberg takes the codec of data files in Avro, and fails at words it does not know.
+        append._compression = "gzip"  # noqa: SLF001
         for file in change.files:
             append.append_data_file(pickle.loads(file.data))  # noqa: S301 - a task of this run made it
         for old in removed:

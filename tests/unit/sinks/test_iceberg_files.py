@@ -107,6 +107,15 @@ def test_properties_are_understood_in_capital_letters(tmp_path, codec, written):
     lake.close()
 
 
+@pytest.mark.parametrize("codec", ["uncompressed", "GZIP", "snappy"])
+def test_the_codec_of_data_files_in_avro_is_not_that_of_manifests(tmp_path, codec):
+    """No commit could be made that pyiceberg does not compress so."""
+    properties = {"write.avro.compression-codec": codec}
+    lake = PartitionedLake(tmp_path, pa.schema([("id", pa.int64())]), **properties)
+    assert published(lake, pa.table({"id": [1]})) == [{"id": 1}]
+    lake.close()
+
+
 def test_null_and_empty_lists_and_maps_of_structs_stay_apart(tmp_path):
     """Nested in a struct too, and in rows that are a slice; nothing that a null hides comes back."""
     item = pa.struct([("a", pa.int64())])
