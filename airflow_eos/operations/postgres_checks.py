@@ -13,7 +13,7 @@ from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.sinks.postgres_catalog import NOT_NOTED, find_target, is_noted, rows_as_written
-from airflow_eos.sinks.postgres_session import SCHEMA, reason, refuse_read_only, transaction
+from airflow_eos.sinks.postgres_session import SCHEMA, reason, refusal, refuse_read_only, transaction
 from airflow_eos.wording import counted
 
 _RIGHTS = """SELECT coalesce(
@@ -64,10 +64,11 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
     except EosError as error:
         yield Check(name, "fail", error_line(error))
     except psycopg.Error as error:
+        refused = refusal(error, table)
         yield Check(
             name,
             "fail",
-            reason(error, table),
+            reason(error, table) if refused is None else error_line(refused),
             "check the connection, and that the database can be reached",
         )
 

@@ -1133,12 +1133,13 @@ def pooler_of_statements():
 
 
 def test_a_pooler_that_gives_no_transactions_is_named_at_the_look(database):
-    """Another try would meet the same pool."""
-    with (
-        pooler_of_statements() as properties,
-        pytest.raises(ConfigurationError, match="pool_mode=transaction"),
-    ):
-        PostgresSink(database.sink(properties=properties), "eos.x").load()
+    """By doctor too: another try would meet the same pool."""
+    with pooler_of_statements() as properties:
+        sink = database.sink(properties=properties)
+        with pytest.raises(ConfigurationError, match="pool_mode=transaction"):
+            PostgresSink(sink, "eos.x").load()
+        (check,) = table_checks(sink, dict)
+    assert "pool_mode=transaction" in check.found
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):
