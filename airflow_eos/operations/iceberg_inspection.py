@@ -186,10 +186,11 @@ class IcebergInspection:
 
     def _ancestors(self, snapshot: Snapshot | None) -> Iterator[Snapshot]:
         """Yield a snapshot and those before it, as far as they are not expired."""
+        by_id = {kept.snapshot_id: kept for kept in self._table.snapshots()}  # pyiceberg searches a list
         while snapshot is not None:
             yield snapshot
             parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else self._table.snapshot_by_id(parent)
+            snapshot = None if parent is None else by_id.get(parent)
 
     def _rollbacks(self) -> Iterator[ForeignCommit]:
         """Yield the moves of the main branch to a snapshot before its head; nothing says who made them."""
