@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
@@ -37,6 +38,8 @@ _FORMATS = (1, 2)
 _CODEC = "write.parquet.compression-codec"
 _CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "uncompressed", "zstd")
 _FILES, _ROWS = "added-data-files", "added-records"
+_ANSWER_SECONDS = 120
+"""A REST catalog, or a connection that a firewall dropped, may answer nothing: pyiceberg waits for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,9 @@ class IcebergSink(BaseSink):
                 raise ConfigurationError(
                     f"{self.name}: the properties of its catalog cannot be used: {self._reason(error)}"
                 ) from None
+            session = getattr(self._catalog, "_session", None)  # of a REST catalog
+            if session is not None:
+                session.request = partial(session.request, timeout=_ANSWER_SECONDS)
         return self._catalog
 
     def _refuse_unwritable(self, table: Table) -> None:
