@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -132,9 +132,10 @@ class IcebergInspection:
             return None
         return sorted(self._unnamed(self._table.io), key=lambda file: file.path)
 
-    def rows_of(self, receipt: TableReceipt, in_time: Callable[[], None]) -> HeldRows | None:
+    def rows_of(self, receipt: TableReceipt, branch: str, in_time: Callable[[], None]) -> HeldRows | None:
         """Return what the data files hold that a run's snapshot added; None if the snapshot was expired.
 
+        :param branch: that the run wrote to.
         :param in_time: raises when there is no time left; called before each file.
         """
         import pyarrow.parquet as pq
@@ -158,17 +159,38 @@ class IcebergInspection:
                 continue
             with file.open() as stream:
                 rows += pq.read_metadata(stream).num_rows
-        return HeldRows(len(paths), rows, tuple(missing))
+        return HeldRows(len(paths), rows, tuple(missing), undone=self._is_undone(snapshot, branch, paths))
+
+    def _is_undone(self, snapshot: Snapshot, branch: str, paths: Sequence[str]) -> bool:
+        """Return whether a branch was set back behind a snapshot, and lacks data files that it added."""
+        from pyiceberg.manifest import ManifestContent
+
+        head = self._head(branch)
+        ancestors = list(self._ancestors(head))
+        if head is None or snapshot.snapshot_id in [ancestor.snapshot_id for ancestor in ancestors]:
+            return head is None
+        oldest = ancestors[-1]
+        is_chain_cut = oldest.parent_snapshot_id is not None  # by an expiry, which leaves tagged snapshots
+        if is_chain_cut and (snapshot.sequence_number or 0) <= (oldest.sequence_number or 0):
+            return False
+        live = {
+            entry.data_file.file_path
+            for manifest in head.manifests(self._table.io)
+            if manifest.content == ManifestContent.DATA
+            for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+        }
+        return not live.issuperset(paths)
 
     def _head(self, branch: str) -> Snapshot | None:
         return self._table.metadata.snapshot_by_name(branch)
 
     def _ancestors(self, snapshot: Snapshot | None) -> Iterator[Snapshot]:
         """Yield a snapshot and those before it, as far as they are not expired."""
+        by_id = {kept.snapshot_id: kept for kept in self._table.snapshots()}  # pyiceberg searches a list
         while snapshot is not None:
             yield snapshot
             parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else self._table.snapshot_by_id(parent)
+            snapshot = None if parent is None else by_id.get(parent)
 
     def _rollbacks(self) -> Iterator[ForeignCommit]:
         """Yield the moves of the main branch to a snapshot before its head; nothing says who made them."""

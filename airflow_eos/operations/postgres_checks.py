@@ -13,7 +13,7 @@ from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.sinks.postgres_catalog import NOT_NOTED, find_target, is_noted, rows_as_written
-from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
+from airflow_eos.sinks.postgres_session import SCHEMA, reason, refusal, refuse_read_only, transaction
 from airflow_eos.wording import counted
 
 _RIGHTS = """SELECT coalesce(
@@ -50,6 +50,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
     try:
         with transaction(table) as connection:
             connection.read_only = True
+            refuse_read_only(connection, table)
             target = find_target(connection, table)
             version = connection.info.server_version
             yield Check(name, "ok", f"there, PostgreSQL {version // 10_000}; this role may insert into it")
@@ -63,10 +64,11 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
     except EosError as error:
         yield Check(name, "fail", error_line(error))
     except psycopg.Error as error:
+        refused = refusal(error, table)
         yield Check(
             name,
             "fail",
-            reason(error, table),
+            reason(error, table) if refused is None else error_line(refused),
             "check the connection, and that the database can be reached",
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from airflow_eos.exceptions import EosError
 from airflow_eos.ledger.records.run_record import TABLE
 from airflow_eos.model.delta_table import DeltaTable
-from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import SinkTable, secrets_of
 from airflow_eos.model.table import EarlierRows, TableReceipt
@@ -80,6 +80,8 @@ def _compared(held: HeldRows, receipt: TableReceipt) -> tuple[Outcome, int, str]
     problems = []
     if held.missing:
         problems.append(f"{counted(len(held.missing), 'data file')} missing, as {held.missing[0]}")
+    if held.undone:
+        problems.append("the table was set back behind the snapshot: reprocess the run, with 'append'")
     if held.files != receipt.files:
         problems.append(f"the snapshot added {counted(held.files, 'data file')}, not {receipt.files}")
     if held.removed and not problems:
@@ -99,7 +101,7 @@ def _held_rows(
         return DeltaInspection(version, table.uri, table.properties).rows_of(receipt, run_key, in_time)
     from airflow_eos.operations.iceberg_inspection import IcebergInspection
 
-    return IcebergInspection(version, table.properties).rows_of(receipt, in_time)
+    return IcebergInspection(version, table.properties).rows_of(receipt, table.branch_name or MAIN, in_time)
 
 
 def _rows_in_database(

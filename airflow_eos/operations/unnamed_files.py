@@ -30,9 +30,11 @@ class HeldRows:
     :param rows: by the files' own footers.
     :param missing: names of files that the table has and the storage has not, without their folder.
     :param removed: number of files that a later commit has taken out, and that are deleted.
+    :param undone: whether the commit is none of the table's any more: it was set back behind it.
     """
 
     files: int
     rows: int
     missing: tuple[str, ...] = ()
     removed: int = 0
+    undone: bool = False

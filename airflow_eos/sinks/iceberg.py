@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
@@ -34,7 +35,11 @@ CATALOG_NAME = "catalog_name"
 """The property that names the catalog; without it the connection's id does."""
 SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"
 _FORMATS = (1, 2)
+_CODEC = "write.parquet.compression-codec"
+_CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "uncompressed", "zstd")
 _FILES, _ROWS = "added-data-files", "added-records"
+_ANSWER_SECONDS = 120
+"""A REST catalog, or a connection that a firewall dropped, may answer nothing: pyiceberg waits for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,8 @@ class IcebergSink(BaseSink):
 
     def _load(self, *, to_write: bool) -> IcebergVersion:
         from pyiceberg.exceptions import (
+            AuthorizationExpiredError,
+            ForbiddenError,
             NoSuchNamespaceError,
             NoSuchTableError,
             OAuthError,
@@ -97,10 +104,10 @@ class IcebergSink(BaseSink):
                 f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
                 is_missing=True,
             ) from None
-        except (OAuthError, UnauthorizedError) as error:
+        except (AuthorizationExpiredError, ForbiddenError, OAuthError, UnauthorizedError) as error:
             raise ConfigurationError(
-                f"{self.name}: the catalog does not take the credentials of connection or environment: "
-                f"{self._reason(error)}"
+                f"{self.name}: the catalog does not take the credentials of connection or environment, or "
+                f"not for this table: {self._reason(error)}"
             ) from None
         self._refuse_another_branch(table)
         if to_write:
@@ -121,8 +128,11 @@ class IcebergSink(BaseSink):
         from airflow_eos.sinks.iceberg_files import IcebergFiles
 
         table = version.table
+        properties = table.metadata.properties
         without_history = table.metadata.model_copy(
             update={
+                # pyiceberg tells "uncompressed" by small letters alone.
+                "properties": {**properties, _CODEC: _codec(properties)},
                 "snapshots": [],
                 "refs": {},
                 "current_snapshot_id": None,
@@ -151,6 +161,8 @@ class IcebergSink(BaseSink):
             snapshot_properties=dict(change.summary), branch=self._sink.branch or MAIN
         )
         append = update.overwrite() if removed else update.fast_append()
+        # As in Java. pyiceberg takes the codec of data files in Avro, and fails at words it does not know.
+        append._compression = "gzip"  # noqa: SLF001
         for file in change.files:
             append.append_data_file(pickle.loads(file.data))  # noqa: S301 - a task of this run made it
         for old in removed:
@@ -215,6 +227,9 @@ class IcebergSink(BaseSink):
                 raise ConfigurationError(
                     f"{self.name}: the properties of its catalog cannot be used: {self._reason(error)}"
                 ) from None
+            session = getattr(self._catalog, "_session", None)  # of a REST catalog
+            if session is not None:
+                session.request = partial(session.request, timeout=_ANSWER_SECONDS)
         return self._catalog
 
     def _refuse_unwritable(self, table: Table) -> None:
@@ -225,9 +240,14 @@ class IcebergSink(BaseSink):
                 f"{', '.join(map(str, _FORMATS))} can be written"
             )
         kind = metadata.properties.get("write.format.default", "parquet")
-        if kind != "parquet":
+        if kind.lower() != "parquet":
             raise UnknownTable(
                 f"{self.name} wants data files in {kind} (write.format.default); parquet is written"
+            )
+        if _codec(metadata.properties) not in _CODECS:
+            raise UnknownTable(
+                f"{self.name} wants data files compressed by {metadata.properties[_CODEC]} ({_CODEC}); "
+                f"written are {', '.join(_CODECS)}"
             )
         from airflow_eos.sinks.iceberg_files import unwritable_partitions
 
@@ -244,6 +264,11 @@ class IcebergSink(BaseSink):
                     f"{self.name}: {branch!r} is {'a tag' if ref else 'not a branch of the table'}; create "
                     "the branch, or correct IcebergTable(branch=...)"
                 )
+
+
+def _codec(properties: Mapping[str, str]) -> str:
+    """Return what compresses data files, which engines spell in letters of any size."""
+    return properties.get(_CODEC, "zstd").lower()
 
 
 def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> tuple[TableUpdate, ...]:

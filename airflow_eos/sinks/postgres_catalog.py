@@ -6,7 +6,7 @@ that a table, or a row, that was dropped and made again is told from the one tha
 PostgreSQL keeps with each row the number of the transaction that wrote it (``xmin``). A run is one
 transaction, whose number is its receipt; an update, of whatever column, gives a row another one. Rows have
 the lower 32 bits of the number only. A database that was set back, by a failover or a backup, gives the
-numbers of lost transactions away again: each run that appended rows has a row with its number, too.
+numbers of lost transactions away again: each run that wrote rows has a row with its number, too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ PUBLISHED = "SELECT id::text, version, runs FROM airflow_eos.published WHERE tar
 _FIRST = "INSERT INTO airflow_eos.published (target, pipeline) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 _NOTE_OF_RUN = """INSERT INTO airflow_eos.published (target, pipeline, version) VALUES (%s, %s, %s)
 ON CONFLICT (target, pipeline) DO UPDATE SET version = excluded.version"""
-_NOTES_OF_RUNS = """SELECT max(version) FILTER (WHERE pipeline = %s), min(version)
-FROM airflow_eos.published WHERE target = %s AND starts_with(pipeline, %s)"""
+_NOTES_OF_RUNS = """SELECT max(version) FILTER (WHERE pipeline = %(run)s),
+    min(version) FILTER (WHERE pipeline <> %(pipeline)s), max(version) FILTER (WHERE pipeline = %(pipeline)s)
+FROM airflow_eos.published
+WHERE target = %(target)s AND (pipeline = %(pipeline)s OR starts_with(pipeline, %(pipeline)s || '/'))"""
 NOT_NOTED = (
     "the database does not know that it published the run: a failover or a restored backup has set it back, "
     "or a worker with an older version of this package published it"
@@ -256,10 +258,11 @@ def is_noted(connection: psycopg.Connection[Any], target: int, pipeline: str, ru
     :param target: oid of the table.
     :returns: True for a transaction before the first of which a note was kept.
     """
-    of_runs = f"{pipeline}/"
-    parameters = (of_runs + run.label, target, of_runs)
-    ((noted, first),) = connection.execute(_NOTES_OF_RUNS, parameters)
-    return noted == run.snapshot if noted is not None else first is None or run.snapshot < first
+    parameters = {"run": f"{pipeline}/{run.label}", "pipeline": pipeline, "target": target}
+    ((noted, first, commits),) = connection.execute(_NOTES_OF_RUNS, parameters)
+    if noted is not None:
+        return bool(noted == run.snapshot)
+    return bool(commits if first is None else run.snapshot < first)
 
 
 def rows_as_written(

@@ -149,7 +149,7 @@ def _check_time(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTab
     if 0 <= column.modifier < _MOST_SECOND_DIGITS:
         numbers = pc.drop_null(values.cast(pa.int64()))
         step = 10 ** (_MOST_SECOND_DIGITS - column.modifier)
-        if not pc.all(pc.equal(pc.multiply(pc.divide(numbers, step), step), numbers)).as_py():
+        if pc.any(pc.not_equal(pc.multiply(pc.divide(numbers, step), step), numbers)).as_py():
             raise RecordRefused(
                 f"process returned a value that in column {column.name!r} has more digits of a second than "
                 f"{sink} takes as {column.declared}: round it, or widen the column"

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosError, TableRefused
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    ConfigurationError,
+    EosError,
+    OutcomeUnknown,
+    TableRefused,
+)
 from airflow_eos.model.sink_table import secrets_of
 from airflow_eos.sinks.redaction import redacted
 from airflow_eos.sinks.refused_login import is_refused_login
@@ -38,6 +44,9 @@ _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
 """A setting in libpq's ``options``."""
 _OF_POOLER = "unsupported startup parameter"
 """What PgBouncer says of options that it does not pass on."""
+_POOLS_STATEMENTS = "statement pooling mode"
+"""What PgBouncer says of each transaction of several statements where it pools single ones."""
+_READ_ONLY = "SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool"
 
 
 @contextmanager
@@ -64,6 +73,18 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
         ) from None
     with closing(connection), connection:  # a commit that fails leaves it open
         yield connection
+
+
+def refuse_read_only(connection: psycopg.Connection[Any], sink: PostgresTable) -> None:
+    """Refuse a server that lets nobody write, or not this role.
+
+    :raises OutcomeUnknown: it may be a standby that is about to be promoted.
+    """
+    if connection.execute(_READ_ONLY).fetchone() == (True,):
+        raise OutcomeUnknown(
+            f"{sink}: the server takes no rows: it is a standby, or default_transaction_read_only is on. "
+            "Name the primary, or all hosts with target_session_attrs=read-write; a retry asks again"
+        )
 
 
 def _may_be_taken(parameters: str, refused: str) -> bool:
@@ -105,6 +126,11 @@ def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
         if isinstance(error, psycopg.ProgrammingError):  # the driver has not sent it
             return TableRefused(f"{sink} refused the run: {reason(error, sink)}")
         return None
+    if _POOLS_STATEMENTS in str(error):
+        return ConfigurationError(
+            f"{sink}: a run needs transactions, and the pooler gives none ({reason(error, sink)}): connect "
+            "to the database itself, or set pool_mode=transaction or session in PgBouncer"
+        )
     if error.sqlstate.startswith(_PASSING):
         return None
     diagnosis = error.diag

@@ -37,6 +37,7 @@ from airflow_eos.sinks.postgres_rows import PostgresRows, StagedRows
 from airflow_eos.sinks.postgres_session import (
     SCHEMA,
     refusal,
+    refuse_read_only,
     transaction,
 )
 from airflow_eos.table_ports import TableMoved
@@ -127,7 +128,7 @@ class PostgresSink(BaseSink):
             receipt = TableReceipt(snapshot, len(staged), rows)
             runs, last_run = change.published_with(receipt).to_json(), _jsonb(connection, change.summary)
             connection.execute(_NOTE, (runs, last_run, version.target.oid, self._pipeline))
-            if staged and not self._sink.key:
+            if staged:
                 note_run(connection, version, EarlierRows(receipt, change.label))
             # What is deferred to the commit is refused before it.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
@@ -158,6 +159,7 @@ class PostgresSink(BaseSink):
         try:
             with transaction(self._sink) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+                refuse_read_only(connection, self._sink)
                 connection.execute(_SETTINGS)
                 yield connection
         except psycopg.Error as error:

@@ -14,6 +14,7 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.table import TableLayout
 from airflow_eos.run.publishing import Claim, Publisher
+from airflow_eos.sinks import iceberg
 from airflow_eos.sinks.iceberg import IcebergSink
 from tests.unit.sinks.test_postgres_publishing import locked_server  # noqa: F401 - a fixture
 
@@ -23,13 +24,18 @@ INVALID_CLIENT = {"error": "invalid_client", "error_description": f"no client {S
 
 
 @contextmanager
-def refusing_catalog(code, content):
-    """A catalog that has one answer to every request; yields its address."""
+def refusing_catalog(code, content, until=None):
+    """A catalog that has one answer to every request; yields its address.
+
+    :param until: event before which it answers only what asks for its configuration.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self):
             body = json.dumps(content).encode()
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if until is not None and "/config" not in self.path:
+                until.wait(60)
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -60,6 +66,8 @@ def sink_of(address, **login):
     ("code", "answer", "login"),
     [
         (401, UNAUTHORIZED, {"token": SECRET}),
+        (403, UNAUTHORIZED, {"token": SECRET}),
+        (419, UNAUTHORIZED, {"token": SECRET}),
         (401, INVALID_CLIENT, {"credential": f"joe:{SECRET}"}),
         (400, INVALID_CLIENT, {"credential": f"joe:{SECRET}"}),
     ],
@@ -78,6 +86,16 @@ def test_a_catalog_that_is_away_is_asked_again():
     """Whatever stands before it may answer for it."""
     with refusing_catalog(503, {}) as address, pytest.raises(OutcomeUnknown):
         sink_of(address, token=SECRET).load()
+
+
+def test_a_catalog_that_takes_a_request_and_answers_nothing_is_asked_again(monkeypatch):
+    """A run and a command do not wait for ever."""
+    monkeypatch.setattr(iceberg, "_ANSWER_SECONDS", 0.2)
+    is_over = threading.Event()
+    with refusing_catalog(200, {"defaults": {}, "overrides": {}}, is_over) as address:
+        with pytest.raises(OutcomeUnknown, match="Read timed out"):
+            sink_of(address, token=SECRET).load()
+        is_over.set()
 
 
 def test_credentials_that_expire_under_a_run_leave_the_retry_to_new_ones():

@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.io import pyarrow as pyiceberg_arrow
@@ -89,6 +90,30 @@ def published(lake: IcebergLake, rows: pa.Table) -> list[dict[str, Any]]:
     )
     assert len(found) == receipt.rows == rows.num_rows
     return found
+
+
+@pytest.mark.parametrize(
+    ("codec", "written"),
+    [("ZSTD", "ZSTD"), ("Snappy", "SNAPPY"), ("UNCOMPRESSED", "UNCOMPRESSED"), ("none", "UNCOMPRESSED")],
+)
+def test_properties_are_understood_in_capital_letters(tmp_path, codec, written):
+    """As Trino spells them in tables that it makes."""
+    properties = {"write.format.default": "PARQUET", "write.parquet.compression-codec": codec}
+    lake = PartitionedLake(tmp_path, pa.schema([("id", pa.int64())]), **properties)
+    assert published(lake, pa.table({"id": [1]})) == [{"id": 1}]
+    (path,) = [task.file.file_path for task in lake.table.scan().plan_files()]
+    metadata = pq.read_metadata(path.removeprefix("file://"))
+    assert metadata.row_group(0).column(0).compression == written
+    lake.close()
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "GZIP", "snappy"])
+def test_the_codec_of_data_files_in_avro_is_not_that_of_manifests(tmp_path, codec):
+    """No commit could be made that pyiceberg does not compress so."""
+    properties = {"write.avro.compression-codec": codec}
+    lake = PartitionedLake(tmp_path, pa.schema([("id", pa.int64())]), **properties)
+    assert published(lake, pa.table({"id": [1]})) == [{"id": 1}]
+    lake.close()
 
 
 def test_null_and_empty_lists_and_maps_of_structs_stay_apart(tmp_path):

@@ -90,6 +90,18 @@ def test_values_are_read_back_as_they_were(database, declared, kind, values):
         assert database.sql(same) == [["t"]], (declared, value)
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind"), dict.fromkeys((declared, kind) for declared, kind, _ in VALUES), ids=str
+)
+def test_nulls_alone_are_taken_by_every_column(database, declared, kind):
+    """As a batch has them in a column that is seldom filled."""
+    declared = declared.format(schema=database.schema)
+    database.sql(f"DROP TABLE {database.table}; {DOMAINS.format(schema=database.schema)}")
+    database.create(f"v {declared}")
+    staged_and_published(database, pa.table({"v": pa.nulls(2, kind)}))
+    assert database.sql(f"SELECT count(*) FROM {database.table} WHERE v IS NULL") == [["2"]]
+
+
 def quoted(value):
     text = value.isoformat() if hasattr(value, "isoformat") else str(value)
     return "'" + text.replace("'", "''") + "'"

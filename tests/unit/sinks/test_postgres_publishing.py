@@ -10,9 +10,10 @@ import logging
 import os
 import re
 import signal
+import socket
 import threading
 import uuid
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 
@@ -33,6 +34,7 @@ from airflow_eos.exceptions import (
     TableReplaced,
     UnknownTable,
 )
+from airflow_eos.operations.table_checks import table_checks
 from airflow_eos.run import publishing
 from airflow_eos.sinks import postgres_rows, postgres_sink
 from airflow_eos.sinks.opening import open_table
@@ -1072,6 +1074,72 @@ def test_a_password_that_changes_under_a_run_leaves_the_retry_to_the_new_one(loc
         database.sql("ALTER ROLE joe PASSWORD 'hunter2'")
     attempt.publish()
     assert database.counts() == {"run/p/1": 2}
+
+
+def test_a_server_that_takes_no_rows_is_named_at_the_look(database):
+    """A role that may only read, and a standby until it is promoted: its note was copied to it."""
+    role = f"r{uuid.uuid4().hex[:8]}"
+    database.sql(
+        f"CREATE ROLE {role} LOGIN SUPERUSER; ALTER ROLE {role} SET default_transaction_read_only = on"
+    )
+    Attempt(database).publish()
+    limited = database.sink(properties={**database.properties, "user": role})
+    with pytest.raises(OutcomeUnknown, match="default_transaction_read_only is on"):
+        PostgresSink(limited, f"eos.{database.schema}").load()
+    (check,) = table_checks(limited, dict)
+    assert (check.status, "takes no rows" in check.found) == ("fail", True)
+    database.sql(f"DROP ROLE {role}")
+    with PostgresServer() as server:
+        database = Database(server)
+        database.create()
+        attempt = Attempt(database)
+        server.crash(lambda data: (data / "standby.signal").touch(mode=0o666))
+        with pytest.raises(OutcomeUnknown, match="standby"):
+            attempt.sink.load()
+        with pytest.raises(OutcomeUnknown, match="standby"):
+            attempt.publish()
+        database.sql("SELECT pg_promote()")
+        Attempt(database, token=20).publish()
+        assert database.counts() == {"run/p/1": 2}
+
+
+@contextmanager
+def pooler_of_statements():
+    """A port that logs each client in, and refuses the beginning of a transaction as PgBouncer does."""
+    refused = "SFATAL\0C08P01\0Mtransaction blocks not allowed in statement pooling mode\0\0"
+
+    def message(kind, content):
+        return kind + (len(content) + 4).to_bytes(4, "big") + content
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    client.recv(4096)
+                    client.sendall(message(b"R", bytes(4)) + message(b"Z", b"I"))
+                    client.recv(4096)
+                    client.sendall(message(b"E", refused.encode()))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            plain = {"sslmode": "disable", "gssencmode": "disable"}
+            yield {"host": "127.0.0.1", "port": str(listener.getsockname()[1]), "user": "loader", **plain}
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_pooler_that_gives_no_transactions_is_named_at_the_look(database):
+    """By doctor too: another try would meet the same pool."""
+    with pooler_of_statements() as properties:
+        sink = database.sink(properties=properties)
+        with pytest.raises(ConfigurationError, match="pool_mode=transaction"):
+            PostgresSink(sink, "eos.x").load()
+        (check,) = table_checks(sink, dict)
+    assert "pool_mode=transaction" in check.found
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):

@@ -16,6 +16,7 @@ from airflow_eos.operations.postgres_checks import rows_of_run
 from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks import postgres_catalog, postgres_sink
 from airflow_eos.sinks.postgres_catalog import find_target
+from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
 from tests.support.postgres_tables import Database
 from tests.unit.sinks.test_postgres_publishing import Attempt
@@ -206,6 +207,35 @@ def test_a_number_that_a_database_gave_away_again_is_not_believed(tmp_path):
         identity = attempt.version.layout.uuid
         assert "has set it back" in rows_of_run(database.sink(), identity, lost)
         assert rows_of_run(database.sink(), identity, later) == 2
+
+
+def test_a_database_that_was_set_back_behind_a_run_is_a_mismatch(tmp_path):
+    """Of runs that append and that update by key, the first one of a pipeline too: it left only its look."""
+    with PostgresServer() as server:
+        tables = []
+        for sink in ({}, {"mode": "upsert", "key": ["id"]}):
+            for has_run in (False, True):
+                database = Database(server)
+                database.create("id bigint PRIMARY KEY, name text")
+                PostgresSink(database.sink(), f"eos.{database.schema}").load()
+                kept = Attempt(database, "run/p/0", 4, **sink).publish() if has_run else None
+                tables.append((database, sink, kept))
+        backup = tmp_path / "backup"
+        server.crash(lambda data: subprocess.run(["cp", "-a", data, backup], check=True))
+        attempts = [Attempt(database, **sink) for database, sink, _ in tables]
+        receipts = [attempt.publish() for attempt in attempts]
+
+        def restore(data):
+            shutil.rmtree(data)
+            backup.rename(data)
+
+        server.crash(restore)
+        for (database, _, kept), attempt, lost in zip(tables, attempts, receipts, strict=True):
+            identity = attempt.version.layout.uuid
+            rows = rows_of_run(database.sink(), identity, EarlierRows(lost, file_label("run/p/1")))
+            assert "has set it back" in str(rows)
+            if kept is not None:
+                assert rows_of_run(database.sink(), identity, EarlierRows(kept, file_label("run/p/0"))) == 2
 
 
 def test_a_run_from_before_notes_were_kept_is_replaced(database):

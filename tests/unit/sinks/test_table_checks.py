@@ -77,6 +77,7 @@ def test_a_table_that_is_not_there_is_named(warehouse):
         ({"eos.0123456789": '{"v": 99}'}, "fencing tokens"),
         ({"write.data.path": "file:///proc/none"}, "files"),
         ({"write.format.default": "orc"}, ""),
+        ({"write.parquet.compression-codec": "lzo"}, ""),
     ],
 )
 def test_what_keeps_runs_from_writing_is_found(iceberg, warehouse, properties, failed):
@@ -158,6 +159,24 @@ def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg):
     finding = finding_of(iceberg, receipt)
     assert finding.outcome == "mismatch"
     assert finding.detail.startswith(f"1 data file missing, as 00000-0-{keys.pruned_digest(RUN)}-")
+
+
+def test_a_run_behind_which_the_table_was_set_back_is_a_mismatch(iceberg):
+    """Also behind an expiry and other commits; not a run that is older than what expiry has left."""
+    receipts = [Attempt(iceberg, f"run/p/{number}", 10 + number).publish() for number in range(4)]
+    iceberg.table.manage_snapshots().create_tag(receipts[0].snapshot, "kept").commit()
+    iceberg.table.manage_snapshots().set_current_snapshot(receipts[2].snapshot).commit()
+
+    def outcomes():
+        return [finding_of(iceberg, receipt).outcome for receipt in receipts]
+
+    assert outcomes() == ["ok", "ok", "ok", "mismatch"]
+    iceberg.table.maintenance.expire_snapshots().by_ids([receipts[1].snapshot]).commit()
+    append(iceberg)
+    assert outcomes() == ["ok", "expired", "ok", "mismatch"]
+    assert "was set back behind the snapshot" in finding_of(iceberg, receipts[3]).detail
+    iceberg.table.manage_snapshots().set_current_snapshot(receipts[3].snapshot).commit()
+    assert outcomes() == ["ok", "expired", "ok", "ok"]
 
 
 def test_a_table_that_cannot_be_read_is_not_compared(iceberg):
