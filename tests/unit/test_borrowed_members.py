@@ -78,9 +78,11 @@ BORROWED = [
     (SPARK, "pyspark.core.rdd:RDD", "_jrdd"),
     (AIRFLOW, "airflow.sdk.bases.operator:BaseOperatorMeta", "_apply_defaults"),
     (AIRFLOW, "airflow.sdk.definitions.taskgroup:MappedTaskGroup", "_expand_input"),
+    (ICEBERG, "pyiceberg.catalog.rest:RestCatalog", "_session"),
     (ICEBERG, "pyiceberg.io.pyarrow", "_determine_partitions"),
     (ICEBERG, "pyiceberg.table:Transaction", "_requirements"),
     (ICEBERG, "pyiceberg.table:Transaction", "_updates"),
+    (ICEBERG, "pyiceberg.table.update.snapshot:_SnapshotProducer", "_compression"),
 ]
 
 
