@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -73,8 +74,20 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
         )
 
 
-def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> int | str:
-    """Return the number of rows that are as a run wrote them, or why the database no longer has its commit.
+@dataclass(frozen=True, slots=True)
+class RowsOfRun:
+    """What a database has of a run.
+
+    :param rows: number of rows that are as the run wrote them.
+    :param lost: why the database no longer has the run's commit; empty if it has.
+    """
+
+    rows: int
+    lost: str = ""
+
+
+def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> RowsOfRun:
+    """Return what the database has of a run.
 
     :param identity: of the table, from the run's record.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
@@ -83,11 +96,13 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> int | 
         connection.read_only = True
         place = connection.execute(_SAME, (identity, *table.schema_and_table)).fetchone()
         if place is None:
-            return f"the table had the id {identity}, and has another one now: it was made again"
+            return RowsOfRun(
+                0, f"the table had the id {identity}, and has another one now: it was made again"
+            )
         target, pipeline = place
         if not is_noted(connection, target, pipeline, run):
-            return NOT_NOTED
-        return rows_as_written(connection, table, run.snapshot)
+            return RowsOfRun(0, NOT_NOTED)
+        return RowsOfRun(rows_as_written(connection, table, run.snapshot))
 
 
 def place_now(table: PostgresTable, identity: str) -> tuple[str, str] | None:

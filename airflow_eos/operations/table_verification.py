@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_eos.exceptions import EosError
@@ -32,6 +33,23 @@ class Connected(Protocol):
         """Return the table with the properties."""
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A run's rows in its table beside its receipt.
+
+    :param rows: number of rows that are there.
+    """
+
+    outcome: Outcome
+    rows: int
+    detail: str = ""
+
+    @classmethod
+    def none(cls, reason: object) -> Comparison:
+        """Return that of a run whose table was not read."""
+        return cls("table", 0, f"not compared: {reason}")
+
+
 def table_finding(record: RunRecord, connected: Connected | None, in_time: Callable[[], None]) -> Finding:
     """Return the finding about the rows of a run.
 
@@ -41,42 +59,45 @@ def table_finding(record: RunRecord, connected: Connected | None, in_time: Calla
     """
     recorded = record.details[TABLE]
     sink, receipt = str(recorded["sink"]), TableReceipt.from_dict(recorded)
-    outcome: Outcome
     if connected is None:
-        outcome, rows, detail = "table", 0, f"not compared: read the table's snapshot {receipt.snapshot}"
+        comparison = Comparison.none(f"read the table's snapshot {receipt.snapshot}")
     elif (database_table := PostgresTable.named(sink)) is not None:
         run = EarlierRows(receipt, file_label(record.run_key))
-        outcome, rows, detail = _rows_in_database(connected, database_table, str(recorded["uuid"]), run)
+        comparison = _rows_in_database(connected, database_table, str(recorded["uuid"]), run)
     else:
-        outcome, rows, detail = _rows_in_files(connected, record, receipt, in_time)
-    return Finding(record.run_key, sink, 0, outcome, receipt.rows, rows, detail)
+        comparison = _rows_in_files(connected, record, receipt, in_time)
+    return Finding(
+        record.run_key, sink, 0, comparison.outcome, receipt.rows, comparison.rows, comparison.detail
+    )
 
 
 def _rows_in_files(
     connected: Connected, record: RunRecord, receipt: TableReceipt, in_time: Callable[[], None]
-) -> tuple[Outcome, int, str]:
+) -> Comparison:
     recorded = record.details[TABLE]
     table = IcebergTable.named(recorded["sink"]) or DeltaTable.named(recorded["sink"])
     if table is None:
-        return "table", 0, f"not compared: read the table's snapshot {receipt.snapshot}"
+        return Comparison.none(f"read the table's snapshot {receipt.snapshot}")
     try:
         table = connected(table)
         version: Any = load_table(table)
     except EosError as error:
-        return "table", 0, f"not compared: {error}"
+        return Comparison.none(error)
     if version.layout.uuid != recorded["uuid"]:
         before, now = recorded["uuid"], version.layout.uuid
-        return "mismatch", 0, f"the table had the id {before}, and has {now} now: it was made again"
+        return Comparison(
+            "mismatch", 0, f"the table had the id {before}, and has {now} now: it was made again"
+        )
     held = _held_rows(table, version, receipt, record.run_key, in_time)
     if held is None:
         detail = (
             f"the table's snapshot {receipt.snapshot} was expired: its rows may be there, nothing names them"
         )
-        return "expired", 0, detail
+        return Comparison("expired", 0, detail)
     return _compared(held, receipt)
 
 
-def _compared(held: HeldRows, receipt: TableReceipt) -> tuple[Outcome, int, str]:
+def _compared(held: HeldRows, receipt: TableReceipt) -> Comparison:
     problems = []
     if held.missing:
         problems.append(f"{counted(len(held.missing), 'data file')} missing, as {held.missing[0]}")
@@ -86,10 +107,10 @@ def _compared(held: HeldRows, receipt: TableReceipt) -> tuple[Outcome, int, str]
         problems.append(f"the snapshot added {counted(held.files, 'data file')}, not {receipt.files}")
     if held.removed and not problems:
         removal = f"{counted(held.removed, 'data file')} taken out by later commits, and deleted"
-        return "expired", held.rows, removal
+        return Comparison("expired", held.rows, removal)
     if held.rows != receipt.rows and not problems:
         problems.append(f"its data files hold {counted(held.rows, 'row')}")
-    return "mismatch" if problems else "ok", held.rows, "; ".join(problems)
+    return Comparison("mismatch" if problems else "ok", held.rows, "; ".join(problems))
 
 
 def _held_rows(
@@ -106,17 +127,20 @@ def _held_rows(
 
 def _rows_in_database(
     connected: Connected, table: PostgresTable, identity: str, run: EarlierRows
-) -> tuple[Outcome, int, str]:
+) -> Comparison:
     try:
         from airflow_eos.operations.postgres_checks import rows_of_run
 
         table = connected(table)
-        rows = rows_of_run(table, identity, run)
+        held = rows_of_run(table, identity, run)
     except Exception as error:  # noqa: BLE001 - of psycopg, which may be missing
-        return "table", 0, f"not compared: {redacted(str(error), secrets_of(table.properties))}"
-    if isinstance(rows, str):
-        return "mismatch", 0, rows
-    if rows == run.receipt.rows:
-        return "ok", rows, ""
-    detail = f"{counted(rows, 'row')} as written; the others were changed or deleted since"
-    return "table", rows, detail
+        return Comparison.none(redacted(str(error), secrets_of(table.properties)))
+    if held.lost:
+        return Comparison("mismatch", 0, held.lost)
+    if held.rows == run.receipt.rows:
+        return Comparison("ok", held.rows)
+    return Comparison(
+        "table",
+        held.rows,
+        f"{counted(held.rows, 'row')} as written; the others were changed or deleted since",
+    )

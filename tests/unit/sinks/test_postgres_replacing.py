@@ -12,7 +12,7 @@ import pytest
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, RunFenced, TableRewritten
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows
-from airflow_eos.operations.postgres_checks import rows_of_run
+from airflow_eos.operations.postgres_checks import RowsOfRun, rows_of_run
 from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks import postgres_catalog, postgres_sink
 from airflow_eos.sinks.postgres_catalog import find_target
@@ -205,8 +205,8 @@ def test_a_number_that_a_database_gave_away_again_is_not_believed(tmp_path):
             attempt.publish()
         assert database.counts() == {"run/p/0": 2, "run/p/2": 2}
         identity = attempt.version.layout.uuid
-        assert "has set it back" in rows_of_run(database.sink(), identity, lost)
-        assert rows_of_run(database.sink(), identity, later) == 2
+        assert "has set it back" in rows_of_run(database.sink(), identity, lost).lost
+        assert rows_of_run(database.sink(), identity, later) == RowsOfRun(2)
 
 
 def test_a_database_that_was_set_back_behind_a_run_is_a_mismatch(tmp_path):
@@ -232,10 +232,12 @@ def test_a_database_that_was_set_back_behind_a_run_is_a_mismatch(tmp_path):
         server.crash(restore)
         for (database, _, kept), attempt, lost in zip(tables, attempts, receipts, strict=True):
             identity = attempt.version.layout.uuid
-            rows = rows_of_run(database.sink(), identity, EarlierRows(lost, file_label("run/p/1")))
-            assert "has set it back" in str(rows)
+            now = rows_of_run(database.sink(), identity, EarlierRows(lost, file_label("run/p/1")))
+            assert "has set it back" in now.lost
             if kept is not None:
-                assert rows_of_run(database.sink(), identity, EarlierRows(kept, file_label("run/p/0"))) == 2
+                assert rows_of_run(
+                    database.sink(), identity, EarlierRows(kept, file_label("run/p/0"))
+                ) == RowsOfRun(2)
 
 
 def test_a_run_from_before_notes_were_kept_is_replaced(database):
