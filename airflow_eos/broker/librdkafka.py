@@ -110,14 +110,22 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
                 KafkaError._MSG_TIMED_OUT,
                 KafkaError._TIMED_OUT,
                 KafkaError._TRANSPORT,
-                KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-                KafkaError.COORDINATOR_NOT_AVAILABLE,
-                KafkaError.NOT_COORDINATOR,
                 KafkaError.REQUEST_TIMED_OUT,
             }
         ),
         BrokersUnavailable,
         "check that the brokers run and are reachable",
+    ),
+    (
+        frozenset(
+            {
+                KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+                KafkaError.COORDINATOR_NOT_AVAILABLE,
+                KafkaError.NOT_COORDINATOR,
+            }
+        ),
+        BrokersUnavailable,
+        "check that all brokers run; `airflow eos doctor` names topics with too few replicas in sync",
     ),
 )
 

@@ -145,9 +145,9 @@ class EndTxnAnswer(enum.Enum):
 
 OFFSETS_TOPIC = "__consumer_offsets"
 """The topic in which brokers store committed offsets."""
-INTERNAL_TOPICS = frozenset(
-    {OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata"}
-)
+TRANSACTIONS_TOPIC = "__transaction_state"
+"""The topic in which transaction coordinators store their decisions."""
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state", "__cluster_metadata"})
 """The topics that only brokers write."""
 
 

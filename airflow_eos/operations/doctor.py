@@ -12,7 +12,13 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
-from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity, TopicDescription, without_leader
+from airflow_eos.model.kafka import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    ProducerIdentity,
+    TopicDescription,
+    without_leader,
+)
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
@@ -41,6 +47,7 @@ from airflow_eos.operations.retention_report import findings
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
 from airflow_eos.run import grants, laws
 from airflow_eos.run.cursor_position import cursor_lost
+from airflow_eos.run.undecided import undecided
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster will ever assign."""
@@ -85,6 +92,8 @@ def examine(options: DoctorOptions) -> list[Check]:
             "time-outs", lambda: timeouts(features, options.delivery_timeout, options.transaction_timeout)
         )
         checks += guarded("expiry of ids", lambda: expiry(features))
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            checks += guarded(f"topic {name}", functools.partial(_brokers_own, control, name, brokers))
         checks += guarded("transactional id", lambda: _transactional_id(control, options))
         without = _ledger_without_leader(control, options)
         in_ledger = functools.partial(_in_ledger, without)
@@ -109,6 +118,13 @@ def examine(options: DoctorOptions) -> list[Check]:
         if options.group is not None:
             checks += in_ledger(f"group {options.group}", lambda: _group(control, options))
     return checks
+
+
+def _brokers_own(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
+    """Check that a topic of the brokers takes writes; silent if it does, or if it may not be described."""
+    topic = visible_topic(control, name)
+    if topic is not None:
+        yield from (check for check in durability(control, topic, brokers) if check.status == "fail")
 
 
 def _ledger_without_leader(control: ControlPlane, options: DoctorOptions) -> str:
@@ -322,12 +338,25 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     described_topics = control.cluster.describe_topics(topics)
     if without := without_leader(*described_topics.values()):
         yield Check(subject, "fail", without, "runs cannot read it: start the brokers that are away")
-    elif moved := moved_positions(control, cursor, described_topics):
+    elif (moved := moved_positions(control, cursor, described_topics)) and (
+        open_there := _undecided(control, group, moved)
+    ):
+        advice = "the run that committed them may be among these and waits: start the brokers that are away"
+        yield Check(subject, "unknown", "; ".join([*(item.text for item in moved), open_there]), advice)
+    elif moved:
         yield Check(subject, "fail", "; ".join(item.text for item in moved), _reset(options, group, moved))
     else:
         yield Check(
             subject, "ok", f"no members; cursor of {cursor.pipeline}, {cursor.layout}, and offsets agree"
         )
+
+
+def _undecided(control: ControlPlane, group: str, moved: Sequence[MovedPosition]) -> str:
+    """Return what keeps a group's ledger partition undecided and may hide the cursor; empty if nothing."""
+    if any(item.offset is not None for item in moved):
+        return ""  # the log has lost records: no cursor changes that
+    bounds = control.cluster.log_bounds([control.authority.place(group)])
+    return "; ".join(map(str, undecided(control.cluster, bounds.ends, bounds.stable)))
 
 
 def _reset(options: DoctorOptions, group: str, moved: Sequence[MovedPosition]) -> str:

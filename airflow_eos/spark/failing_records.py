@@ -103,7 +103,7 @@ def failing_records(
     records: dict[OffsetRange, str] = {}
     raising: list[Sequence[OffsetRange]] = [[offsets for offsets in ranges if offsets.span]]
     try:
-        if tries.cause([]) is not None:
+        if not raising[0] or tries.cause([]) is not None:
             return FailingRecords(records, is_not_one_record=True)
         while raising and len(records) <= at_most:
             part = raising.pop()

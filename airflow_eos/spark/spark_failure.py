@@ -8,6 +8,7 @@ Conditions: https://spark.apache.org/docs/latest/sql-error-conditions.html
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,16 @@ _LOST_CONDITIONS = frozenset(
 )
 _LOST_WORKER = ("Python worker exited unexpectedly", "Python worker failed to connect back")
 _SHUT_DOWN = re.compile(r"Job \d+ cancelled because SparkContext was shut down")
-_DISK_IS_FULL = "No space left on device"  # the operating system's whole message
+# Whole messages of the operating system, where Java's classes for files put them
+_RAN_OUT = "(?:No space left on device|Disk quota exceeded|Too many open files(?: in system)?)"
+_MACHINE_RAN_OUT = {
+    "java.io.IOException": re.compile(rf'(?:Cannot run program ".*, )?{_RAN_OUT}'),
+    "java.io.FileNotFoundException": re.compile(rf"/.* \({_RAN_OUT}\)"),
+    "java.nio.file.FileSystemException": re.compile(rf"/.*: {_RAN_OUT}"),
+    "com.esotericsoftware.kryo.KryoException": re.compile(rf"java\.io\.IOException: {_RAN_OUT}"),
+    "org.apache.hadoop.fs.FSError": re.compile(rf"java\.io\.IOException: {_RAN_OUT}"),
+}
+_DRIVER_RAN_OUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _BLOCK_CONDITIONS = frozenset(
     {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND", "DATAFRAME_NOT_FOUND"}
 )
@@ -72,8 +82,9 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _RAISED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?=:|$)")
 _CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
 # Values that an author's function uses cannot be sent to tasks, or its results cannot be sent back.
+_SERIALIZATION = "Task serialization failed: "
 _NOT_SERIALIZABLE = re.compile(
-    r"Task serialization failed: |Task not serializable"
+    rf"{_SERIALIZATION}|Task not serializable"
     r"|Task [\d.]+ in stage [\d.]+ \(TID \d+\) had a not serializable result"
 )
 
@@ -93,13 +104,14 @@ class JavaError:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether executors, workers, memory or disks failed, or the job was cancelled."""
+        """Whether executors, workers, memory, disks or open files failed, or the job was cancelled."""
         if self.condition is not None:
             return self.condition in _LOST_CONDITIONS
         if self.java in _LOST_CLASSES:
             return True
-        if self.java == "java.io.IOException":
-            return self.message.partition("\n")[0] == _DISK_IS_FULL
+        ran_out = _MACHINE_RAN_OUT.get(self.java)
+        if ran_out is not None:
+            return ran_out.fullmatch(self.message.partition("\n")[0]) is not None
         if self.java != SPARK_EXCEPTION:
             return False
         if self.message.startswith(_LOST_WORKER):
@@ -117,10 +129,10 @@ class JavaError:
         return reason if task is None else reason[task.end() :]
 
     def thrown_in_task(self) -> JavaError | None:
-        """Return the exception of the task in a stage failure; None if there is none."""
-        reason = self.why_given_up or ""
+        """Return the exception of the task, or of its serialization, in a stage failure; None without one."""
+        reason = (self.why_given_up or "").removeprefix(_SERIALIZATION)
         thrown = _THROWN.match(reason)
-        if thrown is None or _NOT_SERIALIZABLE.match(reason):
+        if thrown is None:
             return None
         message = reason[thrown.end() :]
         condition = _CONDITION.match(message) if thrown["java"].startswith("org.apache.spark.") else None
@@ -147,6 +159,8 @@ def is_infrastructure(error: BaseException) -> bool:
     """Return whether Spark failed, independent of the function that it ran."""
     if type(error).__name__ == "Py4JNetworkError" and module_of(error).startswith("py4j."):
         return True  # the JVM is gone
+    if isinstance(error, OSError) and error.errno in _DRIVER_RAN_OUT:
+        return True  # of this process: what a task raises has another class
     if isinstance(error, ConnectionError) and _is_raised_by(error, "py4j."):
         return True  # it was gone before this call
     chain = java_errors(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 
@@ -13,11 +14,12 @@ from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.cli.definition import FOUND
 from airflow_eos.cli.main import main
-from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible
 from airflow_eos.model.kafka import BrokerFeatures, CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.repair import repair
+from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka, read_topic
@@ -25,6 +27,7 @@ from tests.support.brokers import make_transactions, message, tp
 from tests.support.ledger_values import texts
 from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until
+from tests.support.topic_settings import change_topic
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +154,64 @@ def test_a_sink_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
     assert pipeline.run("r1").records_written == 1
 
 
+def test_a_transaction_log_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
+    """The doctor, which the error advises, names the topic of the brokers that takes no write."""
+    initialise = TransactionalProducer.initialise
+    monkeypatch.setattr(
+        TransactionalProducer, "initialise", lambda its, _timeout, **named: initialise(its, 10.0, **named)
+    )
+    pipeline = Pipeline(kafka, partitions=1)
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    with needing_all(kafka, "__transaction_state"):
+        found = wait_until(lambda: replicas_of(pipeline.spec.deployment, "__transaction_state", "fail"))
+        assert found.startswith("3 replicas, min.insync.replicas=3; partition 0 has 2 in sync; ")
+        with pytest.raises(BrokersUnavailable, match=r"COORDINATOR_NOT_AVAILABLE.*`airflow eos doctor`"):
+            pipeline.run("r2")
+
+
+def test_offsets_of_a_run_that_the_ledger_hides_are_not_called_moved(kafka):
+    """The ledger takes no marker: nobody is told to reset what the run has committed."""
+    pipeline = Pipeline(kafka)
+    spec = pipeline.spec
+    times = {"delivery_timeout": dt.timedelta(seconds=5), "transaction_timeout": dt.timedelta(seconds=36)}
+    pipeline.publish(["a"])
+    pipeline.run("a")
+    pipeline.publish(["b"])
+    with contextlib.ExitStack() as stack:
+
+        def stop(state):
+            if state is State.PROVEN:
+                stack.enter_context(needing_all(kafka, spec.ledger.topic))
+                wait_until(lambda: replicas_of(spec.deployment, spec.ledger.topic, "fail"))
+
+        with pytest.raises(NotYetVisible, match="is committed, not yet visible in ledger"):
+            pipeline.run("b", on_state=stop, **times)
+        checks = {check.name: check for check in examine(DoctorOptions(spec.deployment, spec.group_id))}
+        group = checks[f"group {spec.group_id}"]
+        assert group.status == "unknown"
+        assert "committed 2, cursor 1; " in group.found
+        assert "reset-offsets" not in str(group)
+    assert pipeline.run("b", try_number=2, **times).records_written == 1
+    checks = {check.name: check for check in examine(DoctorOptions(spec.deployment, spec.group_id))}
+    assert checks[f"group {spec.group_id}"].status == "ok"
+
+
+@contextlib.contextmanager
+def needing_all(kafka, topic):
+    """A topic needs three replicas in sync, and has two."""
+    kafka.wait_in_sync()
+    change_topic(kafka.admin(), topic, {"min.insync.replicas": "3"})
+    victim = kafka.brokers[0]
+    victim.kill()
+    try:
+        yield
+    finally:
+        victim.start()
+        change_topic(kafka.admin(), topic, {"min.insync.replicas": "2"})
+        kafka.wait_in_sync()
+
+
 def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
     """A source and a sink whose second partition is away: commands and page show the rest, and name it."""
     made, there, away = Pipeline(kafka), kafka.brokers[0], kafka.brokers[2]
@@ -240,5 +301,5 @@ def leaders(spec, *topics):
 def replicas_of(deployment, topic, status):
     """What the doctor says of a topic's replicas; None if it has another status."""
     checks = {check.name: check for check in examine(DoctorOptions(deployment, sinks=[topic]))}
-    check = checks[f"topic {topic} replicas"]
-    return check.found if check.status == status else None
+    check = checks.get(f"topic {topic} replicas")
+    return check.found if check is not None and check.status == status else None

@@ -34,7 +34,7 @@ from airflow_eos.exceptions import (
         (KafkaError.INVALID_TRANSACTION_TIMEOUT, TimeoutsInconsistent, "transaction.max.timeout.ms"),
         (KafkaError.UNSTABLE_OFFSET_COMMIT, RequestRefused, "open transaction"),
         (KafkaError.CONCURRENT_TRANSACTIONS, BrokersUnavailable, "in-sync replicas"),
-        (KafkaError.COORDINATOR_NOT_AVAILABLE, BrokersUnavailable, "brokers run"),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, BrokersUnavailable, "replicas in sync"),
         (KafkaError._TIMED_OUT, BrokersUnavailable, "brokers run"),
         (KafkaError._DESTROY_BROKER, BrokersUnavailable, "brokers run"),
         (KafkaError.INVALID_TXN_STATE, RequestRefused, "INVALID_TXN_STATE"),

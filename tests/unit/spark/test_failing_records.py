@@ -141,6 +141,9 @@ def test_a_record_is_named_only_where_it_raises_alone() -> None:
     assert found == FailingRecords({}, is_not_one_record=True)
     assert failing_records(READ, lambda _: "why", 9, 60) == FailingRecords({}, is_not_one_record=True)
     assert failing_records(READ, lambda _: None, 9, 60).is_not_one_record
+    answers = iter([None, "why"])  # of a failure that comes and goes
+    nothing_left = [OffsetRange("a", 0, 10, 10)]
+    assert failing_records(nothing_left, lambda _: next(answers), 9, 60).is_not_one_record
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

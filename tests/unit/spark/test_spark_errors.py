@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from types import SimpleNamespace
 from unittest import mock
@@ -103,6 +105,7 @@ STAGE = (
     "Job aborted due to stage failure: Task 0 in stage 17.0 failed 4 times, most recent failure: Lost task "
     "0.3 in stage 17.0 (TID 128) (10.0.0.1 executor 3): "
 )
+SERIALIZATION = "Job aborted due to stage failure: Task serialization failed: "
 TRACEBACK = """
   An exception was thrown from the Python worker. Please see the stack trace below.
 [PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
@@ -305,6 +308,8 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
         on_connect(f"{STAGE}{python}: {worker}"),
         on_connect(f"{STAGE}{number}: {cast}"),
         on_connect(f"{STAGE}java.lang.IllegalStateException: {words}"),
+        on_connect(f"{STAGE}java.io.IOException: order 17: {words}"),
+        on_connect(f"{STAGE}java.io.FileNotFoundException: File /d/{words} does not exist"),
         classic(words, "java.lang.IllegalStateException"),
     ):
         assert type(process_error(error, MARK)) is ProcessFailed, error
@@ -320,6 +325,13 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
         f"{STAGE}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider",
         f"{STAGE}java.lang.OutOfMemoryError: Java heap space\n\tat x.Y",
         f"{STAGE}java.io.IOException: No space left on device\n\tat x.Y",
+        f"{STAGE}java.io.FileNotFoundException: /d/0c/shuffle_1.data (No space left on device)",
+        f"{STAGE}java.io.FileNotFoundException: /d/0c/temp_shuffle_1 (Too many open files)\n\tat x.Y",
+        f"{STAGE}java.nio.file.FileSystemException: /d/blockmgr-1/26: Disk quota exceeded",
+        f'{STAGE}java.io.IOException: Cannot run program "python3": error=24, Too many open files',
+        f"{STAGE}com.esotericsoftware.kryo.KryoException: java.io.IOException: No space left on device\nx",
+        f"{STAGE}org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
+        f"{SERIALIZATION}java.nio.file.FileSystemException: /d/26: No space left on device\njava.nio.x",
         "Job aborted due to stage failure: Total size of serialized results of 1 tasks (12.3 MiB) is bigger",
         "Python worker failed to connect back.",
         "Job 15 cancelled because SparkContext was shut down",
@@ -329,6 +341,14 @@ def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault
     """Infrastructure fails runs, not functions: as Spark 4.2 words it."""
     assert type(process_error(spark_error(message), MARK)) is RunFailed
     assert type(environment_error(spark_error(message), "fix")) is RunFailed
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+def test_a_driver_that_runs_out_is_not_the_process_functions_fault(code):
+    """PySpark writes what it sends to the JVM into files of spark.local.dir."""
+    error = OSError(code, os.strerror(code), "/d/spark-1/pyspark-2/tmp3")
+    assert type(process_error(error, MARK)) is RunFailed
+    assert type(process_error(OSError(os.strerror(code)), MARK)) is ProcessFailed
 
 
 @pytest.mark.parametrize(
@@ -395,7 +415,7 @@ def test_a_call_of_a_jvm_that_was_gone_before_is_not_the_authors():
 @KINDS
 def test_what_cannot_be_sent_to_a_task_is_the_authors(spark_error):
     """Spark gives up the stage before it has a task."""
-    message = "Job aborted due to stage failure: Task serialization failed: java.io.NotSerializableException"
+    message = f"{SERIALIZATION}java.io.NotSerializableException"
     assert type(process_error(spark_error(message), MARK)) is ProcessFailed
 
 
