@@ -350,4 +350,5 @@ class SparkDataPlane:
             log.info("::group::What Spark says of the failure\n%s\n::endgroup::", whole_text(error))
             if sealing.dead_letters is not None and may_be_records(failure.raised):
                 raise RecordsRaise(search.more_set_aside(sealing, sealing.dead_letters, error)) from None
-            raise process_failed(*search.smallest_failure(sealing, error)) from None
+            smallest, place, way = search.smallest_failure(sealing, error)
+            raise process_failed(smallest, place, way if may_be_records(failure.raised) else "") from None

@@ -23,7 +23,7 @@ from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.recordbatch.sink_columns import distinct_topics, with_headers
 from airflow_eos.spark.arrow_contract import sink_rows
-from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
+from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters, is_records
 from airflow_eos.spark.errors import ErrorMark, process_failed
 from airflow_eos.spark.placement import OwnerLayout
 from airflow_eos.spark.process import RunContext, call_process
@@ -338,7 +338,8 @@ class ArrowSealTask:
         first, last = batch.column("offset")[0].as_py(), batch.column("offset")[-1].as_py()
         place, way = f"offsets {first} to {last}", ""
         if first == last:
-            place, way = f"offset {first}", f" ({way_on(topic, partition, [(first, first + 1)])})"
+            place = f"offset {first}"
+            way = f" ({way_on(topic, partition, [(first, first + 1)])})" if is_records(error) else ""
         return process_failed(error, f" at {topic}-{partition}, {place}", way)
 
     def _raised_by(self, batch: pa.RecordBatch) -> BaseException | None:

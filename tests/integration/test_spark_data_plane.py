@@ -559,6 +559,20 @@ def test_a_record_larger_than_the_topic_allows_is_refused_before_the_transaction
         seal(broker, spark, topics, lambda df: df.limit(1).select(noise.alias("value")), sink=small)
 
 
+def test_a_function_without_memory_does_not_advise_to_skip_a_record(broker, spark, topics, fn):
+    """Another record would end the same way, and the advice would lose a good one."""
+
+    def parse(value):
+        if value == b"1:150":
+            raise MemoryError
+        return value
+
+    with pytest.raises(ProcessFailed, match="MemoryError") as caught:
+        seal(broker, spark, topics, lambda df: df.select(fn.udf(parse, "binary")("value").alias("value")))
+    assert f"process failed at {topics[0]}-1, offset 150" in str(caught.value)
+    assert "skip_offsets" not in str(caught.value)
+
+
 def test_a_transform_that_fails_on_one_record_says_what_and_where(broker, spark, topics, fn):
     """One line: the author's exception and the author's line of code."""
 

@@ -270,6 +270,18 @@ def test_the_record_on_which_an_arrow_process_raises_is_named(monkeypatch, wrong
     assert f'skip_offsets=[["src", 3, {wrong}, {wrong + 1}]] goes on behind it' in said
 
 
+@pytest.mark.parametrize("error", [MemoryError(), ModuleNotFoundError("no module named 'parser'")])
+def test_an_error_that_no_record_causes_does_not_advise_to_skip_one(monkeypatch, error):
+    """A good record would be lost."""
+
+    def parse(batch):
+        raise error
+
+    text = error_of(parse, monkeypatch, [5])
+    assert "process failed at src-3, offset 5" in text
+    assert "skip_offsets" not in text
+
+
 def test_an_error_on_no_records_is_the_authors_too(monkeypatch):
     """A batch may be empty, where all its offsets are gone by compaction."""
 
