@@ -30,6 +30,8 @@ _LOST_CLASSES = frozenset(
         "org.apache.spark.TaskKilledException",
     }
 )
+# From 4.1 on Spark reads a Python worker through a channel, which the end of another task may close.
+_CHANNELS = "java.nio.channels."
 _LOST_CONDITIONS = frozenset(
     {
         "INTERNAL_ERROR_BROADCAST",
@@ -96,7 +98,7 @@ class JavaError:
         """Whether executors, workers, memory or disks failed, or the job was cancelled."""
         if self.condition is not None:
             return self.condition in _LOST_CONDITIONS
-        if self.java in _LOST_CLASSES:
+        if self.java in _LOST_CLASSES or self.java.startswith(_CHANNELS):
             return True
         if self.java == "java.io.IOException":
             return self.message.partition("\n")[0] == _DISK_IS_FULL

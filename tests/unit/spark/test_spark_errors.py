@@ -320,6 +320,7 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
         f"{STAGE}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider",
         f"{STAGE}java.lang.OutOfMemoryError: Java heap space\n\tat x.Y",
         f"{STAGE}java.io.IOException: No space left on device\n\tat x.Y",
+        f"{STAGE}java.nio.channels.CancelledKeyException\n\tat x.Y",
         "Job aborted due to stage failure: Total size of serialized results of 1 tasks (12.3 MiB) is bigger",
         "Python worker failed to connect back.",
         "Job 15 cancelled because SparkContext was shut down",
@@ -337,6 +338,7 @@ def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault
         classic("[SPARK_JOB_CANCELLED] Job 15 cancelled", condition="SPARK_JOB_CANCELLED"),
         on_connect("[OPERATION_CANCELED] Operation has been canceled.", "OPERATION_CANCELED"),
         classic("Java heap space", "java.lang.OutOfMemoryError"),
+        classic("", "java.nio.channels.ClosedChannelException"),
         classic(
             f"{STAGE}org.apache.spark.SparkException: x",
             cause=JavaThrowable("org.apache.spark.SparkException", "Python worker exited unexpectedly"),
@@ -345,7 +347,7 @@ def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault
     ],
 )
 def test_conditions_and_classes_of_spark_decide(error):
-    """Cancelled jobs, memory that is gone, a worker that died."""
+    """Cancelled jobs, memory that is gone, a worker that died or whose channel was closed."""
     assert type(process_error(error, MARK)) is RunFailed
 
 
