@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_eos.compat import AIRFLOW_VERSION
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from demo.broker_view import BrokerView
@@ -64,6 +65,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.input is not None and not options.input.is_file():
         parser.error(f"--input {options.input}: no such file")
+    if AIRFLOW_VERSION < (3, 2):
+        parser.error("the example Dags import timetables that Airflow has from 3.2 on")
     logging.basicConfig(level=logging.WARNING, format="           %(message)s")
     signal.signal(signal.SIGTERM, _end)
     screen = Screen()

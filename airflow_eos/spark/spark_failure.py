@@ -31,6 +31,8 @@ _LOST_CLASSES = frozenset(
         "org.apache.spark.TaskKilledException",
     }
 )
+# From 4.1 on Spark reads a Python worker through a channel, which the end of another task may close.
+_CHANNELS = "java.nio.channels."
 _LOST_CONDITIONS = frozenset(
     {
         "INTERNAL_ERROR_BROADCAST",
@@ -107,7 +109,7 @@ class JavaError:
         """Whether executors, workers, memory, disks or open files failed, or the job was cancelled."""
         if self.condition is not None:
             return self.condition in _LOST_CONDITIONS
-        if self.java in _LOST_CLASSES:
+        if self.java in _LOST_CLASSES or self.java.startswith(_CHANNELS):
             return True
         ran_out = _MACHINE_RAN_OUT.get(self.java)
         if ran_out is not None:

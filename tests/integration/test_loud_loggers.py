@@ -78,7 +78,8 @@ def seen(text, secret):
 def storage_of(folder):
     """Make a table; return its catalog's properties, with credentials of a storage that it does not use."""
     properties = new_catalog(folder)
-    load_catalog("c", **properties).create_table("db.t", schema=pa.schema([("value", pa.string())]))
+    with load_catalog("c", **properties) as catalog:
+        catalog.create_table("db.t", schema=pa.schema([("value", pa.string())]))
     return {**properties, **dict.fromkeys(("s3.secret-access-key", "adls.connection-string"), STORAGE_SECRET)}
 
 

@@ -34,7 +34,8 @@ def table(tmp_path):
     properties = new_catalog(tmp_path)
     catalog = load_catalog("c", **properties)
     catalog.create_table("db.t", schema=COLUMNS)
-    return catalog, IcebergTable("db.t", catalog="c", properties=properties)
+    yield catalog, IcebergTable("db.t", catalog="c", properties=properties)
+    catalog.close()
 
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])

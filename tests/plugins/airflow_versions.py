@@ -37,7 +37,10 @@ SINCE: dict[tuple[int, int], tuple[str, ...]] = {
     ),
     # The timetables of airflow.sdk, which the example Dags import, `airflow eos`, and what tests use.
     (3, 2): (
+        "tests/system/test_demo.py",
         "tests/system/test_example_dags.py",
+        "tests/system/test_flights_table.py",
+        "tests/system/test_tutorial_tables.py",
         "tests/unit/airflow/test_import_weight.py",
         "tests/unit/airflow/test_monitoring.py::test_gauges_go_the_way_of_airflows_own",
         "tests/unit/airflow/test_page_failures.py::test_airflow_calls_the_listener",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class IcebergLake:
             "warehouse": f"file://{folder}",
         }
         self._catalog = load_catalog("c", **self.properties)
+        weakref.finalize(self, self._catalog.close)
         self._catalog.create_namespace("db")
         self.create()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,6 +106,7 @@ class TablePipeline(Pipeline):
             properties = new_catalog(folder)
         self.properties = dict(properties)
         self.catalog = load_catalog("c", **(look or properties))
+        weakref.finalize(self, self.catalog.close)  # Python 3.13 warns of SQLite's connections that are not
         self.catalog.create_namespace_if_not_exists("db")
         self.name = "db.t" if folder is not None else f"db.{self.source.replace('-', '_')}"
         self.catalog.create_table(self.name, schema=SCHEMA)

@@ -67,7 +67,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "uri": f"sqlite:///{folder}/catalog.db?timeout=120",
         "warehouse": f"file://{folder}",
     }
-    create_table(load_catalog("iceberg_default", **properties))
+    with load_catalog("iceberg_default", **properties) as catalog:
+        create_table(catalog)
     return properties
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from demo.__main__ import main
+
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 20_000
 
@@ -34,6 +36,15 @@ def demo(*arguments: str) -> str:
 def test_the_demo_kills_a_run_half_way_and_ends_exact():
     """The first try dies with its transaction half written; nothing is lost or duplicated."""
     demo()
+
+
+def test_an_airflow_that_does_not_have_what_the_example_dags_import_is_refused(monkeypatch, capsys):
+    """In one line, before anything starts."""
+    monkeypatch.setattr("demo.__main__.AIRFLOW_VERSION", (3, 1))
+    monkeypatch.setattr("sys.argv", ["demo"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.endswith("timetables that Airflow has from 3.2 on\n")
 
 
 @pytest.mark.chaos

@@ -332,6 +332,7 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
         f"{STAGE}com.esotericsoftware.kryo.KryoException: java.io.IOException: No space left on device\nx",
         f"{STAGE}org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
         f"{SERIALIZATION}java.nio.file.FileSystemException: /d/26: No space left on device\njava.nio.x",
+        f"{STAGE}java.nio.channels.CancelledKeyException\n\tat x.Y",
         "Job aborted due to stage failure: Total size of serialized results of 1 tasks (12.3 MiB) is bigger",
         "Python worker failed to connect back.",
         "Job 15 cancelled because SparkContext was shut down",
@@ -357,6 +358,7 @@ def test_a_driver_that_runs_out_is_not_the_process_functions_fault(code):
         classic("[SPARK_JOB_CANCELLED] Job 15 cancelled", condition="SPARK_JOB_CANCELLED"),
         on_connect("[OPERATION_CANCELED] Operation has been canceled.", "OPERATION_CANCELED"),
         classic("Java heap space", "java.lang.OutOfMemoryError"),
+        classic("", "java.nio.channels.ClosedChannelException"),
         classic(
             f"{STAGE}org.apache.spark.SparkException: x",
             cause=JavaThrowable("org.apache.spark.SparkException", "Python worker exited unexpectedly"),
@@ -365,7 +367,7 @@ def test_a_driver_that_runs_out_is_not_the_process_functions_fault(code):
     ],
 )
 def test_conditions_and_classes_of_spark_decide(error):
-    """Cancelled jobs, memory that is gone, a worker that died."""
+    """Cancelled jobs, memory that is gone, a worker that died or whose channel was closed."""
     assert type(process_error(error, MARK)) is RunFailed
 
 
