@@ -9,7 +9,9 @@ deletes the manifests of a commit that was answered with a refusal, also where a
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -205,7 +207,7 @@ class IcebergSink(BaseSink):
 
     def _opened(self) -> Catalog:
         if self._catalog is None:
-            from pyiceberg.catalog import CatalogType, load_catalog
+            from pyiceberg.catalog import CatalogType
             from pyiceberg.exceptions import NotInstalledError
 
             properties = dict(self._sink.properties or {})
@@ -218,7 +220,7 @@ class IcebergSink(BaseSink):
                     f"{', '.join(kinds)}"
                 )
             try:
-                self._catalog = load_catalog(name, **properties)
+                self._catalog = _opened_in_time(name, properties)
             except NotInstalledError as error:
                 raise ConfigurationError(f"{self.name}: {error}") from None
             except Exception as error:
@@ -264,6 +266,29 @@ class IcebergSink(BaseSink):
                     f"{self.name}: {branch!r} is {'a tag' if ref else 'not a branch of the table'}; create "
                     "the branch, or correct IcebergTable(branch=...)"
                 )
+
+
+def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Return a catalog, whose constructor sends a first request, and one for a token.
+
+    In a thread, which a catalog that never answers keeps: pyiceberg takes no time-out for these requests.
+
+    :raises TimeoutError: there is no answer.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    opened: Future[Catalog] = Future()
+
+    def body() -> None:
+        try:
+            opened.set_result(load_catalog(name, **properties))
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            opened.set_exception(error)
+
+    threading.Thread(target=body, name=f"catalog {name}", daemon=True).start()
+    if not wait([opened], _ANSWER_SECONDS).done:
+        raise TimeoutError(f"no answer in {_ANSWER_SECONDS} s")
+    return opened.result()
 
 
 def _codec(properties: Mapping[str, str]) -> str:

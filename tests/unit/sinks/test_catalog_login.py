@@ -24,17 +24,17 @@ INVALID_CLIENT = {"error": "invalid_client", "error_description": f"no client {S
 
 
 @contextmanager
-def refusing_catalog(code, content, until=None):
+def refusing_catalog(code, content, until=None, answered="/config"):
     """A catalog that has one answer to every request; yields its address.
 
-    :param until: event before which it answers only what asks for its configuration.
+    :param until: event before which it answers only requests for what ``answered`` ends with.
     """
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self):
             body = json.dumps(content).encode()
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if until is not None and "/config" not in self.path:
+            if until is not None and not self.path.partition("?")[0].endswith(answered):
                 until.wait(60)
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
@@ -88,13 +88,23 @@ def test_a_catalog_that_is_away_is_asked_again():
         sink_of(address, token=SECRET).load()
 
 
-def test_a_catalog_that_takes_a_request_and_answers_nothing_is_asked_again(monkeypatch):
-    """A run and a command do not wait for ever."""
-    monkeypatch.setattr(iceberg, "_ANSWER_SECONDS", 0.2)
+@pytest.mark.parametrize(
+    ("answered", "login", "says"),
+    [
+        ("/config", {"token": SECRET}, "Read timed out"),
+        ("/nothing", {"token": SECRET}, "no answer in"),
+        ("/nothing", {"credential": f"joe:{SECRET}"}, "no answer in"),
+    ],
+)
+def test_a_catalog_that_takes_a_request_and_answers_nothing_is_asked_again(
+    monkeypatch, answered, login, says
+):
+    """A run and a command do not wait for ever: not for the table, its configuration or a token."""
+    monkeypatch.setattr(iceberg, "_ANSWER_SECONDS", 0.5)
     is_over = threading.Event()
-    with refusing_catalog(200, {"defaults": {}, "overrides": {}}, is_over) as address:
-        with pytest.raises(OutcomeUnknown, match="Read timed out"):
-            sink_of(address, token=SECRET).load()
+    with refusing_catalog(200, {"defaults": {}, "overrides": {}}, is_over, answered) as address:
+        with pytest.raises(OutcomeUnknown, match=says):
+            sink_of(address, **login).load()
         is_over.set()
 
 
