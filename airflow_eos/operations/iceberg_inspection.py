@@ -166,9 +166,11 @@ class IcebergInspection:
         from pyiceberg.manifest import ManifestContent
 
         head = self._head(branch)
+        if head is None:
+            return True
         ancestors = list(self._ancestors(head))
-        if head is None or snapshot.snapshot_id in [ancestor.snapshot_id for ancestor in ancestors]:
-            return head is None
+        if snapshot.snapshot_id in [ancestor.snapshot_id for ancestor in ancestors]:
+            return False
         oldest = ancestors[-1]
         is_chain_cut = oldest.parent_snapshot_id is not None  # by an expiry, which leaves tagged snapshots
         if is_chain_cut and (snapshot.sequence_number or 0) <= (oldest.sequence_number or 0):

@@ -44,15 +44,6 @@ def wait_for_server(remote: str, patience: float) -> None:
                 return
         except OSError as error:
             now = time.monotonic()
-            if now >= next_line and now < deadline:
-                next_line = now + _LOG_EVERY
-                log.warning(
-                    "No Spark Connect server accepts connections at %s:%d: %s; waiting %.0f s more",
-                    host,
-                    port,
-                    error,
-                    deadline - now,
-                )
             if now > deadline:
                 advice = (
                     "start it with `airflow eos spark-server`, or see the log of the service that runs it"
@@ -62,4 +53,13 @@ def wait_for_server(remote: str, patience: float) -> None:
                 raise SparkUnavailable(
                     f"no Spark Connect server at {host}:{port} in {patience:g} s: {error}; {advice}"
                 ) from error
+            if now >= next_line:
+                next_line = now + _LOG_EVERY
+                log.warning(
+                    "No Spark Connect server accepts connections at %s:%d: %s; waiting %.0f s more",
+                    host,
+                    port,
+                    error,
+                    deadline - now,
+                )
         time.sleep(_POLL)

@@ -10,10 +10,9 @@ import logging
 import os
 import re
 import signal
-import socket
 import threading
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
@@ -42,6 +41,7 @@ from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.exceptions import EmbeddedServerError
 from airflow_eos_testing.postgres import PostgresServer
 from tests.support.patience import wait_until
+from tests.support.postgres_pooler import answering, message
 from tests.support.postgres_tables import Database
 from tests.support.publishing import PublishingAttempt
 
@@ -1103,33 +1103,10 @@ def test_a_server_that_takes_no_rows_is_named_at_the_look(database):
         assert database.counts() == {"run/p/1": 2}
 
 
-@contextmanager
 def pooler_of_statements():
     """A port that logs each client in, and refuses the beginning of a transaction as PgBouncer does."""
-    refused = "SFATAL\0C08P01\0Mtransaction blocks not allowed in statement pooling mode\0\0"
-
-    def message(kind, content):
-        return kind + (len(content) + 4).to_bytes(4, "big") + content
-
-    def serve():
-        with suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                with client:
-                    client.recv(4096)
-                    client.sendall(message(b"R", bytes(4)) + message(b"Z", b"I"))
-                    client.recv(4096)
-                    client.sendall(message(b"E", refused.encode()))
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            plain = {"sslmode": "disable", "gssencmode": "disable"}
-            yield {"host": "127.0.0.1", "port": str(listener.getsockname()[1]), "user": "loader", **plain}
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    refused = b"SFATAL\0C08P01\0Mtransaction blocks not allowed in statement pooling mode\0\0"
+    return answering(message(b"R", bytes(4)) + message(b"Z", b"I"), message(b"E", refused))
 
 
 def test_a_pooler_that_gives_no_transactions_is_named_at_the_look(database):

@@ -4,7 +4,7 @@ import logging
 import socket
 import threading
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -24,6 +24,7 @@ from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos.sinks.redaction import redacted
+from tests.support.postgres_pooler import answering, message
 from tests.support.run_records import run_record
 from tests.unit.sinks import test_postgres_publishing
 from tests.unit.sinks.test_publishing import Attempt
@@ -205,32 +206,8 @@ def test_an_error_of_an_object_store_is_told_without_its_options(delta, monkeypa
 @contextmanager
 def talkative_pooler():
     """A port that refuses each client in PostgreSQL's protocol, and repeats the password."""
-    fields = b"SFATAL\0C08006\0M%s\0\0" % REPEATED.encode()
-
-    def serve():
-        with suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                with client:
-                    client.recv(4096)
-                    client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield {
-                "host": "127.0.0.1",
-                "port": str(listener.getsockname()[1]),
-                "user": "loader",
-                "dbname": "warehouse",
-                "sslmode": "disable",
-                "gssencmode": "disable",
-                "password": PASSWORD,
-            }
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    with answering(message(b"E", b"SFATAL\0C08006\0M%s\0\0" % REPEATED.encode())) as properties:
+        yield {**properties, "dbname": "warehouse", "password": PASSWORD}
 
 
 def postgres_table(properties):
