@@ -13,7 +13,7 @@ from typing import Literal
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, LedgerReplaced
-from airflow_eos.model.kafka import BrokerFeatures, TopicDescription
+from airflow_eos.model.kafka import BrokerFeatures, LogBounds, TopicDescription
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run import laws
 from airflow_eos.run.undecided import undecided
@@ -23,6 +23,8 @@ Status = Literal["ok", "warn", "fail", "unknown"]
 AskFeatures = Callable[[], BrokerFeatures]
 """Asks the brokers at the first call; later calls return the same answer."""
 
+LEADER_PATIENCE = 10.0
+"""Seconds: a leader answers in milliseconds, or for as long as brokers are away not at all."""
 _DURABLE_REPLICAS = 3
 _PLACES_SHOWN = 5
 _MAX_MESSAGE_BYTES = 1_048_588
@@ -107,6 +109,14 @@ def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
     return control.cluster.describe_topics((), optional=[name]).get(name)
 
 
+def log_bounds(control: ControlPlane, topic: TopicDescription) -> LogBounds:
+    """Return the bounds of a topic's logs; gives up earlier than a run, since other checks follow.
+
+    :raises BrokersUnavailable: a leader has not answered within :data:`LEADER_PATIENCE` seconds.
+    """
+    return control.cluster.log_bounds(topic.topic_partitions, timeout=LEADER_PATIENCE)
+
+
 def undecided_offsets(
     control: ControlPlane, name: str, effect: str = "runs read up to them only"
 ) -> Iterator[Check]:
@@ -122,7 +132,7 @@ def undecided_offsets(
         without = some_of(f"partition {tp.partition} has no leader" for tp in topic.without_leader)
         yield Check(subject, "fail", without, "runs cannot read it: start the brokers that are away")
         return
-    bounds = control.cluster.log_bounds(topic.topic_partitions)
+    bounds = log_bounds(control, topic)
     waiting = undecided(control.cluster, bounds.ends, bounds.stable)
     if not waiting:
         yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import (
@@ -31,6 +31,7 @@ from airflow_eos.operations.checks import (
     ledger_identity,
     ledger_records,
     ledger_topic,
+    log_bounds,
     timeouts,
     undecided_offsets,
     verification,
@@ -95,18 +96,18 @@ def examine(options: DoctorOptions) -> list[Check]:
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             checks += guarded(f"topic {name}", functools.partial(_brokers_own, control, name, brokers))
         checks += guarded("transactional id", lambda: _transactional_id(control, options))
-        without = _ledger_without_leader(control, options)
-        in_ledger = functools.partial(_in_ledger, without)
+        unreadable = _unreadable_ledger(control)
+        in_ledger = functools.partial(_in_ledger, unreadable)
         checks += in_ledger("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
         checks += in_ledger("ledger records", lambda: ledger_records(control))
         checks += in_ledger("ledger writers", lambda: _ledger_writers(control))
         checks += guarded("ledger topic", lambda: _ledger_topic(control, options, brokers))
-        checks += guarded("end of the ledger", lambda: _end_of_ledger(control))
+        checks += in_ledger("end of the ledger", lambda: _end_of_ledger(control))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             look = functools.partial(_topic, control, name, operation, brokers)
             checks += guarded(f"topic {name}", look)
-        in_group = () if without else _topics_of(control, options.group)
+        in_group = () if unreadable else _topics_of(control, options.group)
         for name in sorted({*options.sources, *in_group}):
             look = functools.partial(undecided_offsets, control, name)
             checks += guarded(f"end of topic {name}", look)
@@ -127,19 +128,26 @@ def _brokers_own(control: ControlPlane, name: str, brokers: int) -> Iterator[Che
         yield from (check for check in durability(control, topic, brokers) if check.status == "fail")
 
 
-def _ledger_without_leader(control: ControlPlane, options: DoctorOptions) -> str:
-    """Return the partitions of the ledger that cannot be read now, as one text; empty if there are none."""
+def _unreadable_ledger(control: ControlPlane) -> str:
+    """Return why the ledger cannot be read now; empty if it can, or if each check reports why."""
     try:
-        topic = visible_topic(control, options.deployment.ledger.topic)
+        topic = visible_topic(control, control.ledger.topic)
+        if topic is None:
+            return ""
+        if without := without_leader(topic):
+            return without
+        log_bounds(control, topic)
+    except BrokersUnavailable as error:
+        return str(error)
     except EosError:
-        return ""  # each check reports it
-    return "" if topic is None else without_leader(topic)
+        return ""
+    return ""
 
 
-def _in_ledger(without: str, name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+def _in_ledger(unreadable: str, name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
     """Guard a check that reads the ledger: each would wait a minute for a leader."""
-    if without:
-        return [Check(name, "unknown", f"the ledger cannot be read: {without}")]
+    if unreadable:
+        return [Check(name, "unknown", f"the ledger cannot be read: {unreadable}")]
     return guarded(name, look)
 
 

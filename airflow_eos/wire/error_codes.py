@@ -149,7 +149,7 @@ _LEADER: Mapping[int, Reaction] = {
     43: Fatal(BrokerUnsupported, "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
     56: Retry("KAFKA_STORAGE_ERROR: a disk of the broker fails", refresh=True),
     76: Fatal(BrokerUnsupported, "UNSUPPORTED_COMPRESSION_TYPE"),
-    78: Retry("OFFSET_NOT_AVAILABLE: a new leader is catching up"),
+    78: Retry("OFFSET_NOT_AVAILABLE: a new leader waits until min.insync.replicas replicas have followed it"),
     89: Retry("THROTTLING_QUOTA_EXCEEDED"),
     100: Retry("UNKNOWN_TOPIC_ID", refresh=True),
     103: Retry("INCONSISTENT_TOPIC_ID", refresh=True),

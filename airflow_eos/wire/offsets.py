@@ -84,6 +84,7 @@ def log_bounds(
     *,
     starts: bool = True,
     ends: bool = True,
+    timeout: float = METADATA_TIMEOUT,
 ) -> LogBounds:
     """Return start, last stable offset and high watermark of each log; the requests are sent together.
 
@@ -93,7 +94,9 @@ def log_bounds(
     :param ends: False leaves the high watermarks out.
     """
     requests = {
-        (spec, isolation): connections.spawn(_ask(connections, partitions, _SPECIAL[spec], isolation))
+        (spec, isolation): connections.spawn(
+            _ask(connections, partitions, _SPECIAL[spec], isolation, timeout)
+        )
         for spec, isolation in _BOUNDS
         if (starts or spec != "earliest") and (ends or isolation != "read_uncommitted")
     }

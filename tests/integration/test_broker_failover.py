@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import threading
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ConfigResource, NewTopic
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
@@ -199,10 +200,11 @@ def test_offsets_of_a_run_that_the_ledger_hides_are_not_called_moved(kafka):
 
 @contextlib.contextmanager
 def needing_all(kafka, topic):
-    """A topic needs three replicas in sync, and has two."""
+    """A topic needs three replicas in sync, and has two; its leaders stay, where one broker leads nothing."""
     kafka.wait_in_sync()
     change_topic(kafka.admin(), topic, {"min.insync.replicas": "3"})
-    victim = kafka.brokers[0]
+    partitions = kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions.values()
+    victim = min(kafka.brokers, key=lambda broker: [p.leader for p in partitions].count(broker.node_id))
     victim.kill()
     try:
         yield
@@ -276,20 +278,77 @@ def test_a_ledger_without_a_leader_is_named_at_once(kafka):
     away.kill()
     try:
         wait_until(lambda: leaders(spec, spec.ledger.topic) == [-1])
-        options = DoctorOptions(spec.deployment, spec.group_id, [made.source], [made.sink])
-        checks = {one.name: one for one in examine(options)}
+        checks = unread_ledger(made)
     finally:
         away.start()
     assert checks["ledger topic replicas"].found.endswith("; partition 0 has no leader")
-    unread = {name for name, one in checks.items() if one.found.startswith("the ledger cannot be read: ")}
+    assert checks["ledger"].found == f"the ledger cannot be read: {spec.ledger.topic}-0: no leader"
+
+
+def test_a_ledger_whose_new_leader_waits_for_replicas_is_named_soon(kafka):
+    """It answers no question for an end: each check would wait a minute."""
+    pipeline, away, there = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
+    spec = pipeline.spec
+    placed = NewTopic(
+        spec.ledger.topic,
+        1,
+        replica_assignment=[[away.node_id, there.node_id]],
+        config={"cleanup.policy": "compact", "min.insync.replicas": "2"},
+    )
+    kafka.admin().create_topics([placed])[spec.ledger.topic].result()
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    with written_to(kafka, spec.ledger.topic):
+        away.kill()
+    try:
+        wait_until(lambda: leaders(spec, spec.ledger.topic) == [there.node_id])
+        checks = unread_ledger(pipeline)
+    finally:
+        away.start()
+    assert checks["ledger topic replicas"].found.endswith("; partition 0 has 1 in sync")
+    assert "no answer within 10 s; last: " in checks["ledger"].found
+    assert "OFFSET_NOT_AVAILABLE" in checks["ledger"].found
+
+
+@contextlib.contextmanager
+def written_to(kafka, topic):
+    """Write without a pause: a follower has records that it does not know to be on all replicas."""
+    acknowledged, ended = threading.Event(), threading.Event()
+
+    def write():
+        while not ended.is_set():
+            with contextlib.suppress(BufferError):
+                producer.produce(topic, b"value", b"key", 0, on_delivery=lambda *_: acknowledged.set())
+            producer.poll(0)
+
+    producer = Producer(kafka.client_config())
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert acknowledged.wait(30)
+        yield
+    finally:
+        ended.set()
+        writer.join()
+        producer.purge()
+
+
+def unread_ledger(pipeline):
+    """Examine everything, and check that what needs the ledger, and only that, was not made."""
+    spec = pipeline.spec
+    options = DoctorOptions(spec.deployment, spec.group_id, [pipeline.source], [pipeline.sink])
+    checks = {check.name: check for check in examine(options)}
+    unread = {name for name, check in checks.items() if "the ledger cannot be read: " in check.found}
     assert unread == {
         "ledger",
         "ledger records",
         "ledger writers",
+        "end of the ledger",
         "hanging transactions",
         f"group {spec.group_id}",
     }
-    assert checks[f"topic {made.source} retention"].status == "ok"
+    assert checks[f"topic {pipeline.source} retention"].status == "ok"
+    return checks
 
 
 def leaders(spec, *topics):
