@@ -130,11 +130,9 @@ class IcebergSink(BaseSink):
         from airflow_eos.sinks.iceberg_files import IcebergFiles
 
         table = version.table
-        properties = table.metadata.properties
         without_history = table.metadata.model_copy(
             update={
-                # pyiceberg tells "uncompressed" by small letters alone.
-                "properties": {**properties, _CODEC: _codec(properties)},
+                "properties": _for_files(table.metadata.properties),
                 "snapshots": [],
                 "refs": {},
                 "current_snapshot_id": None,
@@ -251,8 +249,11 @@ class IcebergSink(BaseSink):
                 f"{self.name} wants data files compressed by {metadata.properties[_CODEC]} ({_CODEC}); "
                 f"written are {', '.join(_CODECS)}"
             )
-        from airflow_eos.sinks.iceberg_files import unwritable_partitions
+        from airflow_eos.sinks.iceberg_files import unwritable_partitions, unwritable_properties
 
+        reason = unwritable_properties(metadata.schema(), _for_files(metadata.properties))
+        if reason is not None:
+            raise UnknownTable(f"{self.name}: no data file can be written with its properties: {reason}")
         reason = unwritable_partitions(metadata)
         if reason is not None:
             raise UnknownTable(f"{self.name}: its partition spec cannot be written: {reason}")
@@ -294,6 +295,11 @@ def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:
 def _codec(properties: Mapping[str, str]) -> str:
     """Return what compresses data files, which engines spell in letters of any size."""
     return properties.get(_CODEC, "zstd").lower()
+
+
+def _for_files(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a table's properties as its data files are written: pyiceberg reads small letters alone."""
+    return {**properties, _CODEC: _codec(properties)}
 
 
 def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> tuple[TableUpdate, ...]:

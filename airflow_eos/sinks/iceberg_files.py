@@ -197,6 +197,32 @@ def unwritable_partitions(metadata: Any) -> str | None:
     return None
 
 
+def unwritable_properties(schema: Any, properties: Mapping[str, str]) -> str | None:
+    """Return why no data file can be written with a table's properties, None if one can.
+
+    :param schema: of the table, as pyiceberg has it.
+    """
+    from pyiceberg.io.pyarrow import ParquetFormatWriter, sanitize_column_names, schema_to_pyarrow
+
+    names = sanitize_column_names(schema)
+    in_file = schema_to_pyarrow(names)
+    try:
+        int(properties.get(_TARGET, 0))
+        with ParquetFormatWriter(_InMemory(), names, properties) as writer:
+            writer.write(pa.table([_zero(column.type) for column in in_file], schema=in_file))
+    except Exception as error:  # noqa: BLE001 - whatever pyiceberg or pyarrow has against a value
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+class _InMemory:
+    """An output file of pyiceberg that nobody keeps."""
+
+    def create(self, *, overwrite: bool) -> pa.BufferOutputStream:  # noqa: ARG002
+        """Return what takes the file's bytes."""
+        return pa.BufferOutputStream()
+
+
 def _partitions(metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
     """Yield the rows of each partition with its key, None for a table without partitions."""
     from pyiceberg.io.pyarrow import _determine_partitions

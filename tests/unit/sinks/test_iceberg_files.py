@@ -107,6 +107,28 @@ def test_properties_are_understood_in_capital_letters(tmp_path, codec, written):
     lake.close()
 
 
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"write.target-file-size-bytes": "512MB"}, "'512MB'"),
+        ({"write.parquet.page-size-bytes": "1 MiB"}, "write.parquet.page-size-bytes to an integer: 1 MiB"),
+        (
+            {"write.parquet.compression-codec": "snappy", "write.parquet.compression-level": "3"},
+            "doesn't support setting a compression level",
+        ),
+        ({"write.metadata.metrics.column.id": "truncate(all)"}, r"truncate\(all\)"),
+    ],
+)
+def test_a_property_with_which_no_file_can_be_written_is_named_before_anything_is_read(
+    tmp_path, properties, reason
+):
+    """The tasks would have failed, in each try, after they had read and transformed."""
+    lake = PartitionedLake(tmp_path, pa.schema([("id", pa.int64())]), **properties)
+    with pytest.raises(UnknownTable, match=f"no data file can be written with its properties: .*{reason}"):
+        open_table(lake.sink(), PROPERTY).load()
+    lake.close()
+
+
 @pytest.mark.parametrize("codec", ["uncompressed", "GZIP", "snappy"])
 def test_the_codec_of_data_files_in_avro_is_not_that_of_manifests(tmp_path, codec):
     """No commit could be made that pyiceberg does not compress so."""
