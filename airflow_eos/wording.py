@@ -26,10 +26,17 @@ def span_text(span: dt.timedelta) -> str:
     return " ".join(part for part in parts[largest : largest + 2] if part)
 
 
+def moment_of(timestamp: int) -> dt.datetime | None:
+    """Return a Kafka timestamp, in ms since 1970, as UTC; None where ``datetime`` cannot hold it."""
+    try:
+        return _EPOCH + dt.timedelta(milliseconds=timestamp)
+    except OverflowError:
+        return None
+
+
 def moment_text(timestamp: int) -> str:
     """Return a Kafka timestamp, in ms since 1970, as UTC; as a number where ``datetime`` cannot hold it."""
-    try:
-        moment = _EPOCH + dt.timedelta(milliseconds=timestamp)
-    except OverflowError:
+    moment = moment_of(timestamp)
+    if moment is None:
         return f"{timestamp} ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -13,6 +13,7 @@ from typing import Literal
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, LedgerReplaced
+from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import BrokerFeatures, LogBounds, TopicDescription
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run import laws
@@ -118,10 +119,11 @@ def log_bounds(control: ControlPlane, topic: TopicDescription) -> LogBounds:
 
 
 def undecided_offsets(
-    control: ControlPlane, name: str, effect: str = "runs read up to them only"
+    control: ControlPlane, name: str, prefix: str, effect: str = "runs read up to them only"
 ) -> Iterator[Check]:
     """Check whether readers of a topic wait behind open transactions; ignores a missing topic.
 
+    :param prefix: of the runs' transactional ids.
     :param effect: what such a transaction means for runs.
     """
     topic = visible_topic(control, name)
@@ -137,8 +139,10 @@ def undecided_offsets(
     if not waiting:
         yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")
         return
+    are_of_runs = all(keys.is_id_of(item.transactional_id or "", prefix) for item in waiting)
+    command = "airflow eos abort" if are_of_runs else "airflow eos abort --foreign"
     advice = (
-        f"{effect}; where the producer is gone for good, end its transaction: `airflow eos abort --foreign`, "
+        f"{effect}; where the producer is gone for good, end its transaction: `{command}`, "
         "or Kafka's kafka-transactions.sh"
     )
     yield Check(subject, "warn", "; ".join(map(str, waiting)), advice)

@@ -102,14 +102,14 @@ def examine(options: DoctorOptions) -> list[Check]:
         checks += in_ledger("ledger records", lambda: ledger_records(control))
         checks += in_ledger("ledger writers", lambda: _ledger_writers(control))
         checks += guarded("ledger topic", lambda: _ledger_topic(control, options, brokers))
-        checks += in_ledger("end of the ledger", lambda: _end_of_ledger(control))
+        checks += in_ledger("end of the ledger", lambda: _end_of_ledger(control, options.deployment.prefix))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             look = functools.partial(_topic, control, name, operation, brokers)
             checks += guarded(f"topic {name}", look)
         in_group = () if unreadable else _topics_of(control, options.group)
         for name in sorted({*options.sources, *in_group}):
-            look = functools.partial(undecided_offsets, control, name)
+            look = functools.partial(undecided_offsets, control, name, options.deployment.prefix)
             checks += guarded(f"end of topic {name}", look)
         for table in options.tables:
             look = functools.partial(table_checks, table, functools.partial(run_keys_by_digest, control))
@@ -269,9 +269,9 @@ def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> It
         yield from durability(control, topic, brokers)
 
 
-def _end_of_ledger(control: ControlPlane) -> Iterator[Check]:
+def _end_of_ledger(control: ControlPlane, prefix: str) -> Iterator[Check]:
     effect = "a run whose own record is among them waits for the end, and look-ups read more and more"
-    return undecided_offsets(control, control.ledger.topic, effect)
+    return undecided_offsets(control, control.ledger.topic, prefix, effect)
 
 
 def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:

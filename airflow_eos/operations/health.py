@@ -78,7 +78,7 @@ def health(
             look = functools.partial(_topic, control, name, brokers, written=name in sinks)
             checks += _guarded(f"topic {name}", look)
         for name in sorted(sources):
-            look = functools.partial(undecided_offsets, control, name)
+            look = functools.partial(undecided_offsets, control, name, deployment.prefix)
             checks += _guarded(f"end of topic {name}", look)
         topics = {deployment.ledger.topic, *sinks}
         left = LeftOpen(control.cluster, deployment.prefix, reading.ids.get)

@@ -17,6 +17,7 @@ from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.wire.txn_requests import TransactionStatus
+from airflow_eos.wording import moment_of
 
 OPEN_STATES = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 _SETTLE_SECONDS = 30.0
@@ -40,8 +41,8 @@ class TransactionTimes(JsonForm):
     def of(cls, status: TransactionStatus, now: dt.datetime) -> TransactionTimes:
         """Return the times from a coordinator's view, which has a start time even if none is open."""
         started, age = None, None
-        if status.state in OPEN_STATES and status.start_ms >= 0:
-            moment = dt.datetime.fromtimestamp(status.start_ms / 1000, dt.timezone.utc)
+        moment = moment_of(status.start_ms)
+        if status.state in OPEN_STATES and status.start_ms >= 0 and moment is not None:
             started = keys.utc_text(moment)
             age = round(max(0.0, (now - moment).total_seconds()), 1)
         return cls(started, age, status.timeout_ms / 1000)

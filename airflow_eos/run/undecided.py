@@ -17,10 +17,9 @@ from airflow_eos.ledger.keys import utc_text
 from airflow_eos.model.kafka import ActiveProducer
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.ports import Cluster
+from airflow_eos.wording import moment_of
 
 log = logging.getLogger(__name__)
-
-_EPOCH = dt.datetime.fromtimestamp(0, dt.timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,4 @@ def _since(cluster: Cluster, producer: ActiveProducer, transactional_id: str | N
             and (status.producer_id, status.producer_epoch) == (producer.producer_id, producer.producer_epoch)
         ):
             milliseconds = status.start_ms
-    try:
-        return _EPOCH + dt.timedelta(milliseconds=milliseconds) if milliseconds >= 0 else None
-    except OverflowError:
-        return None
+    return moment_of(milliseconds) if milliseconds >= 0 else None

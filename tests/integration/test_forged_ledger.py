@@ -225,10 +225,10 @@ def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on
 
 
 @contextmanager
-def somebody_elses_transaction(pipeline, key="theirs"):
+def somebody_elses_transaction(pipeline, key="theirs", transactional_id="held"):
     """An open transaction of a plain producer with a record in each partition of the ledger."""
     ledger = pipeline.spec.ledger
-    producer = Producer({**pipeline.spec.kafka, "transactional.id": "held"})
+    producer = Producer({**pipeline.spec.kafka, "transactional.id": transactional_id})
     producer.init_transactions(30)
     producer.begin_transaction()
     for partition in range(ledger.partitions):
@@ -249,17 +249,21 @@ def test_a_record_above_an_open_transaction_is_not_waited_for(pipeline):
         assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
 
 
-def test_the_owner_of_an_open_transaction_is_named(pipeline, monkeypatch):
+@pytest.mark.parametrize(
+    ("prefix", "command"), [("", "`airflow eos abort --foreign`"), ("test.", "`airflow eos abort`")]
+)
+def test_the_owner_of_an_open_transaction_is_named(pipeline, monkeypatch, prefix, command):
     """Runs wait for its end where it holds a record of theirs; repair knows nothing of it."""
+    held = f"{prefix}held"
     pipeline.run(**given(pipeline, "r1"))
     monkeypatch.setattr(authority, "UNDECIDED_WAIT_SECONDS", 1.0)
-    with somebody_elses_transaction(pipeline, record_of(pipeline, "r2")):
+    with somebody_elses_transaction(pipeline, record_of(pipeline, "r2"), held):
         with pytest.raises(OutcomeUnknown, match="`airflow eos doctor` names it"):
             pipeline.run(**given(pipeline, "r2", 10, 20))
         checks = {check.name: check for check in examine(DoctorOptions(pipeline.spec.deployment))}
         end = checks[f"end of topic {pipeline.ledger}"]
-        assert (end.status, "transactional id 'held'" in end.found) == ("warn", True)
-        assert "`airflow eos abort --foreign`" in end.advice
+        assert (end.status, f"transactional id {held!r}" in end.found) == ("warn", True)
+        assert command in end.advice
     assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
 
 
