@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from airflow_eos.spark import opaque_rows
+from airflow_eos.spark.arrow_batches import settings_of_small_records
 from airflow_eos.spark.local_python import is_local
 from airflow_eos.spark.placement import OwnerLayout, route
 from airflow_eos.spark.sealed_blocks import COUNTED, BlockCounts, count_blocks, read_manifest
 from airflow_eos.spark.sealing import ArrowSealing
 from airflow_eos.spark.send_task import ANSWER_DDL, STREAM_ORDER
 from airflow_eos.spark.session import checkpointed, free_blocks, free_checkpoint, is_connect, is_on, settings
-from airflow_eos.spark.used_columns import only_used_columns
+from airflow_eos.spark.used_columns import only_selects, only_used_columns
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -78,16 +79,19 @@ class Blocks(Protocol):
         """Free the materialised rows; never raises."""
 
 
-def planned_blocks(spark: SparkSession, sealing: Sealing, evaluation: SingleEvaluation) -> Blocks:
+def planned_blocks(
+    spark: SparkSession, sealing: Sealing, evaluation: SingleEvaluation, *, are_small: bool = True
+) -> Blocks:
     """Return the blocks of a seal, not materialised yet; calls an author's function on DataFrames.
 
+    :param are_small: False: the records are known to be large.
     :raises ConfigurationError: ``evaluation`` does not admit the plan.
     """
     if isinstance(sealing, ArrowSealing) and is_opaque(spark):
         return OpaqueBlocks(spark, sealing.tasks())
     rows = sealing.rows()
     evaluation.admit(rows.frame)
-    return FrameBlocks(spark, rows)
+    return FrameBlocks(spark, rows, are_small=are_small)
 
 
 def is_opaque(spark: SparkSession) -> bool:
@@ -118,9 +122,10 @@ def interpreted(spark: SparkSession, frame: DataFrame) -> Mapping[str, str]:
 class FrameBlocks:
     """Implements :class:`Blocks` by a local checkpoint of a DataFrame, classic or Connect."""
 
-    def __init__(self, spark: SparkSession, rows: SealedFrame) -> None:
+    def __init__(self, spark: SparkSession, rows: SealedFrame, *, are_small: bool) -> None:
         self._spark = spark
         self._large = rows.large
+        self._are_small = are_small
         self.layout = rows.layout
         self.source = route(rows.frame, rows.layout.tasks, "owner")
         self._row_settings = rows.session_settings
@@ -134,6 +139,13 @@ class FrameBlocks:
         level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
         if local and not self._large:
             self._plan_settings = interpreted(self._spark, self.source)
+        if (
+            self._large
+            and self._are_small
+            and not self._row_settings
+            and only_selects(self._spark, self.source)
+        ):
+            self._row_settings = settings_of_small_records(self._spark)
         columns = only_used_columns(self._spark, self.source) if self._large else nullcontext()
         # The settings within: they cancel the job of a task that is interrupted.
         with columns, settings(self._spark, {**self._plan_settings, **self._row_settings}):

@@ -23,6 +23,7 @@ from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.errors import (
     ErrorMark,
+    RecordsAreLarge,
     process_error,
     process_failed,
     root_cause,
@@ -163,15 +164,19 @@ class SparkDataPlane:
         environment = self._environment()
         self._check_cancelled()
         set_aside = SetAside()
+        are_small = True
         inconsistent = 0
         while inconsistent < MAX_SEALS:
             with tagged(self._spark, self._tag), pickled_by_value(self._process):
                 try:
-                    return self._seal(plan, environment, set_aside, writer)
+                    return self._seal(plan, environment, set_aside, writer, are_small=are_small)
                 except InconsistentSeal as problem:
                     inconsistent += 1
                     log.warning("sealed batches do not fit together (try %d): %s", inconsistent, problem)
                     last = problem
+                except RecordsAreLarge as large:
+                    are_small = False
+                    log.info("%s: the ranges are read again, in batches whose bytes Spark counts", large)
                 except RecordsRaise as more:
                     # At least one more each time, and max_dead_letters bounds them.
                     set_aside = more.set_aside
@@ -258,7 +263,13 @@ class SparkDataPlane:
             return check_environment(self._spark, self._spec.compression)
 
     def _seal(
-        self, plan: RunPlan, environment: Environment, set_aside: SetAside, writer: TableWriter | None
+        self,
+        plan: RunPlan,
+        environment: Environment,
+        set_aside: SetAside,
+        writer: TableWriter | None,
+        *,
+        are_small: bool,
     ) -> SealedBlocks | SealedFiles:
         sealing = sealing_class(self._process)(
             self._spark,
@@ -273,7 +284,7 @@ class SparkDataPlane:
         )
         with single_evaluation(self._spark, sealing, self._tag, local=environment.local) as evaluation:
             with self._process_errors():
-                blocks = planned_blocks(self._spark, sealing, evaluation)
+                blocks = planned_blocks(self._spark, sealing, evaluation, are_small=are_small)
                 add_tag(self._spark, self._tag)  # the author's function may have cleared all tags
             kept = self._kept(plan, environment, sealing, blocks, evaluation)
         return kept if writer is None else _files_of(kept)

@@ -47,9 +47,6 @@ from airflow_eos.task_signals import class_names
 log = logging.getLogger(__name__)
 
 _MARK = "airflow-eos-error:"
-_TYPES: dict[str, type[EosError]] = {
-    name: kind for name, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, EosError)
-}
 # A text may have been cut off behind the type, so the closing parts are optional.
 _CUT = re.compile(r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
 _NOISE = ("An exception was thrown from the Python worker", "[PYTHON_EXCEPTION]", "SQLSTATE")
@@ -72,6 +69,15 @@ _AUTHORS = (Exception, SystemExit, GeneratorExit)
 
 class TaskError(Exception):
     """An error of this package that leaves a task; :meth:`ErrorMark.find` reads its text."""
+
+
+class RecordsAreLarge(EosError):
+    """Read tasks met records of which Spark has to count the bytes: the ranges are sealed again."""
+
+
+_TYPES: dict[str, type[EosError]] = {
+    name: kind for name, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, EosError)
+} | {RecordsAreLarge.__name__: RecordsAreLarge}
 
 
 def error_to_dict(error: EosError) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_eos.exceptions import CorruptBatch, ProtocolViolation
 from airflow_eos.recordbatch.decode import way_on
+from airflow_eos.spark.arrow_batches import SmallRecords
 from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
 from airflow_eos.spark.worker_memory import tidy
@@ -120,13 +121,15 @@ class ReadTask:
         task = bisect_right(self.starts, min(rows)) - 1
         first = sum(map(len, self.tasks[:task]))
         counts: dict[int, tuple[int, int]] = {}
-        columns = _used_columns()
+        columns, bound = _used_columns(), SmallRecords.of_task()
         with self.mark.errors():
             for place, records in read_slices(self.config, self.tasks[task]):
                 count = SliceCount(self.late_before)
                 for batch in records:
                     count.add(batch)
-                    yield batch if columns is None else _others_null(batch, columns)
+                    filled = batch if columns is None else _others_null(batch, columns)
+                    bound.add(filled)
+                    yield filled
                 if place != len(counts):
                     raise ProtocolViolation(f"slice {len(counts)} of read task {task} came as number {place}")
                 counts[first + place] = (count.records, count.late)

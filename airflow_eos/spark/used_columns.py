@@ -63,6 +63,33 @@ def _known_columns(spark: SparkSession, frame: DataFrame) -> Collection[str] | N
         return None
 
 
+def only_selects(spark: SparkSession, frame: DataFrame) -> bool:
+    """Return whether the plan of sealed rows only selects and filters records of the source, without a UDF.
+
+    Such a plan yields rows in the records' order, and none that is much larger than its record.
+    """
+    if is_connect(spark):
+        return False
+    try:
+        trees: Any = spark._jvm.org.apache.spark.sql.catalyst.trees  # noqa: SLF001
+        plan: Any = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+        return not plan.containsPattern(trees.TreePattern.SCALA_UDF()) and _selects(plan)
+    except Exception as error:  # noqa: BLE001 - of a platform that hides plans
+        log.debug("whether the transform only selects is not known: %s", error)
+        return False
+
+
+def _selects(plan: Any) -> bool:
+    if plan.subqueriesAll().size():
+        return False
+    node = plan
+    for _ in ("routed to their owners", "sealed"):
+        node = node.children().apply(0)
+    while node.nodeName() in ("Project", "Filter"):
+        node = node.children().apply(0)
+    return bool(node.simpleString(_MOST_NODES).startswith(_SOURCE))
+
+
 def used_columns(frame: DataFrame) -> frozenset[str] | None:
     """Return the columns of the source that the plan of a classic session's DataFrame uses.
 

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
-from airflow_eos.spark.arrow_batches import ROWS, settings_of_few_rows
+from airflow_eos.spark.arrow_batches import (
+    BOUND,
+    MOST_BYTES_TOGETHER,
+    ROWS,
+    ROWS_OF_SMALL_RECORDS,
+    SmallRecords,
+    settings_of_few_rows,
+    settings_of_small_records,
+)
+from airflow_eos.spark.errors import RecordsAreLarge
 
 MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -35,3 +45,33 @@ def test_bytes_are_not_counted_where_records_are_small(max_message_bytes):
 def test_a_bound_of_the_session_stays(name, max_message_bytes):
     """Whoever sets one knows the records."""
     assert settings_of_few_rows(SimpleNamespace(conf={name: "7"}), max_message_bytes) == {}
+
+
+def test_batches_of_small_records_have_more_rows():
+    """The read tasks see the bound, too."""
+    settings = settings_of_small_records(SimpleNamespace(conf={}))
+    assert settings[MOST_ROWS] == str(ROWS_OF_SMALL_RECORDS)
+    assert int(settings[MOST_BYTES]) == 2**31 - 1
+    assert settings[BOUND] == str(MOST_BYTES_TOGETHER)
+    assert settings_of_small_records(SimpleNamespace(conf={MOST_ROWS: "7"})) == {}
+
+
+def records(count, size):
+    return pa.record_batch({"value": [b"x" * size] * count})
+
+
+def test_records_are_large_if_a_batch_of_them_would_be():
+    """However they are spread over what a read task yields."""
+    bound = SmallRecords(1_000_000)
+    for _ in range(100):
+        bound.add(records(ROWS_OF_SMALL_RECORDS, 400))  # 0.8 MB, and 4 bytes more for each
+    few = records(100, 5_000)
+    bound.add(few)
+    with pytest.raises(RecordsAreLarge, match=r"200 records in a row have 1000\d\d\d bytes"):
+        bound.add(few)
+
+
+def test_nothing_is_compared_without_a_bound():
+    """Spark counts the bytes."""
+    bound = SmallRecords(None)
+    bound.add(records(1, 10_000_000))

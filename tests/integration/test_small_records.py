@@ -1,0 +1,111 @@
+"""Where a transform only selects and filters small records, Spark counts rows and no bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from airflow_eos.spark import arrow_batches, blocks
+from airflow_eos.spark.session import settings
+from airflow_eos_testing import read_topic
+from tests.support.spark_sessions import run
+
+COUNT = 200
+SENTENCE = "the ranges are read again, in batches whose bytes Spark counts"
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch):
+    """Runs of these few records count as large."""
+    monkeypatch.setattr("airflow_eos.spark.sealing.LARGE_RUN", 100)
+
+
+@pytest.fixture(scope="module")
+def source(broker):
+    """Two partitions of records of 1 kB."""
+    topic = broker.topic("records", 2)
+    broker.produce(
+        topic,
+        [{"key": b"%d" % index, "value": b"v" * 1_000, "partition": index % 2} for index in range(COUNT)],
+    )
+    return topic
+
+
+@pytest.fixture
+def uncounted(monkeypatch):
+    """The settings of each seal whose rows are only counted."""
+    every = []
+
+    def recorded(spark):
+        every.append(arrow_batches.settings_of_small_records(spark))
+        return every[-1]
+
+    monkeypatch.setattr(blocks, "settings_of_small_records", recorded)
+    return every
+
+
+def python_udf(df):
+    from pyspark.sql import functions
+
+    return df.select("key", functions.udf(lambda value: value, "binary")("value").alias("value"))
+
+
+def jvm_udf(df):
+    from pyspark.ml.functions import array_to_vector, vector_to_array
+    from pyspark.sql import functions
+
+    vector = array_to_vector(functions.array(functions.col("offset").cast("double")))
+    return df.where(vector_to_array(vector)[0] >= 0).select("key", "value")
+
+
+def with_a_subquery(df):
+    from pyspark.sql import functions
+
+    return df.where(functions.col("offset") <= df.agg(functions.max("offset")).scalar()).select("value")
+
+
+CASES = {
+    "columns": (lambda df: df.select("key", "value"), True),
+    "expressions": (
+        lambda df: df.selectExpr("concat(key, X'21') key", "upper(string(value)) value"),
+        True,
+    ),
+    "a filter": (lambda df: df.where("offset % 2 = 0").select("key", "value"), True),
+    "headers": (lambda df: df.select("key", "value", "headers"), False),
+    "a function in Python": (python_udf, False),
+    "a function of the JVM": (jvm_udf, False),
+    "more rows": (lambda df: df.selectExpr("key", "explode(array(value, value)) as value"), False),
+    "another order": (lambda df: df.repartition(2).select("key", "value"), False),
+    "a subquery": (with_a_subquery, False),
+}
+
+
+@pytest.mark.parametrize(("process", "only_selects"), CASES.values(), ids=CASES)
+def test_rows_are_only_counted_where_the_plan_bounds_them(
+    broker, spark, source, uncounted, process, only_selects
+):
+    """A function may make a large row of a small record."""
+    run(broker, spark, broker.spec(source, broker.topic("out", 1)), process)
+    assert len(uncounted) == only_selects
+
+
+@pytest.mark.parametrize("together", [20_000, 1_000_000])
+def test_large_records_are_read_again(broker, spark, source, uncounted, monkeypatch, caplog, together):
+    """By a seal of which Spark counts the bytes; each record is written once either way."""
+    monkeypatch.setattr(arrow_batches, "MOST_BYTES_TOGETHER", together)
+    caplog.set_level("INFO")
+    sink = broker.topic("out", 1)
+    run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value"))
+    assert len(uncounted) == 1
+    assert (SENTENCE in caplog.text) == (together == 20_000)
+    written = Counter(record.key for record in read_topic(broker.bootstrap, sink))
+    assert written == Counter(b"%d" % index for index in range(COUNT))
+    assert spark.conf.get(arrow_batches.BOUND, None) is None
+
+
+def test_a_bound_of_the_session_is_kept(broker, spark, source, uncounted):
+    """Whoever sets one knows the records."""
+    with settings(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"}):
+        run(broker, spark, broker.spec(source, broker.topic("out", 1)), lambda df: df.select("key", "value"))
+    assert uncounted == [{}]
