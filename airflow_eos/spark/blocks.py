@@ -84,7 +84,7 @@ def planned_blocks(
 ) -> Blocks:
     """Return the blocks of a seal, not materialised yet; calls an author's function on DataFrames.
 
-    :param are_small: False: the records are known to be large.
+    :param are_small: False: the read tasks have met large records.
     :raises ConfigurationError: ``evaluation`` does not admit the plan.
     """
     if isinstance(sealing, ArrowSealing) and is_opaque(spark):
@@ -139,12 +139,7 @@ class FrameBlocks:
         level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
         if local and not self._large:
             self._plan_settings = interpreted(self._spark, self.source)
-        if (
-            self._large
-            and self._are_small
-            and not self._row_settings
-            and only_selects(self._spark, self.source)
-        ):
+        if self._large and self._are_small and only_selects(self._spark, self.source):
             self._row_settings = settings_of_small_records(self._spark)
         columns = only_used_columns(self._spark, self.source) if self._large else nullcontext()
         # The settings within: they cancel the job of a task that is interrupted.

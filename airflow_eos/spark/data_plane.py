@@ -176,7 +176,7 @@ class SparkDataPlane:
                     last = problem
                 except RecordsAreLarge as large:
                     are_small = False
-                    log.info("%s: the ranges are read again, in batches whose bytes Spark counts", large)
+                    log.info("%s: the ranges are read again, in batches for large records", large)
                 except RecordsRaise as more:
                     # At least one more each time, and max_dead_letters bounds them.
                     set_aside = more.set_aside

@@ -72,7 +72,7 @@ class TaskError(Exception):
 
 
 class RecordsAreLarge(EosError):
-    """Read tasks met records of which Spark has to count the bytes: the ranges are sealed again."""
+    """Read tasks met records that are too large for batches of many rows: the ranges are sealed again."""
 
 
 _TYPES: dict[str, type[EosError]] = {
