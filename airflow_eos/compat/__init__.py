@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from airflow import __version__ as _installed
+from airflow.sdk import Asset
 
 
 def supported_version(text: str) -> tuple[int, int]:
@@ -245,5 +246,10 @@ def initialize_stats() -> None:
 
 
 def asset_state_store(trigger: Any) -> Any:
-    """Return where a watcher keeps state across triggerers; None: nowhere, as before Airflow 3.3."""
-    return getattr(trigger, "asset_state_store", None)
+    """Return where a watcher keeps state across triggerers; None: nowhere, as before Airflow 3.3.
+
+    Airflow runs equal triggers of several assets as one: the first asset keeps its state.
+    """
+    store = getattr(trigger, "asset_state_store", None)
+    names = sorted(getattr(store, "_by_name", ()))
+    return store if store is None or len(names) < 2 else store[Asset.ref(name=names[0])]  # noqa: PLR2004

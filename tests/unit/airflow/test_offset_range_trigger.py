@@ -11,7 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 
+from airflow_eos.compat import AIRFLOW_VERSION
 from airflow_eos.engine.lag import Unread
 from airflow_eos.exceptions import ConfigurationError, UnknownTopic
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -76,9 +78,9 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
     return made
 
 
-def watcher(state: State | None = None, **changes: Any) -> OffsetRangeTrigger:
+def watcher(state: Any = None, **changes: Any) -> OffsetRangeTrigger:
     trigger = OffsetRangeTrigger(**{"topics": ["src"], "group_id": "g", "poll_interval": 0.005, **changes})
-    trigger.asset_state_store = state  # type: ignore[assignment]
+    trigger.asset_state_store = state
     return trigger
 
 
@@ -180,6 +182,31 @@ def test_restarted_watcher_repeats_an_unread_batch_word_for_word(topic: Topic) -
     topic.positions, topic.ends = [8, 1], [9, 1]
     (only,) = asyncio.run(second(1))
     assert ranges(only) == [(0, 8, 9)]
+
+
+@pytest.mark.skipif(AIRFLOW_VERSION < (3, 3), reason="watchers keep no state before Airflow 3.3")
+def test_watcher_of_two_assets_has_one_memory(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow runs equal triggers as one, and does not know whose state is meant."""
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessor, AssetStateStoreAccessors
+
+    state = State()
+    monkeypatch.setattr(AssetStateStoreAccessor, "aget", lambda _, key: state.aget(key))
+    monkeypatch.setattr(AssetStateStoreAccessor, "aset", lambda _, key, value: state.aset(key, value))
+    topic.ends = [3, 0]
+
+    async def restarted(*, until_stored: bool) -> Any:
+        store = AssetStateStoreAccessors(inlets=[Asset("second"), Asset("first")])
+        events = watcher(store).run()
+        event = await next_event(events)
+        if until_stored:
+            waiting = asyncio.create_task(anext(events))
+            await looked(topic)
+            waiting.cancel()
+        return event
+
+    first = asyncio.run(restarted(until_stored=True))
+    topic.ends = [5, 0]
+    assert asyncio.run(restarted(until_stored=False)) == first
 
 
 def test_group_that_was_moved_back_is_announced_again(topic: Topic) -> None:
