@@ -81,6 +81,7 @@ __all__ = [
     "StartOfYearMapper",
     "TaskDeferralTimeout",
     "TaskDeferred",
+    "also",
     "asset_state_store",
     "conf",
     "initialize_stats",
@@ -124,6 +125,18 @@ def with_options_of_providers(reads: Read) -> Read:
 
         return cast("Read", providers_configuration_loaded(reads))
     return reads
+
+
+def also(error: Exception, another: type[Exception]) -> Exception:
+    """Return an error of its own class and of another one, by which Airflow decides what it does.
+
+    The class has the name of the error's: callbacks, logs and the page see the same error.
+    """
+    kind = type(error)
+    both = type(kind.__name__, (kind, another), {"__module__": kind.__module__})
+    same: Exception = both.__new__(both, *error.args)
+    same.__dict__.update(vars(error))
+    return same.with_traceback(error.__traceback__)
 
 
 @functools.cache

@@ -11,6 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from airflow.executors.workloads import RunTrigger
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.models.trigger import Trigger
 from airflow.sdk import Asset
 
 from airflow_eos.compat import AIRFLOW_VERSION
@@ -434,3 +437,19 @@ def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], says: s
     """At Dag parse, not in the triggerer."""
     with pytest.raises(ConfigurationError, match=says):
         OffsetRangeTrigger(**{"topics": ["src"], "group_id": "g", **arguments})
+
+
+@pytest.mark.parametrize("given", [{"min_record": 2}, {"min_records": 0}, {"start": "newest"}, {"other": 1}])
+def test_stored_watcher_that_is_refused_does_not_end_the_triggerer(given: dict[str, Any]) -> None:
+    """Another version of this package may have stored it: Airflow fails the trigger, and runs the others."""
+    path, stored = watcher().serialize()
+
+    async def make() -> Any:
+        runner = TriggerRunner()
+        kwargs = Trigger.encrypt_kwargs({**stored, **given})
+        runner.to_create.append(RunTrigger(id=1, classpath=path, encrypted_kwargs=kwargs))
+        await runner.create_triggers()
+        return runner.failed_triggers
+
+    ((_, error),) = asyncio.run(make())
+    assert next(iter(given)) in str(error)
