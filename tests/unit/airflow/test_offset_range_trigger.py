@@ -16,7 +16,6 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models.trigger import Trigger
 from airflow.sdk import Asset
 
-from airflow_eos.compat import AIRFLOW_VERSION
 from airflow_eos.engine.lag import Unread
 from airflow_eos.exceptions import ConfigurationError, UnknownTopic
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -187,7 +186,6 @@ def test_restarted_watcher_repeats_an_unread_batch_word_for_word(topic: Topic) -
     assert ranges(only) == [(0, 8, 9)]
 
 
-@pytest.mark.skipif(AIRFLOW_VERSION < (3, 3), reason="watchers keep no state before Airflow 3.3")
 def test_watcher_of_two_assets_has_one_memory(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow runs equal triggers as one, and does not know whose state is meant."""
     from airflow.sdk.execution_time.context import AssetStateStoreAccessor, AssetStateStoreAccessors
@@ -447,7 +445,7 @@ def test_stored_watcher_that_is_refused_does_not_end_the_triggerer(given: dict[s
     async def make() -> Any:
         runner = TriggerRunner()
         kwargs = Trigger.encrypt_kwargs({**stored, **given})
-        runner.to_create.append(RunTrigger(id=1, classpath=path, encrypted_kwargs=kwargs))
+        runner.to_create.append(RunTrigger(id=1, ti=None, classpath=path, encrypted_kwargs=kwargs))
         await runner.create_triggers()
         return runner.failed_triggers
 

@@ -316,7 +316,7 @@ def test_triggerer_that_lost_the_task_to_another_leaves_the_driver(
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
     cluster.answers = [{"success": True}]
     one = trigger("standalone", "driver-1", "spark")
-    one._task_instance = instance
+    one.task_instance = instance  # type: ignore[assignment]
     asyncio.run(one.on_kill())
     assert bool(cluster.requests) is kills
 
