@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from airflow import __version__ as _installed
+from airflow.sdk import Asset
 
 
 def supported_version(text: str) -> tuple[int, int]:
@@ -80,6 +81,7 @@ __all__ = [
     "StartOfYearMapper",
     "TaskDeferralTimeout",
     "TaskDeferred",
+    "also",
     "asset_state_store",
     "conf",
     "initialize_stats",
@@ -123,6 +125,18 @@ def with_options_of_providers(reads: Read) -> Read:
 
         return cast("Read", providers_configuration_loaded(reads))
     return reads
+
+
+def also(error: Exception, another: type[Exception]) -> Exception:
+    """Return an error of its own class and of another one, by which Airflow decides what it does.
+
+    The class has the name of the error's: callbacks, logs and the page see the same error.
+    """
+    kind = type(error)
+    both = type(kind.__name__, (kind, another), {"__module__": kind.__module__})
+    same: Exception = both.__new__(both, *error.args)
+    same.__dict__.update(vars(error))
+    return same.with_traceback(error.__traceback__)
 
 
 @functools.cache
@@ -245,5 +259,10 @@ def initialize_stats() -> None:
 
 
 def asset_state_store(trigger: Any) -> Any:
-    """Return where a watcher keeps state across triggerers; None: nowhere, as before Airflow 3.3."""
-    return getattr(trigger, "asset_state_store", None)
+    """Return where a watcher keeps state across triggerers; None: nowhere, as before Airflow 3.3.
+
+    Airflow runs equal triggers of several assets as one: the first asset keeps its state.
+    """
+    store = getattr(trigger, "asset_state_store", None)
+    names = sorted(getattr(store, "_by_name", ()))
+    return store if store is None or len(names) < 2 else store[Asset.ref(name=names[0])]  # noqa: PLR2004

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from airflow_eos.compat import TASK_SIGNALS, AirflowFailException
+from airflow_eos.compat import TASK_SIGNALS, AirflowFailException, also
 
 __all__ = ["RetryAction", "RetryDecision", "RetryPolicy", "arguments_of_operator", "asks_retry_policy"]
 
@@ -102,8 +102,4 @@ def failing(error: Exception) -> Exception:
 
     Its class is derived from the error's and has its name: callbacks, logs and the page see the same error.
     """
-    kind = type(error)
-    both = type(kind.__name__, (kind, AirflowFailException), {"__module__": kind.__module__})
-    final: Exception = both.__new__(both, *error.args)
-    final.__dict__.update(vars(error))
-    return final.with_traceback(error.__traceback__)
+    return also(error, AirflowFailException)

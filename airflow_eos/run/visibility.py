@@ -154,10 +154,9 @@ class Visibility:
         """Return why last offsets are invisible, and whether our own transaction is open there."""
         try:
             stable = self._cluster.last_stable_offsets(sorted(written)) if written else {}
-        except UnknownTopic as error:
-            log.warning("whether readers see the output cannot be looked at: %s", error)
-            return {}
-        behind = [tp for tp, last in sorted(written.items()) if stable[tp] <= last]
+        except UnknownTopic:
+            stable = self._stable_of_the_others(written)
+        behind = [tp for tp, last in sorted(written.items()) if tp in stable and stable[tp] <= last]
         ends = self._cluster.log_ends(behind) if behind else {}
         for tp in behind:
             if ends[tp] <= written[tp]:
@@ -175,6 +174,17 @@ class Visibility:
             why = "its leader holds the transaction for open" if own else "behind one of another producer"
             hidden[tp] = (f"{tp} (offsets {stable[tp]} to {written[tp]}: {why})", own)
         return hidden
+
+    def _stable_of_the_others(self, written: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets where a topic that was written is gone: of those that are left."""
+        stable: dict[TopicPartition, int] = {}
+        for topic in sorted({tp.topic for tp in written}):
+            partitions = [tp for tp in written if tp.topic == topic]
+            try:
+                stable.update(self._cluster.last_stable_offsets(partitions))
+            except UnknownTopic as error:
+                log.warning("whether readers see the output cannot be looked at: %s", error)
+        return stable
 
     def _own_open(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from typing_extensions import Self
 
-from airflow_eos.compat import asset_state_store, to_thread
-from airflow_eos.exceptions import EosError
+from airflow_eos.compat import also, asset_state_store, to_thread
+from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.operators.literals import CheckedParameters, check_literals
 from airflow_eos.triggers.batch_memory import BatchMemory
 from airflow_eos.triggers.serialized import SerializedTrigger
@@ -26,6 +28,18 @@ log = logging.getLogger(__name__)
 _STATE_PREFIX = "airflow_eos.offset_range."
 _MAX_STATE_KEY = 512
 """Characters of a key in Airflow's database: PostgreSQL and MySQL refuse more."""
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise what is refused as a TypeError, too: a triggerer fails that trigger, and ends by any other error.
+
+    It makes triggers of parameters that another version of this package has stored.
+    """
+    try:
+        yield
+    except ConfigurationError as error:
+        raise also(error, TypeError) from error.__cause__
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -79,8 +93,14 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
     kafka_config_id: str = "kafka_default"
     poll_interval: float = 30.0
 
+    def __new__(cls, *arguments: Any, **given: Any) -> Self:
+        """Refuse a misspelt parameter."""
+        with _refusing():
+            return super().__new__(cls, *arguments, **given)
+
     def __post_init__(self) -> None:
-        check_literals(type(self), vars(self))
+        with _refusing():
+            check_literals(type(self), vars(self))
         self.topics = list(self.topics)
         super().__post_init__()
 

@@ -7,7 +7,7 @@ import datetime as dt
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOKS_TO_BE_MISSING = 3
+_DEFERRED = "deferred"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -37,7 +38,7 @@ class SparkDriverTrigger(SerializedTrigger):
     scheduler has seen the end of the process that deferred it (apache/airflow#72716).
 
     When a user marks the deferred task, or clears it, the driver is killed (``on_kill``). A triggerer that is
-    restarted leaves it alone.
+    restarted, or that has lost the task to another one, leaves it alone.
 
     :param backend: ``standalone``, ``yarn`` or ``kubernetes``.
     :param driver_id: submission id, application id, or ``<namespace>:<driver pod>``.
@@ -62,7 +63,7 @@ class SparkDriverTrigger(SerializedTrigger):
         while True:
             await asyncio.sleep(self.poll_interval)
             if self.deadline is not None and utc_now() >= dt.datetime.fromisoformat(self.deadline):
-                await self.on_kill()
+                await self._end(KillBudget(KILL_SECONDS))
                 yield self._event("TIMED_OUT", succeeded=False)
                 return
             try:
@@ -85,8 +86,32 @@ class SparkDriverTrigger(SerializedTrigger):
                 return
 
     async def on_kill(self) -> None:
-        """Kill the driver; returns within 5 s and never raises."""
+        """Kill the driver, unless the task still waits for it; returns within 5 s and never raises.
+
+        Airflow calls this for what a user does, and in a triggerer that was away for so long that another one
+        has taken its triggers.
+        """
         budget = KillBudget(KILL_SECONDS)
+        if await self._is_waited_for(budget):
+            log.warning(
+                "Driver %s is left alone: its task is still deferred, so another triggerer waits for it. "
+                "This one gave no sign of life for [triggerer] triggerer_health_check_threshold seconds",
+                self.driver_id,
+            )
+            return
+        await self._end(budget)
+
+    async def _is_waited_for(self, budget: KillBudget) -> bool:
+        """Return whether the task is deferred; False if Airflow does not answer."""
+        try:
+            question = to_thread("airflow", state_of, self.task_instance)
+            state = await asyncio.wait_for(question, budget.left(keep=KILL_SECONDS / 2))
+        except Exception as error:  # noqa: BLE001 - what a user has ended must not run on
+            log.warning("Airflow could not be asked for the state of the task: %r", error)
+            return False
+        return state == _DEFERRED
+
+    async def _end(self, budget: KillBudget) -> None:
         try:
             killed = to_thread(f"kill {self.conn_id}", self._kill, budget)
             await asyncio.wait_for(killed, budget.left())
@@ -104,3 +129,18 @@ class SparkDriverTrigger(SerializedTrigger):
 
     def _event(self, status: str, *, succeeded: bool) -> TriggerEvent:
         return TriggerEvent({"driver_id": self.driver_id, "status": status, "succeeded": succeeded})
+
+
+def state_of(instance: Any) -> str | None:
+    """Return the state of a task instance in Airflow's database; None if it has none, or is gone. Blocks."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=instance.dag_id,
+        task_ids=[instance.task_id],
+        run_ids=[instance.run_id],
+        map_index=instance.map_index,
+    )
+    name = instance.task_id if instance.map_index < 0 else f"{instance.task_id}_{instance.map_index}"
+    state: str | None = states.get(instance.run_id, {}).get(name)
+    return state

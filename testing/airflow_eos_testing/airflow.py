@@ -187,6 +187,11 @@ class AirflowStandalone:
         path = self._log_folder(dag_id, run_id, task_id) / f"attempt={try_number}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def trigger_log(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """Return what the triggers of all tries of a task have logged."""
+        paths = sorted(self._log_folder(dag_id, run_id, task_id).glob("attempt=*.trigger.*"))
+        return "".join(path.read_text(errors="replace") for path in paths)
+
     def cli(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run ``airflow <arguments>`` against this database and return what it printed."""
         return subprocess.run(

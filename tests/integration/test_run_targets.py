@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_eos.engine import find_committed
 from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
+from airflow_eos.run.visibility import Visibility
 from tests.support.local_runs import LocalDataPlane, Out, Pipeline
 from tests.support.patience import wait_until
 
@@ -137,3 +141,27 @@ def test_lost_rounds_of_a_run_that_goes_on_are_written_by_a_replay(pipeline):
     lost = Explicit((OffsetRange(pipeline.source, 0, 0, 16),))
     pipeline.run("replay", pipeline="replay-of-rounds", ranges=lost)
     assert pipeline.output() == sorted(f"v{i}" for i in range(COUNT))
+
+
+def test_a_deleted_sink_hides_nothing_of_the_others(embedded_kafka, config, cluster):
+    """Output behind an open transaction is not visible, whatever became of another topic of the run."""
+    left, deleted = "sink-that-is-left", "sink-that-is-deleted"
+    for topic in (left, deleted):
+        embedded_kafka.create_topic(topic, 1)
+    undecided = Producer({**config, "transactional.id": "left-open"})
+    undecided.init_transactions(30)
+    undecided.begin_transaction()
+    output = Producer(config)
+    for producer, topic in ((undecided, left), (output, left), (output, deleted)):
+        producer.produce(topic, value=b"row")
+        assert producer.flush(30) == 0
+    receipts = [SimpleNamespace(topic=left, partition=0, records=1, last_offset=1)]
+    receipts.append(SimpleNamespace(topic=deleted, partition=0, records=1, last_offset=0))
+    record = SimpleNamespace(receipts=receipts, producer=ProducerIdentity("of-the-run", 2**40, 0))
+    try:
+        hidden = Visibility(cluster, None).missing(record)
+        assert [text.partition(" ")[0] for text in hidden] == [f"{left}-0"]
+        embedded_kafka.delete_topic(deleted)
+        assert Visibility(cluster, None).missing(record) == hidden
+    finally:
+        undecided.abort_transaction(30)

@@ -31,9 +31,11 @@ SINCE: dict[tuple[int, int], tuple[str, ...]] = {
         "tests/system/test_deferred_on_yarn.py",
         "tests/system/test_deferred_submit.py",
         *(f"tests/unit/airflow/test_submit.py::{name}" for name in _OF_STORED_JOBS),
+        "tests/unit/airflow/test_offset_range_trigger.py::test_watcher_of_two_assets_has_one_memory",
         "tests/unit/airflow/test_partition_interval.py",
         "tests/unit/airflow/test_tiling_schedules.py",
         "tests/unit/test_borrowed_members.py::test_a_borrowed_member_is_there[apache-airflow-StartOfDayMapper-_timezone]",
+        "tests/unit/test_borrowed_members.py::test_a_borrowed_member_is_there[apache-airflow-AssetStateStoreAccessors-_by_name]",
     ),
     # The timetables of airflow.sdk, which the example Dags import, `airflow eos`, and what tests use.
     (3, 2): (

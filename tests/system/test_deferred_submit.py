@@ -13,7 +13,7 @@ from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone
 from tests.support.local_runs import LocalDataPlane
 from tests.support.patience import eventually
-from tests.system.airflow_waits import deferred
+from tests.system.airflow_waits import another_triggerer, deferred
 from tests.system.gate import Gate
 from tests.system.retries_table import Pipeline, added, grown
 from tests.system.spark_master import SparkMaster
@@ -79,6 +79,28 @@ def test_marked_while_deferred_the_driver_is_killed(
     eventually(lambda: spark_master.killed, lambda seen: seen == [f"driver-{run_id}-1"])
     assert airflow.task("driver", run_id, "copy")["state"] == "failed"
     assert pipeline.look() == before
+
+
+def test_driver_outlives_a_triggerer_that_lost_it_to_another(
+    airflow: AirflowStandalone, spark_master: SparkMaster
+) -> None:
+    """Airflow tells a triggerer that was away for too long the same as when a user ends the task."""
+    run_id = "taken"
+    driver = f"driver-{run_id}-1"
+    spark_master.states[driver] = "RUNNING"
+    airflow.trigger("driver", run_id)
+    airflow.wait_for_task("driver", run_id, "copy", ["deferred"])
+    eventually(lambda: set(spark_master.asked), lambda seen: driver in seen)
+    with another_triggerer(airflow, "driver", run_id):
+        eventually(
+            lambda: (airflow.trigger_log("driver", run_id, "copy"), spark_master.killed),
+            lambda seen: "another triggerer waits" in seen[0] or driver in seen[1],
+        )
+        assert driver not in spark_master.killed
+    spark_master.asked.clear()
+    eventually(lambda: set(spark_master.asked), lambda seen: driver in seen)
+    airflow.set_task_state("driver", run_id, "copy", "failed")
+    eventually(lambda: spark_master.killed, lambda seen: driver in seen)
 
 
 def test_time_out_while_deferred_ends_the_driver(

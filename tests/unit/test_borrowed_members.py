@@ -78,6 +78,7 @@ BORROWED = [
     (SPARK, "pyspark.core.rdd:RDD", "_jrdd"),
     (AIRFLOW, "airflow.sdk.bases.operator:BaseOperatorMeta", "_apply_defaults"),
     (AIRFLOW, "airflow.sdk.definitions.taskgroup:MappedTaskGroup", "_expand_input"),
+    (AIRFLOW, "airflow.sdk.execution_time.context:AssetStateStoreAccessors", "_by_name"),
     (ICEBERG, "pyiceberg.catalog.rest:RestCatalog", "_session"),
     (ICEBERG, "pyiceberg.io.pyarrow", "_determine_partitions"),
     (ICEBERG, "pyiceberg.table:Transaction", "_requirements"),

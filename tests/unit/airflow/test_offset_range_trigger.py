@@ -11,6 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from airflow.executors.workloads import RunTrigger
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.models.trigger import Trigger
+from airflow.sdk import Asset
 
 from airflow_eos.engine.lag import Unread
 from airflow_eos.exceptions import ConfigurationError, UnknownTopic
@@ -76,9 +80,9 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
     return made
 
 
-def watcher(state: State | None = None, **changes: Any) -> OffsetRangeTrigger:
+def watcher(state: Any = None, **changes: Any) -> OffsetRangeTrigger:
     trigger = OffsetRangeTrigger(**{"topics": ["src"], "group_id": "g", "poll_interval": 0.005, **changes})
-    trigger.asset_state_store = state  # type: ignore[assignment]
+    trigger.asset_state_store = state
     return trigger
 
 
@@ -180,6 +184,30 @@ def test_restarted_watcher_repeats_an_unread_batch_word_for_word(topic: Topic) -
     topic.positions, topic.ends = [8, 1], [9, 1]
     (only,) = asyncio.run(second(1))
     assert ranges(only) == [(0, 8, 9)]
+
+
+def test_watcher_of_two_assets_has_one_memory(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow runs equal triggers as one, and does not know whose state is meant."""
+    from airflow.sdk.execution_time.context import AssetStateStoreAccessor, AssetStateStoreAccessors
+
+    state = State()
+    monkeypatch.setattr(AssetStateStoreAccessor, "aget", lambda _, key: state.aget(key))
+    monkeypatch.setattr(AssetStateStoreAccessor, "aset", lambda _, key, value: state.aset(key, value))
+    topic.ends = [3, 0]
+
+    async def restarted(*, until_stored: bool) -> Any:
+        store = AssetStateStoreAccessors(inlets=[Asset("second"), Asset("first")])
+        events = watcher(store).run()
+        event = await next_event(events)
+        if until_stored:
+            waiting = asyncio.create_task(anext(events))
+            await looked(topic)
+            waiting.cancel()
+        return event
+
+    first = asyncio.run(restarted(until_stored=True))
+    topic.ends = [5, 0]
+    assert asyncio.run(restarted(until_stored=False)) == first
 
 
 def test_group_that_was_moved_back_is_announced_again(topic: Topic) -> None:
@@ -407,3 +435,19 @@ def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], says: s
     """At Dag parse, not in the triggerer."""
     with pytest.raises(ConfigurationError, match=says):
         OffsetRangeTrigger(**{"topics": ["src"], "group_id": "g", **arguments})
+
+
+@pytest.mark.parametrize("given", [{"min_record": 2}, {"min_records": 0}, {"start": "newest"}, {"other": 1}])
+def test_stored_watcher_that_is_refused_does_not_end_the_triggerer(given: dict[str, Any]) -> None:
+    """Another version of this package may have stored it: Airflow fails the trigger, and runs the others."""
+    path, stored = watcher().serialize()
+
+    async def make() -> Any:
+        runner = TriggerRunner()
+        kwargs = Trigger.encrypt_kwargs({**stored, **given})
+        runner.to_create.append(RunTrigger(id=1, ti=None, classpath=path, encrypted_kwargs=kwargs))
+        await runner.create_triggers()
+        return runner.failed_triggers
+
+    ((_, error),) = asyncio.run(make())
+    assert next(iter(given)) in str(error)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from requests.auth import HTTPBasicAuth
 
 from airflow_eos.hooks.spark_driver import SparkDriver
@@ -303,6 +304,21 @@ def test_user_who_ends_the_task_ends_the_driver(cluster: Cluster) -> None:
     cluster.answers = [{"success": True}]
     asyncio.run(trigger("standalone", "driver-1", "spark").on_kill())
     assert cluster.requests == [("POST", "/v1/submissions/kill/driver-1", "")]
+
+
+@pytest.mark.parametrize(("state", "kills"), [("deferred", False), ("failed", True), (None, True)])
+def test_triggerer_that_lost_the_task_to_another_leaves_the_driver(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, state: str | None, kills: bool
+) -> None:
+    """Airflow calls on_kill there, too; what a user has ended is not deferred any more."""
+    instance = SimpleNamespace(dag_id="dag", task_id="copy", run_id="run", map_index=2)
+    states = {"run": {} if state is None else {"copy_2": state}}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    cluster.answers = [{"success": True}]
+    one = trigger("standalone", "driver-1", "spark")
+    one.task_instance = instance  # type: ignore[assignment]
+    asyncio.run(one.on_kill())
+    assert bool(cluster.requests) is kills
 
 
 def test_driver_is_killed_at_the_deadline(cluster: Cluster) -> None:
