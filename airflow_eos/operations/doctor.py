@@ -41,6 +41,7 @@ from airflow_eos.operations.cursor_agreement import (
     MovedPosition,
     check_ledger,
     moved_positions,
+    offsets_without_leader,
     topics_read,
 )
 from airflow_eos.operations.repair import hanging
@@ -315,6 +316,13 @@ def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
 def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     group = options.group or ""
     subject = f"group {group}"
+    if without := offsets_without_leader(control, group, f"{group}.runs"):
+        yield Check(subject, "fail", without, "nobody can read its offsets: start the brokers that are away")
+    else:
+        yield from _coordinated(control, options, group, subject)
+
+
+def _coordinated(control: ControlPlane, options: DoctorOptions, group: str, subject: str) -> Iterator[Check]:
     described = grants.described_group(control.cluster, group)
     if missing := sorted({"READ", "DESCRIBE"} - (described.operations or frozenset())):
         named = ", ".join(operation.capitalize() for operation in missing)

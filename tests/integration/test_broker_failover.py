@@ -10,6 +10,7 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ConfigResource, NewTopic
+from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.broker.producer import TransactionalProducer
@@ -23,6 +24,7 @@ from airflow_eos.operations.repair import repair
 from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.groups import offsets_partition_of
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.brokers import make_transactions, message, tp
 from tests.support.ledger_values import texts
@@ -263,6 +265,52 @@ def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
         }
     finally:
         away.start()
+
+
+def test_a_group_without_a_coordinator_hides_no_other_group(kafka, capsys):
+    """Commands do not wait for it, show the other groups, and name the partition of the offsets."""
+    made, away, there = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
+    spec = made.spec
+    made.publish(["a"])
+    made.run("r1")
+    offsets = offsets_partition_of(spec.group_id, 5)
+    other = next(name for name in map(str, range(100)) if offsets_partition_of(name, 5) != offsets)
+    made.run("r1", group_id=other, pipeline="other")
+    # With fewer in sync than this, a killed broker does not become the leader again (KIP-966).
+    change_topic(kafka.admin(), offsets.topic, {"min.insync.replicas": "1"})
+    place(kafka, offsets, [away])
+    away.kill()
+    try:
+        wait_until(lambda: leader(spec.kafka, offsets.topic, offsets.partition) == -1)
+        where = ["--bootstrap-servers", kafka.bootstrap_servers, "--ledger-topic", spec.ledger.topic]
+        assert main(["status", *where, "--prefix", spec.prefix, "--output", "json"]) == 0
+        cursors = json.loads(capsys.readouterr().out)["cursors"]
+        assert cursors[spec.group_id]["unknown"] == f"BrokersUnavailable: {offsets}: no leader"
+        assert cursors[other]["lag"] == 0
+        checks = {check.name: check for check in examine(DoctorOptions(spec.deployment, spec.group_id))}
+        assert checks[f"group {spec.group_id}"].found == f"{offsets}: no leader"
+    finally:
+        away.start()
+        place(kafka, offsets, [there, *kafka.brokers[1:]])
+        change_topic(kafka.admin(), offsets.topic, {"min.insync.replicas": "2"})
+
+
+def place(kafka, partition, brokers):
+    """Move a partition to these brokers, and wait until all of them have it."""
+    topics = AlterPartitionReassignmentsRequest.ReassignableTopic
+    nodes = [broker.node_id for broker in brokers]
+    placed = topics.ReassignablePartition(partition_index=partition.partition, replicas=nodes)
+    request = AlterPartitionReassignmentsRequest(
+        topics=[topics(name=partition.topic, partitions=[placed])], timeout_ms=30_000, max_version=0
+    )
+    with BrokerConnections(kafka.client_config()) as connections:
+        assert connections.run(connections.ask_any_async(request)).error_code == 0
+
+        def is_moved():
+            topic = connections.topics([partition.topic])[partition.topic]
+            return topic.in_sync[partition.partition] == len(nodes)
+
+        wait_until(is_moved)
 
 
 def test_a_ledger_without_a_leader_is_named_at_once(kafka):
