@@ -217,7 +217,8 @@ class NodeConnections(Closeable):
                 raise BrokersUnavailable(
                     f"no broker answered at {self._servers} within {timeout:.0f} s "
                     f"({describe(reason) if reason else 'too slow'}); check 'bootstrap.servers', "
-                    "'security.protocol' and that the brokers run"
+                    "'security.protocol', that the brokers run, and that they take more connections "
+                    "(max.connections.per.ip)"
                 ) from reason
             if warned:
                 slice_ms *= 2
