@@ -204,8 +204,9 @@ def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -
     if limit < _MAX_MESSAGE_BYTES:
         wrong.append(f"max.message.bytes={limit} (not {_MAX_MESSAGE_BYTES} or more)")
     deletes = "delete" in settings.get("cleanup.policy", "")
+    loses = deletes or settings.get("unclean.leader.election.enable") == "true"
     if wrong:
-        advice = "set them back: a ledger that deletes records forgets runs" if deletes else "set them back"
+        advice = "set them back: a ledger that loses records forgets runs" if loses else "set them back"
         yield Check("ledger settings", "fail" if deletes else "warn", ", ".join(wrong), advice)
     else:
         yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")

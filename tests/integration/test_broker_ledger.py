@@ -99,6 +99,8 @@ def test_a_new_ledger_is_compacted_and_never_expires(embedded_kafka, ledger):
         "message.timestamp.type": "LogAppendTime",
     }
     assert settings["compression.type"].value == "uncompressed"
+    unclean = settings["unclean.leader.election.enable"]
+    assert (unclean.value, unclean.is_default) == ("false", False)
     assert (settings["retention.ms"].value, settings["retention.bytes"].value) == ("-1", "-1")
 
 

@@ -55,6 +55,8 @@ TOPIC_CONFIG: Mapping[str, str] = {
     "message.timestamp.type": "LogAppendTime",
     # Look-ups search the log for the bytes of a key.
     "compression.type": "uncompressed",
+    # A replica that lacks records must not lead: their runs would count as not committed.
+    "unclean.leader.election.enable": "false",
     "retention.ms": "-1",
     "retention.bytes": "-1",
 }
