@@ -104,6 +104,17 @@ def expiry(features: AskFeatures) -> Iterator[Check]:
         yield Check("expiry of ids", "ok", finding)
 
 
+def brokers_answer(control: ControlPlane, brokers: int) -> Check:
+    """Check that every broker answers; if one does not, the checks that need it give up earlier."""
+    silent = control.cluster.silent_brokers()
+    if not silent:
+        return Check("brokers", "ok", f"{brokers} reachable")
+    control.cluster.limit_patience(LEADER_PATIENCE)
+    finding = f"of {brokers}, these do not answer: {', '.join(map(str, silent))}"
+    advice = "start them, or correct their advertised.listeners: a client must reach each broker"
+    return Check("brokers", "fail", finding, advice)
+
+
 def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
     """Return a topic as brokers describe it; None if it does not exist, or may not be described."""
     return control.cluster.describe_topics((), optional=[name]).get(name)

@@ -24,6 +24,7 @@ from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
     Check,
+    brokers_answer,
     durability,
     error_line,
     expiry,
@@ -87,7 +88,7 @@ def examine(options: DoctorOptions) -> list[Check]:
             brokers = control.cluster.brokers()
         except EosError as error:
             return [Check("brokers", "fail", error_line(error), "check addresses and security settings")]
-        checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
+        checks = [brokers_answer(control, brokers), _prefix(options.deployment.prefix)]
         features = functools.cache(control.cluster.features)
         checks += guarded("partition verification", lambda: verification(features))
         checks += guarded(

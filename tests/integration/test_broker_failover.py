@@ -16,9 +16,11 @@ from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.cli.definition import FOUND
 from airflow_eos.cli.main import main
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible
 from airflow_eos.model.kafka import BrokerFeatures, CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.operations.checks import Check, brokers_answer
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.repair import repair
 from airflow_eos.run.states import State
@@ -110,6 +112,28 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
             assert following.identity.producer_epoch > session.identity.producer_epoch
         finally:
             victim.start()
+
+
+def test_brokers_that_do_not_answer_are_named(kafka):
+    """Without a majority of controllers metadata goes on to name them; no check waits a minute."""
+    kafka.wait_in_sync()
+    pipeline = Pipeline(kafka)
+    away = kafka.brokers[1:]
+    with ControlPlane(pipeline.spec) as control:
+        assert brokers_answer(control, 3) == Check("brokers", "ok", "3 reachable")
+        for broker in away:
+            broker.kill()
+        try:
+            check = brokers_answer(control, 3)
+            assert (check.status, check.found) == ("fail", "of 3, these do not answer: 2, 3")
+            with pytest.raises(BrokersUnavailable, match="no answer within 10 s"):
+                control.cluster.log_ends([tp(pipeline.source, 0), tp(pipeline.source, 1)])
+        finally:
+            for broker in away:
+                broker.start(wait=False)
+            for broker in away:
+                broker.wait_until_ready(timeout=60)
+            kafka.wait_in_sync()
 
 
 def test_broker_settings_are_read_though_a_known_broker_is_dead(kafka):
