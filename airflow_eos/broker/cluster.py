@@ -222,6 +222,15 @@ class KafkaCluster(LinkUser):
         """Return the number of brokers."""
         return len(self._link.ask(BrokerConnections.brokers))
 
+    def silent_brokers(self) -> list[int]:
+        """Return the node ids of brokers that the others name, and that do not answer."""
+        return self._link.ask(BrokerConnections.silent_brokers)
+
+    def limit_patience(self, seconds: float) -> None:
+        """Ask again for so many seconds at most, in all requests of the connections from now on."""
+        with self._link.connections() as connections:
+            connections.patience = seconds
+
     def features(self) -> BrokerFeatures:
         """Return what the brokers guarantee and allow."""
         return self._link.ask(broker_features)

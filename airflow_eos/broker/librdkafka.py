@@ -21,6 +21,7 @@ from airflow_eos.exceptions import (
     ConfigurationError,
     EosError,
     ProducerFenced,
+    RecordRefused,
     RecordTooLarge,
     RequestRefused,
     TimeoutsInconsistent,
@@ -82,6 +83,11 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         "raise max.message.bytes of the topic",
     ),
     (
+        frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.POLICY_VIOLATION}),
+        RecordRefused,
+        "correct the settings of the topic; `airflow eos doctor` names those of a ledger",
+    ),
+    (
         frozenset({KafkaError.INVALID_TRANSACTION_TIMEOUT}),
         TimeoutsInconsistent,
         "lower transaction_timeout or raise transaction.max.timeout.ms of the brokers",
@@ -114,7 +120,10 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
             }
         ),
         BrokersUnavailable,
-        "check that the brokers run and are reachable",
+        (
+            "check that the brokers run and are reachable; `airflow eos doctor` names partitions without a "
+            "leader, and topics with too few replicas in sync"
+        ),
     ),
     (
         frozenset(

@@ -115,6 +115,8 @@ class TransactionalProducer:
             "compression.type": "none",
             "linger.ms": 0,
             "message.max.bytes": _MESSAGE_MAX_BYTES,
+            # Brokers would make a ledger that deletes its records.
+            "allow.auto.create.topics": False,
             "statistics.interval.ms": _STATISTICS_MS,
             "stats_cb": self._events.statistics,
             "error_cb": self._refusals.take,

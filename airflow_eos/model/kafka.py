@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,13 @@ class TopicDescription:
 
 def without_leader(*topics: TopicDescription) -> str:
     """Return the partitions of topics that nobody can read now, as one text; empty if there are none."""
-    partitions = sorted(tp for topic in topics for tp in topic.without_leader)
-    return f"{', '.join(map(str, partitions))}: no leader" if partitions else ""
+    return no_leader(tp for topic in topics for tp in topic.without_leader)
+
+
+def no_leader(partitions: Iterable[TopicPartition]) -> str:
+    """Return as one text that these partitions have no leader; empty if there are none."""
+    named = ", ".join(map(str, sorted(partitions)))
+    return f"{named}: no leader" if named else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,17 @@ def expiry(features: AskFeatures) -> Iterator[Check]:
         yield Check("expiry of ids", "ok", finding)
 
 
+def brokers_answer(control: ControlPlane, brokers: int) -> Check:
+    """Check that every broker answers; if one does not, the checks that need it give up earlier."""
+    silent = control.cluster.silent_brokers()
+    if not silent:
+        return Check("brokers", "ok", f"{brokers} reachable")
+    control.cluster.limit_patience(LEADER_PATIENCE)
+    finding = f"of {brokers}, these do not answer: {', '.join(map(str, silent))}"
+    advice = "start them, or correct their advertised.listeners: a client must reach each broker"
+    return Check("brokers", "fail", finding, advice)
+
+
 def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
     """Return a topic as brokers describe it; None if it does not exist, or may not be described."""
     return control.cluster.describe_topics((), optional=[name]).get(name)
@@ -208,8 +219,9 @@ def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -
     if limit < _MAX_MESSAGE_BYTES:
         wrong.append(f"max.message.bytes={limit} (not {_MAX_MESSAGE_BYTES} or more)")
     deletes = "delete" in settings.get("cleanup.policy", "")
+    loses = deletes or settings.get("unclean.leader.election.enable") == "true"
     if wrong:
-        advice = "set them back: a ledger that deletes records forgets runs" if deletes else "set them back"
+        advice = "set them back: a ledger that loses records forgets runs" if loses else "set them back"
         yield Check("ledger settings", "fail" if deletes else "warn", ", ".join(wrong), advice)
     else:
         yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")

@@ -11,11 +11,12 @@ from airflow_eos.exceptions import CursorMoved, EosError, LedgerReplaced, Offset
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
-from airflow_eos.model.kafka import CommittedOffset, TopicDescription
+from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, TopicDescription, no_leader
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
 from airflow_eos.run.log_coverage import written_anew
+from airflow_eos.wire.groups import offsets_partition_of
 
 _PAUSE = 0.5
 """Seconds between two looks: the commit of a run reaches ledger and offsets one after the other."""
@@ -33,6 +34,18 @@ def topics_read(control: ControlPlane, cursor: CursorRecord) -> Collection[str]:
     value = control.authority.peek([key], routing=cursor.pipeline).get(key)
     read = {} if value is None else RunRecord.from_json(value, key).details.get(TOPIC_IDS, {})
     return every & read.keys() or every
+
+
+def offsets_without_leader(control: ControlPlane, *groups: str) -> str:
+    """Return where groups' offsets are that nobody can read now, as one text; empty if there are none.
+
+    Nobody coordinates such a group: each request about it would wait a minute.
+    """
+    topic = control.cluster.describe_topics((), optional=[OFFSETS_TOPIC]).get(OFFSETS_TOPIC)
+    if topic is None:
+        return ""
+    partitions = {offsets_partition_of(group, topic.partitions) for group in groups}
+    return no_leader(partitions.intersection(topic.without_leader))
 
 
 def check_ledger(

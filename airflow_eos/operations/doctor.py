@@ -24,6 +24,7 @@ from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
     Check,
+    brokers_answer,
     durability,
     error_line,
     expiry,
@@ -41,6 +42,7 @@ from airflow_eos.operations.cursor_agreement import (
     MovedPosition,
     check_ledger,
     moved_positions,
+    offsets_without_leader,
     topics_read,
 )
 from airflow_eos.operations.repair import hanging
@@ -86,7 +88,7 @@ def examine(options: DoctorOptions) -> list[Check]:
             brokers = control.cluster.brokers()
         except EosError as error:
             return [Check("brokers", "fail", error_line(error), "check addresses and security settings")]
-        checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
+        checks = [brokers_answer(control, brokers), _prefix(options.deployment.prefix)]
         features = functools.cache(control.cluster.features)
         checks += guarded("partition verification", lambda: verification(features))
         checks += guarded(
@@ -315,6 +317,13 @@ def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
 def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     group = options.group or ""
     subject = f"group {group}"
+    if without := offsets_without_leader(control, group, f"{group}.runs"):
+        yield Check(subject, "fail", without, "nobody can read its offsets: start the brokers that are away")
+    else:
+        yield from _coordinated(control, options, group, subject)
+
+
+def _coordinated(control: ControlPlane, options: DoctorOptions, group: str, subject: str) -> Iterator[Check]:
     described = grants.described_group(control.cluster, group)
     if missing := sorted({"READ", "DESCRIBE"} - (described.operations or frozenset())):
         named = ", ".join(operation.capitalize() for operation in missing)

@@ -22,7 +22,7 @@ from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import without_leader
 from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.cursor_agreement import moved_positions, topics_read
+from airflow_eos.operations.cursor_agreement import moved_positions, offsets_without_leader, topics_read
 from airflow_eos.operations.open_transactions import OpenTransaction, oldest_open_transaction
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def _refusal(control: ControlPlane, cursor: CursorRecord, read: Collection[str])
     """Return why the next run of a cursor would fail; empty if nothing shows it."""
     try:
         topics = control.cluster.describe_topics(read)
-        if without := without_leader(*topics.values()):
+        if without := without_leader(*topics.values()) or offsets_without_leader(control, cursor.group):
             return f"{BrokersUnavailable.__name__}: {without}"
         moved = moved_positions(control, cursor, topics)
     except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:

@@ -23,6 +23,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
     Check,
+    brokers_answer,
     durability,
     error_line,
     expiry,
@@ -65,7 +66,7 @@ def health(
     """
     with ControlPlane(deployment) as control:
         brokers = control.cluster.brokers()
-        checks = [Check("brokers", "ok", f"{brokers} reachable")]
+        checks = [brokers_answer(control, brokers)]
         features = functools.cache(control.cluster.features)
         checks += _guarded("partition verification", lambda: verification(features))
         checks += _guarded("time-outs", lambda: timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT))

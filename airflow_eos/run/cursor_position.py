@@ -165,7 +165,8 @@ class CursorReader:
                     f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
                     f"{recorded}",
                     "a run committed that offset beside this ledger, in which somebody put an older cursor "
-                    "since: see who writes to it, then `airflow eos reset-offsets` --to committed"
+                    "since, or which lost its end in an unclean leader election: see who writes to it, and "
+                    "`airflow eos doctor`, then `airflow eos reset-offsets` --to committed"
                     if offset > recorded and ledger == self.ledger.topic_id
                     else "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
                 )

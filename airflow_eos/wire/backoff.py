@@ -81,6 +81,11 @@ def is_transient(error: BaseException) -> bool:
 def describe(error: BaseException) -> str:
     """Return an exception as one short line."""
     text = str(error)
+    if isinstance(error, kafka_errors.NodeNotReadyError):  # raised with a node id, or a reason to wait
+        if "throttle" in text:
+            return "the broker throttles this client: see the quotas of its user and 'client.id'"
+        if any(isinstance(argument, int) for argument in error.args):
+            return f"broker {error.args[0]} could not be reached a moment ago"
     if isinstance(error, NotYet) or text.startswith(type(error).__name__):
         return text
     return f"{type(error).__name__}: {text}"

@@ -247,6 +247,11 @@ class BrokerConnections(NodeConnections):
 
         return self.run(self.retry_async(attempt, subject="the brokers", timeout=METADATA_TIMEOUT))
 
+    def silent_brokers(self) -> list[int]:
+        """Return the node ids of the brokers that metadata names, and that do not answer at their address."""
+        self.brokers()
+        return self.run(self.silent_async(MetadataRequest(topics=[], max_version=12)))
+
     def known_brokers(self) -> list[int]:
         """Return the node ids of the brokers in the last Metadata answer, in order; sends no request."""
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())

@@ -156,7 +156,12 @@ def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartit
     connections.coordinator("group", group)
     # Brokers choose the partition by the number that they read when they started.
     topic = connections.known_topic(OFFSETS_TOPIC) or connections.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
-    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % len(topic.leaders))
+    return offsets_partition_of(group, len(topic.leaders))
+
+
+def offsets_partition_of(group: str, partitions: int) -> TopicPartition:
+    """Return the partition that holds the group's commits if ``__consumer_offsets`` has so many."""
+    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % partitions)
 
 
 def java_hash(text: str) -> int:

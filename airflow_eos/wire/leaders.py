@@ -37,6 +37,7 @@ async def ask_leaders(
     """
     results: dict[TopicPartition, T] = {}
     remaining = set(partitions)
+    timeout = min(connections.patience, timeout)
     backoff = Backoff(timeout)
     while True:
         leaders, leaderless = await connections.by_leader_async(remaining, timeout=backoff.left)

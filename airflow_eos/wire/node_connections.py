@@ -8,6 +8,7 @@ drives that loop and translates kafka-python's exceptions into this package's.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -40,6 +41,7 @@ class NodeConnections(Closeable):
 
     :param config: client configuration in librdkafka's names.
     :param bootstrap_timeout: seconds to wait for an answer of a bootstrap server.
+    :ivar patience: upper bound of the seconds for which a request is asked again.
     :raises BrokersUnavailable: none answered; the message names the servers and the last error.
     :raises ConfigurationError: a setting cannot be used, or the broker refused the credentials.
     """
@@ -51,6 +53,7 @@ class NodeConnections(Closeable):
         quiet_logging()
         settings = {**DEFAULTS, **for_kafka_python(self.config)}
         self.request_timeout: float = settings["request_timeout_ms"] / 1000
+        self.patience = math.inf
         self._suspects: dict[Any, float] = {}
         # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
         self._net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
@@ -153,6 +156,18 @@ class NodeConnections(Closeable):
                 last = error
         raise last
 
+    async def silent_async(self, request: Any) -> list[int]:
+        """Send the request to every broker of the last Metadata answer; return those that do not answer."""
+        nodes = sorted(broker.node_id for broker in self._manager.cluster.brokers())
+        answers = {node: self.send(request, node, timeout=_ANY_BROKER_TIMEOUT) for node in nodes}
+        silent = []
+        for node, answer in answers.items():
+            try:
+                await answer
+            except TRANSIENT:  # noqa: PERF203 - rare
+                silent.append(node)
+        return silent
+
     def _candidates(self) -> list[Any]:
         """Return all nodes; nodes that failed recently come last, the least recent failure first."""
         cluster = self._manager.cluster
@@ -169,6 +184,7 @@ class NodeConnections(Closeable):
         :param subject: names the request in the error.
         :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
         """
+        timeout = min(self.patience, timeout)
         backoff = Backoff(timeout)
         while True:
             try:
@@ -217,7 +233,8 @@ class NodeConnections(Closeable):
                 raise BrokersUnavailable(
                     f"no broker answered at {self._servers} within {timeout:.0f} s "
                     f"({describe(reason) if reason else 'too slow'}); check 'bootstrap.servers', "
-                    "'security.protocol' and that the brokers run"
+                    "'security.protocol', that the brokers run, and that they take more connections "
+                    "(max.connections.per.ip)"
                 ) from reason
             if warned:
                 slice_ms *= 2

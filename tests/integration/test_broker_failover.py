@@ -10,19 +10,23 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ConfigResource, NewTopic
+from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.cli.definition import FOUND
 from airflow_eos.cli.main import main
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible
 from airflow_eos.model.kafka import BrokerFeatures, CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.operations.checks import Check, brokers_answer
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.repair import repair
 from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.groups import offsets_partition_of
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.brokers import make_transactions, message, tp
 from tests.support.ledger_values import texts
@@ -108,6 +112,28 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
             assert following.identity.producer_epoch > session.identity.producer_epoch
         finally:
             victim.start()
+
+
+def test_brokers_that_do_not_answer_are_named(kafka):
+    """Without a majority of controllers metadata goes on to name them; no check waits a minute."""
+    kafka.wait_in_sync()
+    pipeline = Pipeline(kafka)
+    away = kafka.brokers[1:]
+    with ControlPlane(pipeline.spec) as control:
+        assert brokers_answer(control, 3) == Check("brokers", "ok", "3 reachable")
+        for broker in away:
+            broker.kill()
+        try:
+            check = brokers_answer(control, 3)
+            assert (check.status, check.found) == ("fail", "of 3, these do not answer: 2, 3")
+            with pytest.raises(BrokersUnavailable, match="no answer within 10 s"):
+                control.cluster.log_ends([tp(pipeline.source, 0), tp(pipeline.source, 1)])
+        finally:
+            for broker in away:
+                broker.start(wait=False)
+            for broker in away:
+                broker.wait_until_ready(timeout=60)
+            kafka.wait_in_sync()
 
 
 def test_broker_settings_are_read_though_a_known_broker_is_dead(kafka):
@@ -263,6 +289,52 @@ def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
         }
     finally:
         away.start()
+
+
+def test_a_group_without_a_coordinator_hides_no_other_group(kafka, capsys):
+    """Commands do not wait for it, show the other groups, and name the partition of the offsets."""
+    made, away, there = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
+    spec = made.spec
+    made.publish(["a"])
+    made.run("r1")
+    offsets = offsets_partition_of(spec.group_id, 5)
+    other = next(name for name in map(str, range(100)) if offsets_partition_of(name, 5) != offsets)
+    made.run("r1", group_id=other, pipeline="other")
+    # With fewer in sync than this, a killed broker does not become the leader again (KIP-966).
+    change_topic(kafka.admin(), offsets.topic, {"min.insync.replicas": "1"})
+    place(kafka, offsets, [away])
+    away.kill()
+    try:
+        wait_until(lambda: leader(spec.kafka, offsets.topic, offsets.partition) == -1)
+        where = ["--bootstrap-servers", kafka.bootstrap_servers, "--ledger-topic", spec.ledger.topic]
+        assert main(["status", *where, "--prefix", spec.prefix, "--output", "json"]) == 0
+        cursors = json.loads(capsys.readouterr().out)["cursors"]
+        assert cursors[spec.group_id]["unknown"] == f"BrokersUnavailable: {offsets}: no leader"
+        assert cursors[other]["lag"] == 0
+        checks = {check.name: check for check in examine(DoctorOptions(spec.deployment, spec.group_id))}
+        assert checks[f"group {spec.group_id}"].found == f"{offsets}: no leader"
+    finally:
+        away.start()
+        place(kafka, offsets, [there, *kafka.brokers[1:]])
+        change_topic(kafka.admin(), offsets.topic, {"min.insync.replicas": "2"})
+
+
+def place(kafka, partition, brokers):
+    """Move a partition to these brokers, and wait until all of them have it."""
+    topics = AlterPartitionReassignmentsRequest.ReassignableTopic
+    nodes = [broker.node_id for broker in brokers]
+    placed = topics.ReassignablePartition(partition_index=partition.partition, replicas=nodes)
+    request = AlterPartitionReassignmentsRequest(
+        topics=[topics(name=partition.topic, partitions=[placed])], timeout_ms=30_000, max_version=0
+    )
+    with BrokerConnections(kafka.client_config()) as connections:
+        assert connections.run(connections.ask_any_async(request)).error_code == 0
+
+        def is_moved():
+            topic = connections.topics([partition.topic])[partition.topic]
+            return topic.in_sync[partition.partition] == len(nodes)
+
+        wait_until(is_moved)
 
 
 def test_a_ledger_without_a_leader_is_named_at_once(kafka):

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import ConfigResource
 
 from airflow_eos.broker import KafkaLedger
-from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
+from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.ledger_index import OwnKeys
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -99,6 +99,8 @@ def test_a_new_ledger_is_compacted_and_never_expires(embedded_kafka, ledger):
         "message.timestamp.type": "LogAppendTime",
     }
     assert settings["compression.type"].value == "uncompressed"
+    unclean = settings["unclean.leader.election.enable"]
+    assert (unclean.value, unclean.is_default) == ("false", False)
     assert (settings["retention.ms"].value, settings["retention.bytes"].value) == ("-1", "-1")
 
 
@@ -252,6 +254,14 @@ def test_a_view_spans_many_answers(config, ledger, settle):
         committed(config, ledger.topic, ("first" if round_ == 0 else "run", str(round_)), *records)
     settle(4 * 8)
     assert texts(ledger.view(0, ["first", "run"]).committed) == {"first": "0", "run": "3"}
+
+
+def test_a_ledger_with_more_replicas_than_brokers_is_a_setting(config, link):
+    """Another try would meet the same; the brokers' reason and where to change it are named."""
+    settings = LedgerSettings(topic=unique("ledger"), partitions=1, replication_factor=3)
+    named = r"target replication factor of 3 cannot be reached.*LedgerSettings\(.*others than 1 and 3 "
+    with pytest.raises(ConfigurationError, match=named):
+        KafkaLedger(config, settings, link=link).create()
 
 
 @pytest.mark.parametrize(

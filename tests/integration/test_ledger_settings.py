@@ -54,6 +54,17 @@ def test_a_value_that_the_topic_refuses_is_not_pinned_again_and_again(pipeline, 
     assert "max.message.bytes" not in checks(pipeline)["ledger settings"].found
 
 
+def test_doctor_warns_of_a_ledger_that_may_lose_its_end(pipeline):
+    """After an unclean election committed runs would be written again."""
+    create_ledger(pipeline.spec.deployment)
+    assert checks(pipeline)["ledger settings"].status == "ok"
+    unclean = {"unclean.leader.election.enable": "true"}
+    change_topic_and_wait(pipeline.kafka.admin(), pipeline.ledger, unclean)
+    settings = checks(pipeline)["ledger settings"]
+    assert (settings.status, settings.found) == ("warn", "unclean.leader.election.enable=true (not false)")
+    assert "forgets runs" in settings.advice
+
+
 def test_doctor_says_that_runs_without_the_key_are_refused(pipeline):
     """Every one of them is; the records themselves are in order."""
     signed = replace(pipeline.spec.ledger, key="a-ledgers-secret-of-some-length")

@@ -359,6 +359,19 @@ def test_a_ledger_in_use_is_remembered_longer_than_the_id_that_pinned_it():
         assert pipeline.interval(2).records_read == RECORDS  # docs/guarantees/limits.md names it
 
 
+def test_brokers_that_create_topics_on_demand_make_no_ledger():
+    """Theirs would delete its records after a week. The doctor initialises an id beside a missing ledger."""
+    with EmbeddedKafka(broker_config={"auto.create.topics.enable": "true"}) as kafka:
+        pipeline = Pipeline(kafka)
+        checks = {check.name: check for check in examine(DoctorOptions(pipeline.spec.deployment))}
+        assert checks["transactional id"].status == "ok"
+        assert pipeline.ledger not in kafka.admin().list_topics(timeout=30).topics
+        pipeline.publish(["a"])
+        assert pipeline.run().records_written == 1
+        checks = {check.name: check for check in examine(DoctorOptions(pipeline.spec.deployment))}
+        assert checks["ledger settings"].status == "ok"
+
+
 def is_cut(pipeline):
     """Whether every partition of the ledger that ever held a record has lost some."""
     partitions = [TopicPartition(pipeline.ledger, partition) for partition in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -9,6 +10,7 @@ from collections import Counter
 import kafka.errors as kafka_errors
 import pytest
 from kafka.future import Future
+from kafka.protocol.admin import AlterClientQuotasRequest
 
 from airflow_eos.exceptions import (
     BrokersUnavailable,
@@ -398,6 +400,26 @@ def test_a_broker_that_stays_dead_times_out():
             send_partitions(connections, identity, {where: until_dead()}, delivery_timeout=2.0)
         with pytest.raises(BrokersUnavailable, match=r"coordinator|EndTxn"):
             end_txn(connections, identity, commit=False, timeout=1.0)
+
+
+def test_a_throttled_client_is_told_of_its_quota(embedded_kafka, connections, kafka_topic):
+    """A broker answers, and takes the next request so many seconds later that the batch times out."""
+    topic = kafka_topic("throttled")
+    where = partition(topic)
+    identity = open_transaction(connections, topic, [where])
+    entry = AlterClientQuotasRequest.EntryData
+    quota = entry(
+        entity=[entry.EntityData(entity_type="client-id", entity_name="throttled")],
+        ops=[entry.OpData(key="producer_byte_rate", value=1.0, remove=False)],
+    )
+    request = AlterClientQuotasRequest(entries=[quota], validate_only=False, max_version=1)
+    assert connections.run(connections.ask_any_async(request)).entries[0].error_code == 0
+    client = {**embedded_kafka.client_config(), "client.id": "throttled"}
+    batches = {where: slowly(itertools.cycle(sealed(texts("a", 10))))}
+    told = r"within 2 s .*throttles this client: see the quotas"
+    with BrokerConnections(client) as throttled, pytest.raises(DeliveryTimedOut, match=told):
+        send_partitions(throttled, identity, batches, delivery_timeout=2.0)
+    end_txn(connections, identity, commit=False)
 
 
 @pytest.mark.parametrize("fault", ["kill", pytest.param("pause", marks=pytest.mark.chaos)])

@@ -14,7 +14,14 @@ from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected
 from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
 from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, committed_values, raw_entries
 from airflow_eos.broker.shared_connections import Link, LinkUser
-from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, OffsetsOutOfRange, UnknownTopic
+from airflow_eos.exceptions import (
+    BrokersUnavailable,
+    ConfigurationError,
+    LedgerMissing,
+    OffsetsOutOfRange,
+    RequestRefused,
+    UnknownTopic,
+)
 from airflow_eos.ledger.records.identity import IdentityRecord
 from airflow_eos.ledger.records.ledger_index import Around, IndexRoot, LeafAt, OwnKeys, Place, may_speak_for
 from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
@@ -48,6 +55,8 @@ TOPIC_CONFIG: Mapping[str, str] = {
     "message.timestamp.type": "LogAppendTime",
     # Look-ups search the log for the bytes of a key.
     "compression.type": "uncompressed",
+    # A replica that lacks records must not lead: their runs would count as not committed.
+    "unclean.leader.election.enable": "false",
     "retention.ms": "-1",
     "retention.bytes": "-1",
 }
@@ -296,7 +305,7 @@ class KafkaLedger(LinkUser):
         """Create the ledger topic if it does not exist, and wait until every partition has a leader.
 
         :raises AuthorizationFailed: Create on the cluster or the topic is missing.
-        :raises RequestRefused: the brokers refuse the topic, with their reason.
+        :raises ConfigurationError: the brokers refuse the topic, with their reason.
         :raises BrokersUnavailable: a partition has no leader after :data:`CREATE_TIMEOUT` seconds.
         """
         config = dict(TOPIC_CONFIG)
@@ -304,9 +313,18 @@ class KafkaLedger(LinkUser):
         if replicas >= _REPLICAS_WITH_ONE_TO_SPARE:
             config["min.insync.replicas"] = str(replicas - 1)
         partitions = self._settings.partitions
-        if self._link.ask(
-            create_topic, self.topic, partitions=partitions, replication_factor=replicas, settings=config
-        ):
+        try:
+            is_new = self._link.ask(
+                create_topic, self.topic, partitions=partitions, replication_factor=replicas, settings=config
+            )
+        except RequestRefused as refusal:
+            raise ConfigurationError(
+                f"{refusal.message} Create the ledger once with other numbers, by 'airflow eos init "
+                "--partitions --replication-factor', or give LedgerSettings(partitions=..., "
+                f"replication_factor=...) others than {partitions} and {self._settings.replication_factor} "
+                "(None: default.replication.factor of the brokers)"
+            ) from refusal
+        if is_new:
             log.info("Created the ledger topic %s with %d partitions", self.topic, partitions)
         self._waited_in_vain = False
         self._wait_for_leaders()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kafka.future import Future
 from kafka.net.selector import NetworkSelector
 
@@ -17,6 +19,7 @@ class FakeConnections:
     """
 
     request_timeout = 30.0
+    patience = math.inf
     _servers = "fake:9092"
 
     def __init__(self, leaders):

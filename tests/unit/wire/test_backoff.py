@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import kafka.errors as kafka_errors
 import pytest
 
-from airflow_eos.wire.backoff import Backoff, pause_after
+from airflow_eos.wire.backoff import Backoff, describe, pause_after
 
 
 @pytest.mark.parametrize("tries", [0, 1, 2, 5, 6, 50, 5000])
@@ -46,3 +47,20 @@ def test_a_deadline_can_be_given_again(clock):
     assert backoff.expired
     backoff.extend()
     assert backoff.left == 60.0
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (kafka_errors.NodeNotReadyError(2), "broker 2 could not be reached a moment ago"),
+        (
+            kafka_errors.NodeNotReadyError("Node paused: {'throttle'}"),
+            "the broker throttles this client: see the quotas of its user and 'client.id'",
+        ),
+        (kafka_errors.NodeNotReadyError(), "NodeNotReadyError"),
+        (OSError("refused"), "OSError: refused"),
+    ],
+)
+def test_an_error_is_one_line_for_whoever_runs_the_brokers(error, text):
+    """A client that may not send yet has the reason in an argument, or in none."""
+    assert describe(error).startswith(text)
