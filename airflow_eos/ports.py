@@ -223,6 +223,9 @@ class Ledger(Protocol):
     def create(self) -> None:
         """Create the ledger topic; does nothing when it is there."""
 
+    def cleanup_policy(self) -> str:
+        """Return the topic's ``cleanup.policy``; empty if it may not be read."""
+
     def route_over(self, partitions: int) -> None:
         """Route among as many partitions as the ledger was made with, whatever was added to the topic."""
 

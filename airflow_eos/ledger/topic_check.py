@@ -41,7 +41,8 @@ def verify(
 
     :param witnesses: asked if the ledger or its identity is missing.
     :param may_create: whether to create a missing ledger, or a missing identity.
-    :raises ConfigurationError: the identity is missing, the ledger is signed, and the settings have no key.
+    :raises ConfigurationError: the identity is missing, and the topic deletes records, or the ledger is
+        signed and the settings have no key.
     :raises LedgerMissing: the ledger or its identity is missing, and may not be created.
     :raises LedgerReplaced: the topic id differs from the pinned one, or the identity is missing and a witness
         knows that there was a ledger.
@@ -99,6 +100,12 @@ class _LedgerCheck:
             if key not in settled:
                 raise refusal
             return IdentityRecord.from_json(settled[key], key)
+        policy = self.ledger.cleanup_policy()
+        if "delete" in policy:
+            raise ConfigurationError(
+                f"topic {self.settings.topic!r} has cleanup.policy={policy}: a ledger that deletes records "
+                "forgets runs; set compact, or name another topic"
+            )
         # Finish a pin that an authorised task has begun, even if a broker left out its marker.
         pinned = self.pins.pin(
             keys.ledger_transactional_id(self.prefix, self.settings.topic),

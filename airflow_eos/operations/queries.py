@@ -36,16 +36,9 @@ def create_ledger(deployment: Deployment, *, adopt_new: bool = False) -> LedgerI
     :returns: topic id and number of partitions.
     :raises LedgerMissing: there is no ledger, there was one, and ``adopt_new`` is false.
     :raises LedgerReplaced: the topic is not the one that was initialised, or lost its identity.
-    :raises ConfigurationError: the topic exists, and deletes records.
+    :raises ConfigurationError: the topic exists without an identity, and deletes records.
     """
-    topic = deployment.ledger.topic
     with ControlPlane(deployment) as control:
-        policy = control.cluster.topic_settings([topic]).get(topic, {}).get("cleanup.policy", "compact")
-        if "delete" in policy:
-            raise ConfigurationError(
-                f"topic {topic!r} has cleanup.policy={policy}: a ledger that deletes records forgets runs; "
-                "set compact, or name another topic"
-            )
         return control.verify_ledger(
             may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW, to_write=True
         )

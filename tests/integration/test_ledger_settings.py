@@ -54,6 +54,15 @@ def test_a_value_that_the_topic_refuses_is_not_pinned_again_and_again(pipeline, 
     assert "max.message.bytes" not in checks(pipeline)["ledger settings"].found
 
 
+def test_a_run_makes_no_ledger_of_a_topic_that_deletes(pipeline):
+    """It is somebody's topic, or it would forget runs after a week; compacted, it is a ledger."""
+    pipeline.kafka.create_topic(pipeline.ledger, 2)
+    with pytest.raises(ConfigurationError, match=r"has cleanup\.policy=delete: .* forgets runs; set compact"):
+        pipeline.run()
+    change_topic_and_wait(pipeline.kafka.admin(), pipeline.ledger, {"cleanup.policy": "compact"})
+    assert pipeline.run().records_read == 2
+
+
 def test_doctor_warns_of_a_ledger_that_may_lose_its_end(pipeline):
     """After an unclean election committed runs would be written again."""
     create_ledger(pipeline.spec.deployment)

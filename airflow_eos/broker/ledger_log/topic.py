@@ -35,6 +35,7 @@ from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.create_topic import create_topic
+from airflow_eos.wire.describe_configs import topic_settings
 from airflow_eos.wire.offsets import list_offsets, log_bounds
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,10 @@ class KafkaLedger(LinkUser):
         if self._topic_id != described.topic_id:
             self._topic_id, self._indexes, self._partitions = described.topic_id, {}, 0
         return described
+
+    def cleanup_policy(self) -> str:
+        """Return the topic's ``cleanup.policy``; empty if it may not be read."""
+        return self._link.ask(topic_settings, [self.topic]).get(self.topic, {}).get("cleanup.policy", "")
 
     def route_over(self, partitions: int) -> None:
         """Choose among the first ``partitions`` only: those added to the topic since hold no record."""

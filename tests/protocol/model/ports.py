@@ -311,6 +311,9 @@ class ModelLedger:
     def create(self) -> None:
         raise AssertionError("the model's ledger exists")
 
+    def cleanup_policy(self) -> str:
+        return "compact"
+
     def route_over(self, partitions: int) -> None:
         del partitions  # the model's ledger keeps those that it has
 
