@@ -35,6 +35,7 @@ from airflow_eos.operations import cursor_agreement, group_progress, upkeep
 from airflow_eos.operations.queries import ledger_records
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
+from tests.support.markers import wait_for_markers
 from tests.support.patience import wait_until
 from tests.support.topic_settings import change_topic_and_wait
 
@@ -804,6 +805,10 @@ def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pip
     }
 
 
+def ledger_partitions(pipeline: Pipeline) -> list[TopicPartition]:
+    return [TopicPartition(pipeline.ledger, number) for number in range(pipeline.spec.ledger.partitions)]
+
+
 def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Path) -> None:
     """The doctor names it, listings go on behind what cannot be read, and a key is read from a file."""
     pipeline.publish(["a"])
@@ -826,6 +831,7 @@ def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Pat
     owner.produce(pipeline.ledger, key=run, value=b"\xffgarbage", partition=places[name])
     owner.produce(pipeline.ledger, key=cursor, value=b"", partition=places[group])
     owner.commit_transaction(30)
+    wait_for_markers(pipeline.spec.kafka, ledger_partitions(pipeline))
     code, found = cli("status", "--group", group, "--run", f"{name}/r1", "--run", f"{name}/r2")
     assert code == 0
     assert found["runs"][f"{name}/r1"]["run_id"] == "r1"
@@ -882,6 +888,7 @@ def test_records_of_a_stranger_end_no_command_for_the_others(
         horizon = {"v": 1, "producer": named, "pipeline": "q", "before": "", "runs": 1, "intervals": []}
         write("q", keys.horizon_key("q"), {**horizon, "read": {"read": 5}})
         owner.commit_transaction(30)
+    wait_for_markers(pipeline.spec.kafka, ledger_partitions(pipeline))
     code, shown = cli("status", "--max-lag", "0")
     assert (code, list(shown["cursors"]), shown["cursors"][group]["lag"]) == (0, [group], 0)
     assert set(shown["pipelines"]) == {pipeline.spec.pipeline, "q"}
