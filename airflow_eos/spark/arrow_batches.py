@@ -4,8 +4,8 @@ Spark ends a batch by its rows (10,000) or its bytes (64 MB), and computes the b
 costs up to a quarter of a run, and more for a nested column, such as ``headers``, than the rest of the work
 on the row. Rows are therefore only counted
 
-- where a large run's plan only selects and filters records: the read tasks refuse records so large that a
-  batch would exceed Spark's own bound. The ranges are then sealed again, without this;
+- where a large run's plan makes one row of each record: the read tasks refuse records so large that a batch
+  would exceed Spark's own bound. The ranges are then sealed again, without this;
 - elsewhere, where rows have nested columns: a batch has few of them.
 """
 

@@ -64,9 +64,10 @@ def _known_columns(spark: SparkSession, frame: DataFrame) -> Collection[str] | N
 
 
 def only_selects(spark: SparkSession, frame: DataFrame) -> bool:
-    """Return whether the plan of sealed rows only selects and filters records of the source, without a UDF.
+    """Return whether the plan of sealed rows makes one row of each record of the source, without a UDF.
 
-    Such a plan yields rows in the records' order, and none that is much larger than its record.
+    Such a plan yields rows in the records' order, and none that is much larger than its record. Behind a
+    filter the rows of one batch may be the largest of any number of records.
     """
     if is_connect(spark):
         return False
@@ -85,7 +86,7 @@ def _selects(plan: Any) -> bool:
     node = plan
     for _ in ("routed to their owners", "sealed"):
         node = node.children().apply(0)
-    while node.nodeName() in ("Project", "Filter"):
+    while node.nodeName() == "Project":
         node = node.children().apply(0)
     return bool(node.simpleString(_MOST_NODES).startswith(_SOURCE))
 
