@@ -23,7 +23,7 @@ from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.describe_configs import topic_settings
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
@@ -111,15 +111,12 @@ class KafkaCluster(LinkUser):
         """Return each last stable offset (LSO): first offset of the oldest open transaction, or log end."""
         return self._link.ask(list_offsets, partitions, "latest")
 
-    def log_bounds(
-        self, partitions: Collection[TopicPartition], *, ends: bool = True, timeout: float = METADATA_TIMEOUT
-    ) -> LogBounds:
+    def log_bounds(self, partitions: Collection[TopicPartition], *, ends: bool = True) -> LogBounds:
         """Return start, last stable offset and high watermark of each log, requested together.
 
         :param ends: False leaves the high watermarks out.
-        :param timeout: seconds for which a leader that does not answer is asked again.
         """
-        return self._link.ask(log_bounds, partitions, ends=ends, timeout=timeout)
+        return self._link.ask(log_bounds, partitions, ends=ends)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return the first offset behind what leaders up to an epoch have written; -1 if unknown."""

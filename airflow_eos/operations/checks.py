@@ -14,7 +14,7 @@ from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, LedgerReplaced
 from airflow_eos.ledger import keys
-from airflow_eos.model.kafka import BrokerFeatures, LogBounds, TopicDescription
+from airflow_eos.model.kafka import BrokerFeatures, TopicDescription
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run import laws
 from airflow_eos.run.undecided import undecided
@@ -24,8 +24,8 @@ Status = Literal["ok", "warn", "fail", "unknown"]
 AskFeatures = Callable[[], BrokerFeatures]
 """Asks the brokers at the first call; later calls return the same answer."""
 
-LEADER_PATIENCE = 10.0
-"""Seconds: a leader answers in milliseconds, or for as long as brokers are away not at all."""
+CHECK_PATIENCE = 10.0
+"""Seconds per request: brokers answer in milliseconds, or for as long as others are away not at all."""
 _DURABLE_REPLICAS = 3
 _PLACES_SHOWN = 5
 _MAX_MESSAGE_BYTES = 1_048_588
@@ -106,11 +106,10 @@ def expiry(features: AskFeatures) -> Iterator[Check]:
 
 
 def brokers_answer(control: ControlPlane, brokers: int) -> Check:
-    """Check that every broker answers; if one does not, the checks that need it give up earlier."""
+    """Check that every broker answers."""
     silent = control.cluster.silent_brokers()
     if not silent:
         return Check("brokers", "ok", f"{brokers} reachable")
-    control.cluster.limit_patience(LEADER_PATIENCE)
     finding = f"of {brokers}, these do not answer: {', '.join(map(str, silent))}"
     advice = "start them, or correct their advertised.listeners: a client must reach each broker"
     return Check("brokers", "fail", finding, advice)
@@ -119,14 +118,6 @@ def brokers_answer(control: ControlPlane, brokers: int) -> Check:
 def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
     """Return a topic as brokers describe it; None if it does not exist, or may not be described."""
     return control.cluster.describe_topics((), optional=[name]).get(name)
-
-
-def log_bounds(control: ControlPlane, topic: TopicDescription) -> LogBounds:
-    """Return the bounds of a topic's logs; gives up earlier than a run, since other checks follow.
-
-    :raises BrokersUnavailable: a leader has not answered within :data:`LEADER_PATIENCE` seconds.
-    """
-    return control.cluster.log_bounds(topic.topic_partitions, timeout=LEADER_PATIENCE)
 
 
 def undecided_offsets(
@@ -145,7 +136,7 @@ def undecided_offsets(
         without = some_of(f"partition {tp.partition} has no leader" for tp in topic.without_leader)
         yield Check(subject, "fail", without, "runs cannot read it: start the brokers that are away")
         return
-    bounds = log_bounds(control, topic)
+    bounds = control.cluster.log_bounds(topic.topic_partitions)
     waiting = undecided(control.cluster, bounds.ends, bounds.stable)
     if not waiting:
         yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")

@@ -23,6 +23,7 @@ from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
+    CHECK_PATIENCE,
     Check,
     brokers_answer,
     durability,
@@ -32,7 +33,6 @@ from airflow_eos.operations.checks import (
     ledger_identity,
     ledger_records,
     ledger_topic,
-    log_bounds,
     timeouts,
     undecided_offsets,
     verification,
@@ -84,6 +84,7 @@ def examine(options: DoctorOptions) -> list[Check]:
     If the cluster is unreachable, that is the only finding.
     """
     with ControlPlane(options.deployment) as control:
+        control.cluster.limit_patience(CHECK_PATIENCE)
         try:
             brokers = control.cluster.brokers()
         except EosError as error:
@@ -138,7 +139,7 @@ def _unreadable_ledger(control: ControlPlane) -> str:
             return ""
         if without := without_leader(topic):
             return without
-        log_bounds(control, topic)
+        control.cluster.log_bounds(topic.topic_partitions)
     except BrokersUnavailable as error:
         return str(error)
     except EosError:

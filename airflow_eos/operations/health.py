@@ -22,6 +22,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
+    CHECK_PATIENCE,
     Check,
     brokers_answer,
     durability,
@@ -65,6 +66,7 @@ def health(
     :raises BrokersUnavailable: no check was possible.
     """
     with ControlPlane(deployment) as control:
+        control.cluster.limit_patience(CHECK_PATIENCE)
         brokers = control.cluster.brokers()
         checks = [brokers_answer(control, brokers)]
         features = functools.cache(control.cluster.features)

@@ -84,7 +84,6 @@ def log_bounds(
     *,
     starts: bool = True,
     ends: bool = True,
-    timeout: float = METADATA_TIMEOUT,
 ) -> LogBounds:
     """Return start, last stable offset and high watermark of each log; the requests are sent together.
 
@@ -95,7 +94,7 @@ def log_bounds(
     """
     requests = {
         (spec, isolation): connections.spawn(
-            _ask(connections, partitions, _SPECIAL[spec], isolation, timeout)
+            _ask(connections, partitions, _SPECIAL[spec], isolation, METADATA_TIMEOUT)
         )
         for spec, isolation in _BOUNDS
         if (starts or spec != "earliest") and (ends or isolation != "read_uncommitted")

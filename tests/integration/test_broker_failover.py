@@ -20,7 +20,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible
 from airflow_eos.model.kafka import BrokerFeatures, CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.operations.checks import Check, brokers_answer
+from airflow_eos.operations.checks import CHECK_PATIENCE, Check, brokers_answer
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.repair import repair
 from airflow_eos.run.states import State
@@ -120,6 +120,7 @@ def test_brokers_that_do_not_answer_are_named(kafka):
     pipeline = Pipeline(kafka)
     away = kafka.brokers[1:]
     with ControlPlane(pipeline.spec) as control:
+        control.cluster.limit_patience(CHECK_PATIENCE)
         assert brokers_answer(control, 3) == Check("brokers", "ok", "3 reachable")
         for broker in away:
             broker.kill()
