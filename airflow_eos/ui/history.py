@@ -166,7 +166,7 @@ class RunHistory(KnownRuns, Closeable):
                 self._add(_record_of(change.key, value), len(value.text))
             elif change.key.startswith(keys.HORIZONS):
                 horizon = Horizon.from_json(value, change.key)
-                self._to_change(horizon.pipeline).prune(Earlier.of_horizon(horizon))
+                self._to_change(horizon.pipeline).pruned = Earlier.of_horizon(horizon)
             elif change.key.startswith(keys.INTENTS):
                 self._next_intents[change.key] = Intent.from_json(value, change.key)
             else:

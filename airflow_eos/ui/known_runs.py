@@ -77,7 +77,8 @@ class KnownRuns:
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return the reads of a pipeline's runs beside the present logs of its source topics."""
         logs = self._logs(pipeline.topics)
-        coverage = pipeline.drawn.coverage(logs.bounds, logs.topic_ids, resets=pipeline.resets)
+        records, earlier = pipeline.drawn
+        coverage = coverage_of(records, logs.bounds, logs.topic_ids, resets=pipeline.resets, earlier=earlier)
         return replace(coverage, unseen=logs.unseen_of(pipeline.topics))
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
