@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import airflow_eos
+from airflow_eos.run.states import State
 
 STYLE = (Path(airflow_eos.__file__).parent / "ui" / "static" / "style.css").read_text()
 _BLOCK = r"{[^{}]*--back:[^{}]*}"
@@ -50,3 +51,9 @@ def test_night_is_the_same_whoever_asks_for_it() -> None:
     assert len(BLOCKS) == 3
     assert BLOCKS[1] == BLOCKS[2]
     assert set(BLOCKS[1]) == set(BLOCKS[0])
+
+
+@pytest.mark.parametrize("state", State)
+def test_each_state_of_a_run_has_a_colour(state: State) -> None:
+    """In the drawing of times and in its legend, also those of a run with a table."""
+    assert re.search(rf"\.state-{state.value.lower()}\b", STYLE)
