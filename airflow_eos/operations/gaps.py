@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from airflow_eos.ledger.records.horizon import Horizon
@@ -51,10 +52,17 @@ def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list
             covered[horizon.pipeline, topics, partition].append((start, end))
     uncovered = []
     for (pipeline, topics, partition), intervals in covered.items():
-        # The texts have a fixed format, so they sort chronologically.
-        _, end = min(intervals)
-        for next_start, next_end in sorted(intervals):
-            if next_start > end:
-                uncovered.append(Gap(pipeline, end, next_start, topics, partition))
-            end = max(end, next_end)
+        for (_, end), (start, _) in pairwise(joined(intervals)):
+            uncovered.append(Gap(pipeline, end, start, topics, partition))
     return sorted(uncovered, key=lambda gap: (gap.pipeline, gap.start, gap.topics, gap.partition or 0))
+
+
+def joined(spans: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Join adjacent spans of time; the texts have a fixed format, so they sort chronologically."""
+    joined_spans: list[tuple[str, str]] = []
+    for start, end in sorted(spans):
+        if joined_spans and start <= joined_spans[-1][1]:
+            joined_spans[-1] = joined_spans[-1][0], max(joined_spans[-1][1], end)
+        else:
+            joined_spans.append((start, end))
+    return joined_spans

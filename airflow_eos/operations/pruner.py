@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from airflow_eos.coverage.folded import Earlier
@@ -26,6 +27,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.operations.gaps import joined
 from airflow_eos.ports import Cluster, Ledger
 from airflow_eos.run.work import WorkDefinition
 
@@ -79,7 +81,6 @@ class Pruner:
         self._authority = authority
         self._prefix = prefix
         self._min_age = min_age
-        self._at_cursors: set[tuple[str, str]] | None = None
 
     def old_runs(self, partition: int, before: str, pipeline: str | None = None) -> list[OldRun]:
         """Return the runs whose records are no longer needed, in commit order.
@@ -96,9 +97,9 @@ class Pruner:
         open_keys = {
             keys.whole_run_key(entry.key.removeprefix(keys.RUN_RECORDS)) for entry in answer.open_records
         }
-        since = self._first_since(partition, _moment(before))
+        since = self._first_since(partition, keys.utc_moment(before))
         runs = _runs_of(answer.committed, open_keys)
-        kept = _last_ones(runs) | self._named_by_cursors()
+        kept = _last_ones(runs) | self._named_by_cursors
         chosen = [
             run
             for run in runs
@@ -171,17 +172,16 @@ class Pruner:
 
     def _is_past(self, partition: int, before: str) -> None:
         """Refuse if this machine's clock is ahead; the staged messages have the broker's time."""
-        if self._first_since(partition, _moment(before) + self._min_age) is None:
+        if self._first_since(partition, keys.utc_moment(before) + self._min_age) is None:
             raise ConfigurationError(
                 f"{before} is less than {self._min_age} ago by the clock of the broker that leads ledger "
                 f"partition {partition}: nothing was pruned there; see the clock of this machine"
             )
 
+    @cached_property
     def _named_by_cursors(self) -> set[tuple[str, str]]:
-        """Return the runs that last moved each cursor; cursors may be in any ledger partition."""
-        if self._at_cursors is not None:
-            return self._at_cursors
-        named = self._at_cursors = set()
+        """The runs that last moved each cursor; cursors may be in any ledger partition."""
+        named = set()
         for partition in range(self._ledger.describe().partitions):
             cursors = answer_of(self._ledger.view(partition, (), (keys.CURSORS,))).committed
             for key, value in cursors.items():
@@ -328,24 +328,9 @@ def _beyond(
         tuple(
             (*of, *span)
             for of, covered in sorted(spans.items(), key=lambda item: (item[0][0], item[0][1] or 0))
-            for span in _joined(covered)
+            for span in joined(covered)
         ),
     )
-
-
-def _moment(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def _joined(spans: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Join adjacent spans of time; the texts have a fixed format, so they sort chronologically."""
-    joined: list[tuple[str, str]] = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
-        else:
-            joined.append((start, end))
-    return joined
 
 
 def _batches(runs: Sequence[OldRun]) -> Iterable[Sequence[OldRun]]:
