@@ -20,7 +20,7 @@ import structlog
 
 from airflow_eos.cli import airflow_commands, commands
 from airflow_eos.cli import main as plain
-from airflow_eos.cli.airflow_commands import _options, get_eos_cli_commands, get_parser
+from airflow_eos.cli.airflow_commands import _options, get_eos_cli_commands
 from airflow_eos.cli.definition import COMMANDS, COMMON, DONE, EXIT_CODES
 from airflow_eos.cli.outcome import Outcome, WrongUsage
 from airflow_eos.exceptions import ConfigurationError, LedgerMissing
@@ -30,6 +30,7 @@ from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.open_transactions import abort_command
 from airflow_eos.spark_host import connect_server
 from airflow_eos_testing import class_data
+from tests.support.airflow_parser import get_parser
 from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
 
 CONNECTION = {"bootstrap.servers": "broker:9092"}
