@@ -22,7 +22,6 @@ from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
 
     from airflow.sdk import Context
     from pyspark.sql import SparkSession

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -120,8 +119,6 @@ class RunTelemetry:
 
 def _seconds_of(record: RunRecord) -> float:
     """Return the duration of a run, from its start to the staging of its record."""
-    started, staged = (
-        dt.datetime.fromisoformat(moment.replace("Z", "+00:00"))
-        for moment in (record.started_at, record.staged_at)
-    )
-    return (staged - started).total_seconds()
+    from airflow_eos.ledger.keys import utc_moment
+
+    return (utc_moment(record.staged_at) - utc_moment(record.started_at)).total_seconds()
