@@ -51,7 +51,6 @@ _JSON = "/api/v1/"
 def deployment() -> Deployment:
     """Return the connection of ``[eos] ui_kafka_config_id``, the ledger and the prefix."""
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
-    from airflow_eos.model.spec import Deployment
 
     kafka = KafkaEosHook(settings.ui_kafka_config_id()).get_config()
     ledger = settings.ledger_to_ask(settings.default_ledger_topic())

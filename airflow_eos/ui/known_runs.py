@@ -11,6 +11,7 @@ from airflow_eos.operations.health import LedgerReading, health
 
 if TYPE_CHECKING:
     from airflow_eos.broker.ledger_log.reader import LedgerReader
+    from airflow_eos.coverage.folded import Earlier
     from airflow_eos.ledger.records.intent import Intent
     from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.spec import Deployment
@@ -76,23 +77,12 @@ class KnownRuns:
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return the reads of a pipeline's runs beside the present logs of its source topics."""
-        logs = self._logs(pipeline.topics)
-        records, earlier = pipeline.drawn
-        coverage = coverage_of(records, logs.bounds, logs.topic_ids, resets=pipeline.resets, earlier=earlier)
-        return replace(coverage, unseen=logs.unseen_of(pipeline.topics))
+        return _coverage(pipeline, self._logs(pipeline.topics), *pipeline.drawn)
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
         """Like :meth:`coverage`, for many pipelines and without the runs' names."""
         logs = self._logs({topic for pipeline in pipelines for topic in pipeline.topics})
-        drawn = []
-        for pipeline in pipelines:
-            topics = set(pipeline.topics)
-            bounds = {tp: log for tp, log in logs.bounds.items() if tp.topic in topics}
-            coverage = coverage_of(
-                (), bounds, logs.topic_ids, resets=pipeline.resets, earlier=pipeline.summary
-            )
-            drawn.append(replace(coverage, unseen=logs.unseen_of(topics)))
-        return drawn
+        return [_coverage(pipeline, logs, (), pipeline.summary) for pipeline in pipelines]
 
     def _logs(self, topics: Collection[str]) -> SourceLogs:
         names = frozenset(topics)
@@ -127,3 +117,12 @@ class KnownRuns:
         return self._ask_brokers(
             ("record", pipeline, run_key), lambda: self._brokers.record(pipeline, run_key)
         )
+
+
+def _coverage(
+    pipeline: PipelineHistory, logs: SourceLogs, records: Collection[RunRecord], earlier: Earlier
+) -> Coverage:
+    topics = set(pipeline.topics)
+    bounds = {tp: log for tp, log in logs.bounds.items() if tp.topic in topics}
+    coverage = coverage_of(records, bounds, logs.topic_ids, resets=pipeline.resets, earlier=earlier)
+    return replace(coverage, unseen=tuple(sorted(logs.unseen & topics)))

@@ -51,7 +51,7 @@ def opened(pipeline):
 
 def placed(pipeline, history):
     """Ledger partition of the pipeline, with the ledger's topic."""
-    return history._ledger.partition_for(pipeline.spec.pipeline)
+    return history._control.ledger.partition_for(pipeline.spec.pipeline)
 
 
 def test_each_look_reads_only_what_is_new(pipeline, opened, monkeypatch):
@@ -134,7 +134,7 @@ def test_records_without_the_ledgers_signature_are_not_believed(embedded_kafka, 
     believed = opened(spec=signed.spec)
     believed.refresh()
     assert list(believed.pipelines) == [signed.spec.pipeline]
-    reader = LedgerReader(opened(spec=keyed)._ledger, believed._link, (keys.RUN_RECORDS,))
+    reader = LedgerReader(opened(spec=keyed)._control.ledger, believed._control.link, (keys.RUN_RECORDS,))
     reader.look()
     assert list(reader.changes()) == []
     assert len(reader.ignored) == 1
