@@ -65,6 +65,8 @@ class KafkaEosHook(KafkaBaseHook):
 
         :raises UnknownTopic: the topic does not exist.
         """
-        from airflow_eos.operations.queries import partition_counts
+        from airflow_eos.engine.control_plane import ControlPlane
+        from airflow_eos.model.spec import Deployment
 
-        return list(range(partition_counts(self.get_config(), [topic])[topic]))
+        with ControlPlane(Deployment(self.get_config())) as control:
+            return list(range(control.cluster.describe_topics([topic])[topic].partitions))

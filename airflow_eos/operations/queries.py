@@ -41,16 +41,6 @@ def create_ledger(deployment: Deployment, *, adopt_new: bool = False) -> LedgerI
         )
 
 
-def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:
-    """Return the number of partitions of each topic.
-
-    :raises UnknownTopic: names the topics that do not exist.
-    """
-    with ControlPlane(Deployment(kafka)) as control:
-        descriptions = control.cluster.describe_topics(topics)
-        return {name: descriptions[name].partitions for name in topics}
-
-
 @dataclass(frozen=True, slots=True)
 class PrunedRun:
     """A run whose record was pruned."""
