@@ -8,18 +8,7 @@ from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.exceptions import ConfigurationError
-
-# Beside the names Airflow masks by itself (password, secret, token, passphrase, private_key).
-_SECRET_PARTS = (
-    "password",
-    "secret",
-    "passphrase",
-    "token",
-    "private.key",
-    "key.pem",
-    "jaas",
-    "oauthbearer.config",
-)
+from airflow_eos.wire.client_config import is_secret
 
 
 class KafkaEosHook(KafkaBaseHook):
@@ -56,7 +45,7 @@ class KafkaEosHook(KafkaBaseHook):
                 "'host:9092,host2:9092'"
             ) from error
         for name, value in config.items():
-            if type(value) in (str, int, float) and any(part in name for part in _SECRET_PARTS):
+            if type(value) in (str, int, float) and is_secret(name):
                 mask_secret(str(value))
         return config
 
