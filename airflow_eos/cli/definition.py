@@ -39,14 +39,12 @@ class Option:
 class Command:
     """One command.
 
-    :param function: its name, see :func:`airflow_eos.cli.execution.call`.
     :param cluster: whether it asks brokers, and so takes a connection.
     """
 
     name: str
     help: str
     description: str
-    function: str
     options: tuple[Option, ...] = ()
     cluster: bool = True
 
@@ -154,7 +152,6 @@ COMMANDS = (
         "Create the ledger topic and fix its identity",
         "Create the ledger topic and fix its identity. Does nothing if both exist. Refused if the brokers "
         "still remember that runs have used a ledger of this name and prefix: it was lost.",
-        "init",
         (
             option("--partitions", "of a new ledger, default: 32", number(1, 100_000), "N", default=32),
             option("--replication-factor", "of a new ledger, default: the brokers'", number(1, 10_000), "N"),
@@ -172,7 +169,6 @@ COMMANDS = (
         "principal, the ledger's settings, replicas and min.insync.replicas, retention and timestamps of the "
         "topics, the group's cursor; with --table catalog, format and rights of a table, and data files that "
         "no snapshot names; with --spark the executors' versions. Exit code 3 if a check fails.",
-        "doctor",
         (
             option("--group", "consumer group to look at"),
             repeatable("--source", "topic that is read; repeatable", topic, "TOPIC"),
@@ -207,7 +203,6 @@ COMMANDS = (
         "Show what a run would read",
         "Show run key, transactional id and offset ranges of a run that would start now. Nothing is fenced, "
         "pinned or committed.",
-        "plan",
         (
             _PIPELINE,
             _GROUP,
@@ -240,7 +235,6 @@ COMMANDS = (
         "snapshot, open INTENTs of runs that publish in a table or died there, gaps between the committed "
         "intervals of pipelines, and all open transactions of the prefix. Exit code 3 if the ledger has no "
         "record of a name, or a limit is passed.",
-        "status",
         (
             repeatable("--group", "a group's cursor; repeatable"),
             repeatable("--run", "a run, named as in run keys; repeatable", metavar="PIPELINE/RUN_ID"),
@@ -271,7 +265,6 @@ COMMANDS = (
         "List the records of the ledger",
         "List the latest committed records of the ledger: runs, cursors, pinned boundaries, resets. Exit "
         "code 1 if it has none of the named pipeline or key.",
-        "ledger",
         (
             option("--pipeline", "only the runs of this pipeline"),
             option("--key", "only this key, such as cursor:<group>"),
@@ -287,7 +280,6 @@ COMMANDS = (
         "deleted since are reported as expired, records that a compacted topic's cleaner may have removed as "
         "compacted, partitions without a leader as unavailable. Exit code 3 for a mismatch or an unavailable "
         "partition, 1 if the ledger has no run of the pipeline.",
-        "verify",
         (
             _PIPELINE,
             option("--run-key", "only this run, as `ledger` shows it; repeatable", action="append"),
@@ -300,7 +292,6 @@ COMMANDS = (
         "End a transaction that hangs",
         "Show an open transaction: its owner's epoch, start and time-out. With --yes end it before its "
         "time-out does. Takes no epoch: an owner that is still alive gets an error and starts over.",
-        "abort",
         (
             option("--transactional-id", "the id", metavar="ID"),
             option("--group", "instead of the id: the consumer group of a whole cursor"),
@@ -320,7 +311,6 @@ COMMANDS = (
         "End transactions that brokers forgot to end",
         "List transactions of the prefix that partition leaders hold open although their coordinator has "
         "ended them, and end them as they were decided, by markers, which need ClusterAction on the cluster.",
-        "repair",
         (
             repeatable(
                 "--topic",
@@ -342,7 +332,6 @@ COMMANDS = (
         "to a run that was about to publish in a table: the INTENT is taken back if that table no longer "
         "exists, and the next run reads the same records again. Where no run wrote the INTENT, one of yours "
         "may have been there: look for rows of the pipeline's next run in the table first, and delete them.",
-        "dismiss",
         (
             option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
             option(
@@ -364,7 +353,6 @@ COMMANDS = (
         "For a ledger that was used before it had a key: write a signed record that everything below the "
         "present end of each partition needs no signature, and everything after it does. First check the "
         "ledger (`doctor`, `ledger`), and give the key to all its users.",
-        "sign",
         (_YES,),
     ),
     Command(
@@ -373,8 +361,6 @@ COMMANDS = (
         "Update the index of every ledger partition, which keeps look-ups as quick behind a million runs as "
         "behind none. Runs do this themselves; use it for a ledger that was used for long without one, and "
         "after `sign`.",
-        "index",
-        (),
     ),
     Command(
         "prune",
@@ -383,7 +369,6 @@ COMMANDS = (
         "each with what they have read: such a run is never done again, but refused as `LedgerPruned`. The "
         "last run of each pipeline and cursor, runs whose rounds have not ended, cursors and boundaries "
         "stay. Without --yes it shows their number.",
-        "prune",
         (
             option("--before", "date or time, UTC; at least a day ago", metavar="DATE", required=True),
             option("--pipeline", "only the runs of this pipeline", metavar="NAME"),
@@ -395,7 +380,6 @@ COMMANDS = (
         "Move a group's offsets and its cursor",
         "Move a group's offsets and its cursor in the ledger in one transaction, which fences live runs and "
         "is recorded in the ledger.",
-        "reset_offsets",
         (
             _GROUP,
             option(
@@ -422,7 +406,6 @@ COMMANDS = (
         "Start Spark once and keep an archive of the classes it loads (150 MB): local sessions of tasks "
         "map it and start in about half the time. Once per worker or image, and again when Spark or Java has "
         "changed.",
-        "warm_spark",
         (option("--folder", "of the archive, default: [eos] class_data_folder"),),
         cluster=False,
     ),
@@ -432,7 +415,6 @@ COMMANDS = (
         "Print the server's address and the command that imports its Airflow connection with the token, then "
         "become the installed Spark's Connect server, on loopback, in the foreground. SIGTERM ends it; let a "
         "service manager such as systemd restart it. Linux only.",
-        "spark_server",
         (
             _SERVER_FOLDER,
             option("--port", "default: that of the last start, at first a free one", port),

@@ -69,7 +69,7 @@ def test_both_doors_offer_the_same_commands_and_options() -> None:
 def test_every_command_says_what_it_does() -> None:
     """Help in one line, a description in sentences, an explanation for every option and exit code."""
     assert set(EXIT_CODES) == {0, 1, 2, 3, 130}
-    assert len({command.function for command in COMMANDS}) == len(COMMANDS)
+    assert len({command.name for command in COMMANDS}) == len(COMMANDS)
     for command in COMMANDS:
         assert command.description.endswith(".")
         assert not command.help.endswith(".")
