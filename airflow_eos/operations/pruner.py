@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable, UnknownTopic
@@ -51,12 +50,12 @@ class OldRun:
 
     pipeline: str
     key: str
-    run_keys: tuple[str, ...]
-    staged_at: str
-    offset: int
-    transactional_id: str
-    producers: frozenset[tuple[int, int]]
-    written: frozenset[TopicPartition]
+    run_keys: tuple[str, ...] = ()
+    staged_at: str = ""
+    offset: int = -1
+    transactional_id: str = ""
+    producers: frozenset[tuple[int, int]] = frozenset()
+    written: frozenset[TopicPartition] = frozenset()
 
 
 class Pruner:
@@ -215,64 +214,38 @@ class Pruner:
         }
 
 
-class _Facts(NamedTuple):
-    """The needed fields of a record; saves memory while a whole partition is read."""
-
-    offset: int
-    staged_at: str
-    run_key: str
-    transactional_id: str
-    producer: tuple[int, int]
-    written: frozenset[TopicPartition]
-
-
 def _runs_of(committed: Mapping[str, LedgerValue], open_keys: Iterable[str]) -> list[OldRun]:
     """Return the runs in commit order; omits runs with an unreadable record."""
     left_out = set(open_keys)
-    grouped: defaultdict[tuple[str, str], list[_Facts]] = defaultdict(list)
+    runs: dict[tuple[str, str], OldRun] = {}
     places: dict[frozenset[TopicPartition], frozenset[TopicPartition]] = {}
-    for key, value in committed.items():
-        name = key.removeprefix(keys.RUN_RECORDS)
+    for key, value in sorted(committed.items(), key=lambda item: item[1].offset):
+        run_key = key.removeprefix(keys.RUN_RECORDS)
+        whole = keys.whole_run_key(run_key)
         try:
             record = RunRecord.from_json(value, key)
         except LedgerUnreadable as error:
             log.warning("Skipped: %s", error)
-            left_out.add(keys.whole_run_key(name))
+            left_out.add(whole)
             continue
-        if record.run_key != name:
-            left_out.add(keys.whole_run_key(name))
+        if record.run_key != run_key:
+            left_out.add(whole)
             continue
+        before = runs.get((record.pipeline, whole)) or OldRun(record.pipeline, whole)
         producer = record.producer
-        written = frozenset(TopicPartition(receipt.topic, receipt.partition) for receipt in record.receipts)
-        grouped[record.pipeline, keys.whole_run_key(name)].append(
-            _Facts(
-                value.offset,
-                record.staged_at,
-                name,
-                producer.transactional_id,
-                (producer.producer_id, producer.producer_epoch),
-                places.setdefault(written, written),  # share equal sets to save memory
-            )
+        written = before.written | {TopicPartition(it.topic, it.partition) for it in record.receipts}
+        runs[record.pipeline, whole] = OldRun(
+            record.pipeline,
+            whole,
+            (*before.run_keys, run_key),
+            max(before.staged_at, record.staged_at),
+            value.offset,
+            producer.transactional_id,
+            before.producers | {(producer.producer_id, producer.producer_epoch)},
+            places.setdefault(written, written),  # share equal sets to save memory
         )
-    runs = []
-    for (pipeline, key), records in grouped.items():
-        if key in left_out:
-            continue
-        records.sort()
-        last = records[-1]
-        runs.append(
-            OldRun(
-                pipeline,
-                key,
-                tuple(facts.run_key for facts in records),
-                max(facts.staged_at for facts in records),
-                last.offset,
-                last.transactional_id,
-                frozenset(facts.producer for facts in records),
-                frozenset[TopicPartition]().union(*(facts.written for facts in records)),
-            )
-        )
-    return sorted(runs, key=lambda run: (run.offset, run.key))
+    readable = (run for run in runs.values() if run.key not in left_out)
+    return sorted(readable, key=lambda run: (run.offset, run.key))
 
 
 def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:

@@ -136,9 +136,7 @@ def pipelines_view(
 
 
 def _matches(row: Mapping[str, Any], find: str, state: str) -> bool:
-    if state == WRONG and row["whole"] is not False:
-        return False
-    if state and state != WRONG and row["kind"] != state:
+    if state and not (row["whole"] is False if state == WRONG else row["kind"] == state):
         return False
     attempt = row["attempt"] or {}
     texts = (row["pipeline"], row["dag_id"], attempt.get("error", ""))
