@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run.work import WorkDefinition
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Gap:
+class Gap(JsonForm):
     """Time between two committed intervals that no committed interval covers.
 
     :param topics: source topics; only runs with the same topics are compared.
@@ -28,10 +28,6 @@ class Gap:
     end: str
     topics: tuple[str, ...]
     partition: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {**asdict(self), "topics": list(self.topics)}
 
 
 def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list[Gap]:

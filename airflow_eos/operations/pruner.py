@@ -58,6 +58,7 @@ class OldRun:
     written: frozenset[TopicPartition] = frozenset()
 
 
+@dataclass(frozen=True)
 class Pruner:
     """Prunes one ledger, partition by partition.
 
@@ -65,21 +66,12 @@ class Pruner:
     :param min_age: records that are younger, by the broker's clock, are not pruned.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        ledger: Ledger,
-        writer: LedgerWriter,
-        authority: Authority,
-        prefix: str,
-        min_age: dt.timedelta,
-    ) -> None:
-        self._cluster = cluster
-        self._ledger = ledger
-        self._writer = writer
-        self._authority = authority
-        self._prefix = prefix
-        self._min_age = min_age
+    cluster: Cluster
+    ledger: Ledger
+    writer: LedgerWriter
+    authority: Authority
+    prefix: str
+    min_age: dt.timedelta
 
     def old_runs(self, partition: int, before: str, pipeline: str | None = None) -> list[OldRun]:
         """Return the runs whose records are no longer needed, in commit order.
@@ -92,7 +84,7 @@ class Pruner:
 
         :param before: UTC, in the format of run records.
         """
-        answer = answer_of(self._ledger.view(partition, (), (keys.RUN_RECORDS,)))
+        answer = answer_of(self.ledger.view(partition, (), (keys.RUN_RECORDS,)))
         open_keys = {
             keys.whole_run_key(entry.key.removeprefix(keys.RUN_RECORDS)) for entry in answer.open_records
         }
@@ -114,9 +106,9 @@ class Pruner:
 
     def _first_since(self, partition: int, moment: dt.datetime) -> int | None:
         """Return the first offset that the broker wrote at that moment or later; None if there is none."""
-        tp = TopicPartition(self._ledger.topic, partition)
+        tp = TopicPartition(self.ledger.topic, partition)
         timestamp = max(int(moment.timestamp() * 1000), 0)  # negative values have special meanings
-        first = self._cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
+        first = self.cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
         return None if first is None else first.offset
 
     def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> list[OldRun]:
@@ -144,11 +136,11 @@ class Pruner:
         return pruned
 
     def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> list[OldRun]:
-        name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
-        with self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)]) as transaction:
+        name = keys.prune_transactional_id(self.prefix, self.ledger.topic, partition)
+        with self.writer.fenced(name, [TopicPartition(self.ledger.topic, partition)]) as transaction:
             buckets = {keys.pruned_key(pipeline, run.key) for run in batch}
             horizon_key = keys.horizon_key(pipeline)
-            stored = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
+            stored = self.authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
             new = [run for run in batch if not is_pruned(run.key, pipeline, stored)]
             if not new:
                 return []
@@ -171,9 +163,9 @@ class Pruner:
 
     def _is_past(self, partition: int, before: str) -> None:
         """Refuse if this machine's clock is ahead; the staged messages have the broker's time."""
-        if self._first_since(partition, keys.utc_moment(before) + self._min_age) is None:
+        if self._first_since(partition, keys.utc_moment(before) + self.min_age) is None:
             raise ConfigurationError(
-                f"{before} is less than {self._min_age} ago by the clock of the broker that leads ledger "
+                f"{before} is less than {self.min_age} ago by the clock of the broker that leads ledger "
                 f"partition {partition}: nothing was pruned there; see the clock of this machine"
             )
 
@@ -181,8 +173,8 @@ class Pruner:
     def _named_by_cursors(self) -> set[tuple[str, str]]:
         """The runs that last moved each cursor; cursors may be in any ledger partition."""
         named = set()
-        for partition in range(self._ledger.describe().partitions):
-            cursors = answer_of(self._ledger.view(partition, (), (keys.CURSORS,))).committed
+        for partition in range(self.ledger.describe().partitions):
+            cursors = answer_of(self.ledger.view(partition, (), (keys.CURSORS,))).committed
             for key, value in cursors.items():
                 try:
                     cursor = CursorRecord.from_json(value, key)
@@ -198,14 +190,14 @@ class Pruner:
         Their records must stay: they tell repair how the transaction was decided.
         """
         written = frozenset[TopicPartition]().union(*(run.written for run in runs))
-        partitions: list[TopicPartition] = [TopicPartition(self._ledger.topic, partition)]
+        partitions: list[TopicPartition] = [TopicPartition(self.ledger.topic, partition)]
         for topic in sorted({tp.topic for tp in written}):
             try:
-                existing = self._cluster.describe_topics([topic])[topic].topic_partitions
+                existing = self.cluster.describe_topics([topic])[topic].topic_partitions
             except UnknownTopic:
                 continue
             partitions += sorted(written & set(existing))
-        described = self._cluster.describe_producers(partitions)
+        described = self.cluster.describe_producers(partitions)
         return {
             (producer.producer_id, producer.producer_epoch)
             for producers in described.values()

@@ -54,18 +54,18 @@ class RunHistory(KnownRuns, Closeable):
 
     def close(self) -> None:
         """Close all connections."""
-        self._brokers.close()
+        self.brokers.close()
         self._control.close()
 
     def as_of_now(self, ask_brokers: AskBrokers) -> KnownRuns:
         """Return the runs of the last refresh, for a question with its own way of asking brokers."""
         return KnownRuns(
-            self._deployment,
+            self.deployment,
             self.pipelines,
             self.intents,
             self.reader,
             self.unreadable,
-            self._brokers,
+            self.brokers,
             ask_brokers,
         )
 

@@ -44,11 +44,6 @@ class PipelineHistory:
         return folded(self._before_runs(), self.runs.values())
 
     @property
-    def newest(self) -> RunRecord:
-        """The last committed run."""
-        return next(reversed(self.runs.values()))
-
-    @property
     def topics(self) -> list[str]:
         """All topics that were read, sorted."""
         summary = self.summary
