@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import requests
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -62,12 +62,6 @@ def name_yarn_user(hook: Any, user: str | None = None) -> str:
     return str(user)
 
 
-class _Tracker(Protocol):
-    def status(self) -> str: ...
-
-    def kill(self, timeout: float) -> None: ...
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class SparkDriver:
     """Asks a cluster manager about a driver, with the connection as ``SparkSubmitHook`` reads it.
@@ -118,7 +112,7 @@ class SparkDriver:
         return status.upper() in _SUCCEEDED
 
     @cached_property
-    def _tracker(self) -> _Tracker:
+    def _tracker(self) -> _Standalone | _Yarn | _Pod:
         if self.backend == "kubernetes":
             return _Pod(self.driver_id)
         hook = self.hook or SparkSubmitHook(
