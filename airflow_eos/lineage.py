@@ -41,33 +41,24 @@ def run_lineage(
             outputs = [Dataset(namespace=table.dataset[0], name=table.dataset[1])]
         facets = {} if run_key is None else {"airflowEos": _facet(run_key=run_key)}
         return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=facets)
-    written: dict[str, tuple[int, int]] = {}
-    for receipt in record.receipts:
-        records, size = written.get(receipt.topic, (0, 0))
-        written[receipt.topic] = (records + receipt.records, size + receipt.size)
+    written: dict[tuple[str, str], tuple[int, int | None]] = {}
+    for topic in sorted({receipt.topic for receipt in record.receipts}):
+        receipts = [receipt for receipt in record.receipts if receipt.topic == topic]
+        records, size = sum(it.records for it in receipts), sum(it.size for it in receipts)
+        written[namespace, topic] = (records, size)
+    if table is not None:
+        written[table.dataset] = (record.records_written, None)
     return OperatorLineage(
         inputs=inputs,
         outputs=[
             OutputDataset(
-                namespace=namespace,
-                name=topic,
+                namespace=place,
+                name=name,
                 outputFacets={
                     "outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=records, size=size)
                 },
             )
-            for topic, (records, size) in sorted(written.items())
-        ]
-        + [
-            OutputDataset(
-                namespace=table.dataset[0],
-                name=table.dataset[1],
-                outputFacets={
-                    "outputStatistics": OutputStatisticsOutputDatasetFacet(
-                        rowCount=record.records_written, size=None
-                    )
-                },
-            )
-            for table in ([] if table is None else [table])
+            for (place, name), (records, size) in written.items()
         ],
         run_facets={
             "airflowEos": _facet(

@@ -7,21 +7,20 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
-from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option
+from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option, option
 from airflow_eos.cli.status import Gauge
 from airflow_eos.model.spec import Deployment
 
 _LONGEST_TAG = 200  # Airflow drops a metric of more than 250 characters with its tag
 _NOT_CARRIED = re.compile(r"[^A-Za-z0-9_./-]")
 
-_CONN_ID = Option(
-    "--conn-id", "connection of type kafka, default: kafka_default", {"default": "kafka_default"}
-)
+_CONN_ID = option("--conn-id", "connection of type kafka, default: kafka_default", default="kafka_default")
 
 
 def get_eos_cli_commands() -> list[GroupCommand]:
@@ -38,24 +37,13 @@ def get_eos_cli_commands() -> list[GroupCommand]:
                     name=command.name,
                     help=command.help,
                     description=command.description,
-                    func=_function(command),
+                    func=functools.partial(_carry_out, command),
                     args=tuple(_argument(option) for option in _options(command)),
                 )
                 for command in COMMANDS
             ),
         )
     ]
-
-
-def get_parser() -> argparse.ArgumentParser:
-    """Return a parser of the group alone, for generated documentation."""
-    from airflow.cli.cli_parser import AirflowHelpFormatter, DefaultHelpParser, _add_command
-
-    parser: argparse.ArgumentParser = DefaultHelpParser(prog="airflow", formatter_class=AirflowHelpFormatter)
-    subparsers = parser.add_subparsers(dest="subcommand", metavar="GROUP_OR_COMMAND")
-    for group in get_eos_cli_commands():
-        _add_command(subparsers, group)
-    return parser
 
 
 def _options(command: Command) -> tuple[Option, ...]:
@@ -65,10 +53,6 @@ def _options(command: Command) -> tuple[Option, ...]:
 def _argument(option: Option) -> Any:
     # Airflow's help reads [...] as markup of Rich.
     return Arg((option.flag,), help=option.help.replace("[", r"\["), **option.settings)
-
-
-def _function(command: Command) -> Callable[[argparse.Namespace], None]:
-    return functools.partial(_carry_out, command)
 
 
 def _carry_out(command: Command, options: argparse.Namespace) -> None:
@@ -117,13 +101,10 @@ def _carried(text: str) -> str:
 
 
 def _target(options: argparse.Namespace) -> Deployment:
-    from dataclasses import replace
-
     from airflow_eos import settings
     from airflow_eos.exceptions import ConfigurationError
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
     from airflow_eos.model.command_line import CommandLine
-    from airflow_eos.model.spec import Deployment
 
     try:
         kafka = KafkaEosHook(options.conn_id).get_config()

@@ -236,15 +236,15 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
-    from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, SIGNED_KEY
-    from airflow_eos.operations.intent_dismissal import is_intent
     from airflow_eos.operations.upkeep import dismiss_record, is_dismissible
 
-    is_routed = options.key not in (LEDGER_IDENTITY_KEY, SIGNED_KEY)
+    is_routed = options.key not in (keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY)
     if not options.key or options.routing is None or (is_routed and not options.routing):
         raise WrongUsage("give --key and --routing")
     # An INTENT of a run names the table that has to be asked.
-    if is_intent(options.key) and not is_dismissible(target, options.key, routing=options.routing):
+    if options.key.startswith(keys.INTENTS) and not is_dismissible(
+        target, options.key, routing=options.routing
+    ):
         return _dismiss_intent(target, options)
     record = dismiss_record(target, options.key, routing=options.routing, execute=options.yes).to_dict()
     return Outcome(record, {"record": [record]})
@@ -366,16 +366,12 @@ def _ranges(options: Namespace) -> Cursor | Interval:
 
 
 def _whole_interval(options: Namespace) -> Interval:
+    """Return the interval in UTC; ends without a zone of their own are in that of ``--timezone``."""
+    start, end = (_moment("--interval", text, options.timezone) for text in options.interval)
     try:
-        return Interval(*_interval(options))
+        return Interval(start, end)
     except ValueError as error:
         raise WrongUsage(f"--interval: {error}") from error
-
-
-def _interval(options: Namespace) -> tuple[dt.datetime, dt.datetime]:
-    """Return both ends in UTC; without a zone of their own they are in that of ``--timezone``."""
-    start, end = (_moment("--interval", text, options.timezone) for text in options.interval)
-    return start, end
 
 
 def _moment(option: str, text: str, timezone: str | None) -> dt.datetime:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.model.versioned import is_topic_name
@@ -25,35 +25,27 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Option:
-    """One option; without a type of its own it is a :func:`text`.
+    """One option.
 
     :param settings: arguments of ``ArgumentParser.add_argument``.
     """
 
     flag: str
     help: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.settings.get("action") != "store_true":
-            object.__setattr__(self, "settings", {"type": text, **self.settings})
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Command:
     """One command.
 
-    :param function: its name, see :func:`airflow_eos.cli.execution.call`.
-    :param finds: whether it may end with exit code 3.
     :param cluster: whether it asks brokers, and so takes a connection.
     """
 
     name: str
     help: str
     description: str
-    function: str
     options: tuple[Option, ...] = ()
-    finds: bool = False
     cluster: bool = True
 
     @property
@@ -113,25 +105,46 @@ def memory(text: str) -> str:
     return text
 
 
+def option(
+    flag: str, meaning: str, kind: Callable[[str], Any] = text, metavar: Any = None, **settings: Any
+) -> Option:
+    """Return an option with a value.
+
+    :param kind: reads the value.
+    :param metavar: its name, or names.
+    """
+    named = {} if metavar is None else {"metavar": metavar}
+    return Option(flag, meaning, {"type": kind, **named, **settings})
+
+
+def repeatable(
+    flag: str, meaning: str, kind: Callable[[str], Any] = text, metavar: str | None = None
+) -> Option:
+    """Return an option that may be given several times; its value is a list."""
+    return option(flag, meaning, kind, metavar, action="append", default=[])
+
+
+def switch(flag: str, meaning: str) -> Option:
+    """Return an option without a value."""
+    return Option(flag, meaning, {"action": "store_true"})
+
+
 COMMON = (
-    Option("--output", "default: table", {"choices": ("table", "json", "yaml", "plain"), "default": "table"}),
-    Option("--ledger-topic", "default: [eos] ledger_topic, or airflow-eos-ledger", {"metavar": "TOPIC"}),
-    Option("--prefix", "first part of transactional ids, default: [eos] prefix, or airflow-eos", {}),
+    option("--output", "default: table", choices=("table", "json", "yaml", "plain"), default="table"),
+    option("--ledger-topic", "default: [eos] ledger_topic, or airflow-eos-ledger", metavar="TOPIC"),
+    option("--prefix", "first part of transactional ids, default: [eos] prefix, or airflow-eos"),
 )
-_YES = Option("--yes", "do it; without, only show what would be done", {"action": "store_true"})
-_TIMEZONE = Option(
-    "--timezone", "of days and times that name none, such as Europe/Berlin", {"metavar": "ZONE"}
-)
-_GROUP = Option("--group", "consumer group that holds the cursor", {"required": True})
-_SERVER_FOLDER = Option(
-    "--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME", {"metavar": "FOLDER"}
-)
-_STORAGE = Option(
+_YES = switch("--yes", "do it; without, only show what would be done")
+_TIMEZONE = option("--timezone", "of days and times that name none, such as Europe/Berlin", metavar="ZONE")
+_GROUP = option("--group", "consumer group that holds the cursor", required=True)
+_SERVER_FOLDER = option("--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME")
+_STORAGE = option(
     "--storage",
     "connection of the object store of Delta Lake tables; default: delta_default",
-    {"default": "delta_default", "metavar": "ID"},
+    metavar="ID",
+    default="delta_default",
 )
-_PIPELINE = Option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", {"required": True})
+_PIPELINE = option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", required=True)
 
 COMMANDS = (
     Command(
@@ -139,23 +152,13 @@ COMMANDS = (
         "Create the ledger topic and fix its identity",
         "Create the ledger topic and fix its identity. Does nothing if both exist. Refused if the brokers "
         "still remember that runs have used a ledger of this name and prefix: it was lost.",
-        "init",
         (
-            Option(
-                "--partitions",
-                "of a new ledger, default: 32",
-                {"type": number(1, 100_000), "default": 32, "metavar": "N"},
-            ),
-            Option(
-                "--replication-factor",
-                "of a new ledger, default: the brokers'",
-                {"type": number(1, 10_000), "metavar": "N"},
-            ),
-            Option(
+            option("--partitions", "of a new ledger, default: 32", number(1, 100_000), "N", default=32),
+            option("--replication-factor", "of a new ledger, default: the brokers'", number(1, 10_000), "N"),
+            switch(
                 "--adopt-new",
                 "replace a lost ledger: its runs count as not committed, and are written again when they are "
                 "cleared, retried or backfilled",
-                {"action": "store_true"},
             ),
         ),
     ),
@@ -166,84 +169,62 @@ COMMANDS = (
         "principal, the ledger's settings, replicas and min.insync.replicas, retention and timestamps of the "
         "topics, the group's cursor; with --table catalog, format and rights of a table, and data files that "
         "no snapshot names; with --spark the executors' versions. Exit code 3 if a check fails.",
-        "doctor",
         (
-            Option("--group", "consumer group to look at"),
-            Option(
-                "--source",
-                "topic that is read; repeatable",
-                {"type": topic, "action": "append", "default": [], "metavar": "TOPIC"},
-            ),
-            Option(
-                "--sink",
-                "topic that is written; repeatable",
-                {"type": topic, "action": "append", "default": [], "metavar": "TOPIC"},
-            ),
-            Option(
+            option("--group", "consumer group to look at"),
+            repeatable("--source", "topic that is read; repeatable", topic, "TOPIC"),
+            repeatable("--sink", "topic that is written; repeatable", topic, "TOPIC"),
+            repeatable(
                 "--table",
                 "table that is written: of Iceberg, namespace and name; of Delta Lake, delta:URI; of "
                 "PostgreSQL, postgres:CONNECTION/SCHEMA.NAME; repeatable",
-                {"action": "append", "default": [], "metavar": "TABLE"},
             ),
-            Option(
+            option(
                 "--catalog",
                 "connection of type iceberg for --table; without Airflow: a catalog of pyiceberg's "
                 "configuration; default: iceberg_default",
-                {"default": "iceberg_default", "metavar": "ID"},
+                metavar="ID",
+                default="iceberg_default",
             ),
             _STORAGE,
-            Option(
+            option(
                 "--interval",
                 "check that the topics keep this data interval, ISO days or times",
-                {"nargs": 2, "metavar": ("START", "END")},
+                metavar=("START", "END"),
+                nargs=2,
             ),
             _TIMEZONE,
-            Option(
-                "--transaction-timeout",
-                "default: 300",
-                {"type": seconds, "default": 300, "metavar": "SECONDS"},
-            ),
-            Option(
-                "--delivery-timeout", "default: 120", {"type": seconds, "default": 120, "metavar": "SECONDS"}
-            ),
-            Option(
-                "--spark", "master or sc:// address whose executors are checked too", {"metavar": "ADDRESS"}
-            ),
+            option("--transaction-timeout", "default: 300", seconds, "SECONDS", default=300),
+            option("--delivery-timeout", "default: 120", seconds, "SECONDS", default=120),
+            option("--spark", "master or sc:// address whose executors are checked too", metavar="ADDRESS"),
         ),
-        finds=True,
     ),
     Command(
         "plan",
         "Show what a run would read",
         "Show run key, transactional id and offset ranges of a run that would start now. Nothing is fenced, "
         "pinned or committed.",
-        "plan",
         (
             _PIPELINE,
             _GROUP,
-            Option(
-                "--topic", "source topic; repeatable", {"type": topic, "action": "append", "required": True}
-            ),
-            Option("--run-id", "default: preview", {"default": "preview"}),
-            Option(
+            option("--topic", "source topic; repeatable", topic, action="append", required=True),
+            option("--run-id", "default: preview", default="preview"),
+            option(
                 "--interval",
                 "data interval, ISO days or times; default: from the cursor",
-                {"nargs": 2, "metavar": ("START", "END")},
+                metavar=("START", "END"),
+                nargs=2,
             ),
             _TIMEZONE,
-            Option(
-                "--allowed-lateness",
-                "as in Interval(allowed_lateness=...)",
-                {"type": not_negative, "metavar": "SECONDS"},
-            ),
-            Option("--accept-deleted", "as in Interval(accept_deleted=True)", {"action": "store_true"}),
-            Option("--max-records", "as in Cursor(max_records=...)", {"type": positive, "metavar": "N"}),
-            Option(
+            option("--allowed-lateness", "as in Interval(allowed_lateness=...)", not_negative, "SECONDS"),
+            switch("--accept-deleted", "as in Interval(accept_deleted=True)"),
+            option("--max-records", "as in Cursor(max_records=...)", positive, "N"),
+            option(
                 "--start",
                 "as in Cursor(start=...)",
-                {"choices": ("earliest", "latest", "fail"), "default": "earliest"},
+                choices=("earliest", "latest", "fail"),
+                default="earliest",
             ),
-            Option("--source-partition", "of a mapped task", {"type": number(0, 2**31 - 1), "metavar": "N"}),
+            option("--source-partition", "of a mapped task", number(0, 2**31 - 1), "N"),
         ),
     ),
     Command(
@@ -254,48 +235,40 @@ COMMANDS = (
         "snapshot, open INTENTs of runs that publish in a table or died there, gaps between the committed "
         "intervals of pipelines, and all open transactions of the prefix. Exit code 3 if the ledger has no "
         "record of a name, or a limit is passed.",
-        "status",
         (
-            Option("--group", "a group's cursor; repeatable", {"action": "append", "default": []}),
-            Option(
-                "--run",
-                "a run, named as in run keys; repeatable",
-                {"action": "append", "default": [], "metavar": "PIPELINE/RUN_ID"},
-            ),
-            Option(
+            repeatable("--group", "a group's cursor; repeatable"),
+            repeatable("--run", "a run, named as in run keys; repeatable", metavar="PIPELINE/RUN_ID"),
+            option(
                 "--max-lag",
                 "maximum lag of a group, offsets behind open transactions included",
-                {"type": not_negative, "metavar": "OFFSETS"},
+                not_negative,
+                "OFFSETS",
             ),
-            Option(
+            option(
                 "--max-open",
                 "maximum age of a group's open transaction, or of one that it waits behind; without names, "
                 "of any transaction of the prefix that the principal may describe",
-                {"type": not_negative, "metavar": "SECONDS"},
+                not_negative,
+                "SECONDS",
             ),
-            Option(
+            option(
                 "--max-gaps",
                 "maximum number of gaps between a pipeline's committed intervals",
-                {"type": not_negative, "metavar": "N"},
+                not_negative,
+                "N",
             ),
-            Option(
-                "--send-metrics",
-                "also send the results as gauges, by this Airflow's metrics",
-                {"action": "store_true"},
-            ),
+            switch("--send-metrics", "also send the results as gauges, by this Airflow's metrics"),
         ),
-        finds=True,
     ),
     Command(
         "ledger",
         "List the records of the ledger",
         "List the latest committed records of the ledger: runs, cursors, pinned boundaries, resets. Exit "
         "code 1 if it has none of the named pipeline or key.",
-        "ledger",
         (
-            Option("--pipeline", "only the runs of this pipeline"),
-            Option("--key", "only this key, such as cursor:<group>"),
-            Option("--limit", "maximum number, the latest runs last", {"type": positive, "metavar": "N"}),
+            option("--pipeline", "only the runs of this pipeline"),
+            option("--key", "only this key, such as cursor:<group>"),
+            option("--limit", "maximum number, the latest runs last", positive, "N"),
         ),
     ),
     Command(
@@ -307,35 +280,29 @@ COMMANDS = (
         "deleted since are reported as expired, records that a compacted topic's cleaner may have removed as "
         "compacted, partitions without a leader as unavailable. Exit code 3 for a mismatch or an unavailable "
         "partition, 1 if the ledger has no run of the pipeline.",
-        "verify",
         (
             _PIPELINE,
-            Option("--run-key", "only this run, as `ledger` shows it; repeatable", {"action": "append"}),
-            Option("--last", "only the latest N runs", {"type": positive, "metavar": "N"}),
+            option("--run-key", "only this run, as `ledger` shows it; repeatable", action="append"),
+            option("--last", "only the latest N runs", positive, "N"),
             _STORAGE,
         ),
-        finds=True,
     ),
     Command(
         "abort",
         "End a transaction that hangs",
         "Show an open transaction: its owner's epoch, start and time-out. With --yes end it before its "
         "time-out does. Takes no epoch: an owner that is still alive gets an error and starts over.",
-        "abort",
         (
-            Option("--transactional-id", "the id", {"metavar": "ID"}),
-            Option("--group", "instead of the id: the consumer group of a whole cursor"),
-            Option(
+            option("--transactional-id", "the id", metavar="ID"),
+            option("--group", "instead of the id: the consumer group of a whole cursor"),
+            option(
                 "--epoch",
                 "with --yes: the epoch that was shown without it; a transaction of another epoch is left "
                 "alone",
-                {"type": not_negative, "metavar": "N"},
+                not_negative,
+                "N",
             ),
-            Option(
-                "--foreign",
-                "also an id outside the prefix, of another environment or application",
-                {"action": "store_true"},
-            ),
+            switch("--foreign", "also an id outside the prefix, of another environment or application"),
             _YES,
         ),
     ),
@@ -344,21 +311,17 @@ COMMANDS = (
         "End transactions that brokers forgot to end",
         "List transactions of the prefix that partition leaders hold open although their coordinator has "
         "ended them, and end them as they were decided, by markers, which need ClusterAction on the cluster.",
-        "repair",
         (
-            Option(
+            repeatable(
                 "--topic",
                 "where to look, beside ledger and offsets; repeatable; default: all that runs wrote to",
-                {"type": topic, "action": "append", "default": [], "metavar": "TOPIC"},
+                topic,
             ),
-            Option(
-                "--assume",
-                "the decision of a transaction, if nothing shows it",
-                {"choices": ("commit", "abort")},
+            option(
+                "--assume", "the decision of a transaction, if nothing shows it", choices=("commit", "abort")
             ),
             _YES,
         ),
-        finds=True,
     ),
     Command(
         "dismiss",
@@ -369,18 +332,16 @@ COMMANDS = (
         "to a run that was about to publish in a table: the INTENT is taken back if that table no longer "
         "exists, and the next run reads the same records again. Where no run wrote the INTENT, one of yours "
         "may have been there: look for rows of the pipeline's next run in the table first, and delete them.",
-        "dismiss",
         (
-            Option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
-            Option(
+            option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
+            option(
                 "--routing",
                 "pipeline of a run, group of a cursor, topic of a boundary; '' for ledger:identity",
-                {"type": routing},
+                routing,
             ),
-            Option(
+            switch(
                 "--table-gone",
                 "of an INTENT: do not ask catalog, store or database whether the table is gone",
-                {"action": "store_true"},
             ),
             _STORAGE,
             _YES,
@@ -392,7 +353,6 @@ COMMANDS = (
         "For a ledger that was used before it had a key: write a signed record that everything below the "
         "present end of each partition needs no signature, and everything after it does. First check the "
         "ledger (`doctor`, `ledger`), and give the key to all its users.",
-        "sign",
         (_YES,),
     ),
     Command(
@@ -401,8 +361,6 @@ COMMANDS = (
         "Update the index of every ledger partition, which keeps look-ups as quick behind a million runs as "
         "behind none. Runs do this themselves; use it for a ledger that was used for long without one, and "
         "after `sign`.",
-        "index",
-        (),
     ),
     Command(
         "prune",
@@ -411,12 +369,9 @@ COMMANDS = (
         "each with what they have read: such a run is never done again, but refused as `LedgerPruned`. The "
         "last run of each pipeline and cursor, runs whose rounds have not ended, cursors and boundaries "
         "stay. Without --yes it shows their number.",
-        "prune",
         (
-            Option(
-                "--before", "date or time, UTC; at least a day ago", {"required": True, "metavar": "DATE"}
-            ),
-            Option("--pipeline", "only the runs of this pipeline", {"metavar": "NAME"}),
+            option("--before", "date or time, UTC; at least a day ago", metavar="DATE", required=True),
+            option("--pipeline", "only the runs of this pipeline", metavar="NAME"),
             _YES,
         ),
     ),
@@ -425,29 +380,22 @@ COMMANDS = (
         "Move a group's offsets and its cursor",
         "Move a group's offsets and its cursor in the ledger in one transaction, which fences live runs and "
         "is recorded in the ledger.",
-        "reset_offsets",
         (
             _GROUP,
-            Option(
+            option(
                 "--to",
                 "start or end of the log, the ledger's cursor, or the committed offsets",
-                {"choices": ("earliest", "latest", "cursor", "committed")},
+                choices=("earliest", "latest", "cursor", "committed"),
             ),
-            Option(
-                "--offset",
-                "instead of --to; repeatable",
-                {"action": "append", "default": [], "metavar": "TOPIC:PARTITION=OFFSET"},
-            ),
-            Option(
+            repeatable("--offset", "instead of --to; repeatable", metavar="TOPIC:PARTITION=OFFSET"),
+            repeatable(
                 "--topic",
                 "only this topic; repeatable; required with --to while the group has no cursor",
-                {"type": topic, "action": "append", "default": []},
+                topic,
             ),
-            Option("--pipeline", "owner of a group that has no cursor yet"),
-            Option(
-                "--mapped",
-                "a group that has no cursor yet is that of tasks mapped over source_partition",
-                {"action": "store_true"},
+            option("--pipeline", "owner of a group that has no cursor yet"),
+            switch(
+                "--mapped", "a group that has no cursor yet is that of tasks mapped over source_partition"
             ),
             _YES,
         ),
@@ -458,8 +406,7 @@ COMMANDS = (
         "Start Spark once and keep an archive of the classes it loads (150 MB): local sessions of tasks "
         "map it and start in about half the time. Once per worker or image, and again when Spark or Java has "
         "changed.",
-        "warm_spark",
-        (Option("--folder", "of the archive, default: [eos] class_data_folder", {"metavar": "FOLDER"}),),
+        (option("--folder", "of the archive, default: [eos] class_data_folder"),),
         cluster=False,
     ),
     Command(
@@ -468,16 +415,17 @@ COMMANDS = (
         "Print the server's address and the command that imports its Airflow connection with the token, then "
         "become the installed Spark's Connect server, on loopback, in the foreground. SIGTERM ends it; let a "
         "service manager such as systemd restart it. Linux only.",
-        "spark_server",
         (
             _SERVER_FOLDER,
-            Option("--port", "default: that of the last start, at first a free one", {"type": port}),
-            Option(
+            option("--port", "default: that of the last start, at first a free one", port),
+            option(
                 "--memory",
                 "of its JVM, default: 1g; Python workers come on top",
-                {"type": memory, "default": "1g", "metavar": "SIZE"},
+                memory,
+                "SIZE",
+                default="1g",
             ),
-            Option("--master", "where it computes, default: local[*]", {"default": "local[*]"}),
+            option("--master", "where it computes, default: local[*]", default="local[*]"),
         ),
         cluster=False,
     ),

@@ -43,7 +43,7 @@ def carry_out(
     try:
         # The others connect to nothing; one of them becomes a server, and prints before.
         with printing_to_stderr() if command.cluster else nullcontext():
-            outcome = call(command.function, find_target(options), options)
+            outcome = call(command.name, find_target(options), options)
             text = outcome.render(options.output, width)
     except WrongUsage as error:
         write_error(f"{command.name}: {error}")
@@ -67,7 +67,8 @@ def carry_out(
 
 
 def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
-    """Run a command by the name of its function."""
-    function: Any = next(getattr(module, name) for module in _MODULES if hasattr(module, name))
+    """Run the function of a command, which has its name."""
+    named = name.replace("-", "_")
+    function: Any = next(getattr(module, named) for module in _MODULES if hasattr(module, named))
     outcome: Outcome = function(target, options)
     return outcome

@@ -53,47 +53,6 @@ Read = TypeVar("Read", bound=Callable[..., Any])
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
-__all__ = [
-    "AIRFLOW_VERSION",
-    "INTERVAL_TIMETABLES",
-    "TASK_SIGNALS",
-    "TRIGGER_TIMETABLES",
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowNotFoundException",
-    "AirflowRescheduleException",
-    "AirflowSensorTimeout",
-    "AirflowSkipException",
-    "CronDataIntervalTimetable",
-    "CronPartitionTimetable",
-    "CronTriggerTimetable",
-    "DeltaDataIntervalTimetable",
-    "DeltaTriggerTimetable",
-    "FanOutMapper",
-    "MultipleCronTriggerTimetable",
-    "PartitionedAssetTimetable",
-    "RollupMapper",
-    "StartOfDayMapper",
-    "StartOfHourMapper",
-    "StartOfMonthMapper",
-    "StartOfQuarterMapper",
-    "StartOfWeekMapper",
-    "StartOfYearMapper",
-    "TaskDeferralTimeout",
-    "TaskDeferred",
-    "also",
-    "asset_state_store",
-    "conf",
-    "initialize_stats",
-    "partition_date",
-    "partition_key",
-    "stats",
-    "supported_version",
-    "timetable_field",
-    "to_thread",
-    "with_options_of_providers",
-]
-
 try:
     from airflow.sdk.exceptions import (
         AirflowRescheduleException,
@@ -119,7 +78,7 @@ def with_options_of_providers(reads: Read) -> Read:
     Airflow 3.1 knows of such options of a provider only once somebody has asked for them.
     """
     try:
-        import airflow.sdk.configuration  # noqa: F401 - asks itself
+        import airflow.sdk.configuration  # asks itself
     except ImportError:
         from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
@@ -240,7 +199,7 @@ def partition_date(dag_run: Any) -> dt.datetime | None:
 # -- metrics and state ------------------------------------------------------------------------------------
 
 try:
-    from airflow.sdk.observability.stats import gauge as _gauge  # noqa: F401 - functions, from 3.3 on
+    from airflow.sdk.observability.stats import gauge as _gauge  # functions, from 3.3 on
 
     from airflow.sdk.observability import stats  # isort: skip
 except ImportError:  # before: a class with the same methods

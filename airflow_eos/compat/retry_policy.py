@@ -71,8 +71,9 @@ def arguments_of_operator(operator: Any, arguments: dict[str, Any]) -> dict[str,
 def asks_retry_policy(method: Method) -> Method:
     """Decorate ``execute`` and its like: before Airflow 3.3, ask the policy about an error of the method.
 
-    What the policy fails is raised as :func:`failing`. Everything else is raised as it is, and Airflow makes
-    another try after the task's own ``retry_delay``, whatever delay the policy wants.
+    What the policy fails is raised as an ``AirflowFailException``, too, so that Airflow makes no further try.
+    Everything else is raised as it is, and Airflow makes another try after the task's own ``retry_delay``,
+    whatever delay the policy wants.
     """
     return method if _AIRFLOW_ASKS else cast("Method", _asking(method))
 
@@ -92,14 +93,6 @@ def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
             if decision.action is not RetryAction.FAIL:
                 raise
             self.log.error("No further try: %s", decision.reason)  # noqa: TRY400 - Airflow logs the error
-            raise failing(error) from error.__cause__
+            raise also(error, AirflowFailException) from error.__cause__
 
     return asking
-
-
-def failing(error: Exception) -> Exception:
-    """Return the error as an ``AirflowFailException``, too: Airflow makes no further try.
-
-    Its class is derived from the error's and has its name: callbacks, logs and the page see the same error.
-    """
-    return also(error, AirflowFailException)

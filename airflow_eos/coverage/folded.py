@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.versioned import integer, text
 
+DRAWN_ONE_BY_ONE = 300
+"""Newest runs of a pipeline with segments of their own; about as many as 1,000 pixels can show separately."""
 _KEPT = ("read", "overlaps", "again", "left_out")
 
 
@@ -90,9 +92,9 @@ class Earlier:
                 f"the ledger's record {key!r} is not a horizon: {type(error).__name__}: {error}"
             ) from error
 
-    def is_plain(self, record: RunRecord) -> bool:
-        """Whether it read nothing on purpose and nothing again, so that the sentence need not name it."""
-        return not is_on_purpose(record) and not any(
+    def has_read_of(self, record: RunRecord) -> bool:
+        """Return whether it holds a first read of any offset that a record read."""
+        return any(
             self.read[key].within(start, end)
             for key, start, end, _ in reads_of(record, {}, ())
             if key in self.read
@@ -112,3 +114,27 @@ class Earlier:
             read.add(start, end)
         for key, start, end in left_out_of(record, {}):
             self.left_out.setdefault(key, Spans()).add(start, end)
+
+
+def folded(
+    earlier: Earlier, records: Iterable[RunRecord], *, one_by_one: int = DRAWN_ONE_BY_ONE
+) -> tuple[list[RunRecord], Earlier]:
+    """Return the runs to draw one by one, in commit order, and the merged reads of all others.
+
+    The newest are drawn, and those that read something on purpose or again, so that the sentence counts and
+    names them. Any other old run is narrower than a pixel.
+
+    :param earlier: reads of runs whose records are no longer kept.
+    :param records: the records that are kept, in commit order.
+    :param one_by_one: number of newest runs that are drawn.
+    """
+    kept = list(records)
+    merged, older = earlier.copy(), earlier.copy()
+    named = []
+    for record in kept[:-one_by_one]:
+        if is_on_purpose(record) or older.has_read_of(record):
+            named.append(record)
+        else:
+            merged.add(record)
+        older.add(record)
+    return [*named, *kept[-one_by_one:]], merged

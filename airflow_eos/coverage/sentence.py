@@ -78,23 +78,14 @@ def _places(problems: Sequence[tuple[Lane, Segment]]) -> str:
 
 def place(lane: Lane, part: Segment) -> str:
     """Return what is wrong with a segment, and where."""
-    span = (
-        f"offset {part.start:,}"
-        if part.end - part.start == 1
-        else f"offsets {range_text(part.start, part.end)}"
-    ) + f" of {lane.where}"
-    verb = "was" if part.end - part.start == 1 else "were"
+    span, was, is_now = f"offsets {range_text(part.start, part.end)}", "were", "are"
+    if part.end - part.start == 1:
+        span, was, is_now = f"offset {part.start:,}", "was", "is"
+    span = f"{span} of {lane.where} {was} read"
     if part.kind is Kind.GAP:
-        deleted = (
-            ", and are deleted"
-            if part.deleted and verb == "were"
-            else ", and is deleted"
-            if part.deleted
-            else ""
-        )
-        return f"{span} {verb} read by no run{deleted}"
+        return f"{span} by no run" + (f", and {is_now} deleted" if part.deleted else "")
     if part.kind is Kind.OVERLAP:
         readers = f"{len(part.runs)} runs" if len(part.runs) > 1 else "several runs"
-        return f"{span} {verb} read by {readers}"
+        return f"{span} by {readers}"
     assert lane.bounds is not None
-    return f"{span} {verb} read, and the log ends at {lane.bounds.stable:,} now"
+    return f"{span}, and the log ends at {lane.bounds.stable:,} now"

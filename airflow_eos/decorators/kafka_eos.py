@@ -107,12 +107,7 @@ def _with_run_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in _MAPPABLE
         if name not in signature.parameters
     ]
-
-    @functools.wraps(function)
-    def mappable(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    mappable.__signature__ = signature.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
+    mappable = _called_as(function, signature.replace(parameters=[*parameters, *added]))
     setattr(mappable, _AUTHORS, function)
     return mappable
 
@@ -131,14 +126,19 @@ def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
             "@task.kafka_eos needs a function of a DataFrame, f(df, ...) or f(df, run, ...); "
             f"{function.__name__} takes {inspect.signature(function)}"
         )
+    rest = [parameter for parameter in parameters[1:] if parameter.name != _RUN]
+    return _called_as(function, inspect.Signature(rest))
+
+
+def _called_as(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    """Return a function with another signature that calls this one."""
 
     @functools.wraps(function)
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    rest = [parameter for parameter in parameters[1:] if parameter.name != _RUN]
-    stand_in.__signature__ = inspect.Signature(rest)  # type: ignore[attr-defined]
-    return stand_in
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    return called
 
 
 def kafka_eos_task(

@@ -52,16 +52,16 @@ class ControlPlane(Closeable):
     def __init__(self, of: RunSpec | Deployment) -> None:
         self._spec = None if isinstance(of, Deployment) else of
         self._deployment = of if isinstance(of, Deployment) else of.deployment
-        self._link = Link(self._deployment.kafka)
-        config = self._link.config
-        self.cluster = KafkaCluster(config, link=self._link)
-        self.ledger = KafkaLedger(config, self._deployment.ledger, keys.OWN_KEYS, link=self._link)
+        self.link = Link(self._deployment.kafka)
+        config = self.link.config
+        self.cluster = KafkaCluster(config, link=self.link)
+        self.ledger = KafkaLedger(config, self._deployment.ledger, keys.OWN_KEYS, link=self.link)
         self.transactions = KafkaTransactions(
             config,
             ledger=self.ledger,
             transaction_timeout=self._spec.transaction_timeout if self._spec else TRANSACTION_TIMEOUT,
             delivery_timeout=self._spec.delivery_timeout if self._spec else DELIVERY_TIMEOUT,
-            link=self._link,
+            link=self.link,
         )
         self.authority = Authority(self.ledger)
         self.writer = LedgerWriter(self.cluster, self.transactions)
@@ -76,7 +76,7 @@ class ControlPlane(Closeable):
         self.transactions.close()
         self.cluster.close()
         self.ledger.close()
-        self._link.close()
+        self.link.close()
 
     def verify_ledger(self, *, may_create: MayCreate = MayCreate.NEVER, to_write: bool = False) -> LedgerId:
         """Return the ledger, after checking that it is the one used before.
@@ -146,7 +146,7 @@ class ControlPlane(Closeable):
         """
         name = keys.ledger_witness_id(self._deployment.prefix, self._deployment.ledger.topic)
         try:
-            self._link.ask(touch_transactional_id, name, timeout=TOUCH_TIMEOUT)
+            self.link.ask(touch_transactional_id, name, timeout=TOUCH_TIMEOUT)
         except Exception as error:  # noqa: BLE001 - the run is committed and must not fail
             log.info("Cannot leave evidence of the ledger with the coordinator: %s", error)
 
@@ -171,11 +171,11 @@ class ControlPlane(Closeable):
         :param prefix: the ledger's prefix.
         """
         transactions = KafkaTransactions(
-            self._link.config,
+            self.link.config,
             ledger=self.ledger,
             transaction_timeout=INDEX_TRANSACTION_TIMEOUT,
             delivery_timeout=INDEX_DELIVERY_TIMEOUT,
-            link=self._link,
+            link=self.link,
         )
         return IndexKeeper(self.ledger, LedgerWriter(self.cluster, transactions), prefix)
 

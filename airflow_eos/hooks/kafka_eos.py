@@ -8,18 +8,7 @@ from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.exceptions import ConfigurationError
-
-# Beside the names Airflow masks by itself (password, secret, token, passphrase, private_key).
-_SECRET_PARTS = (
-    "password",
-    "secret",
-    "passphrase",
-    "token",
-    "private.key",
-    "key.pem",
-    "jaas",
-    "oauthbearer.config",
-)
+from airflow_eos.wire.client_config import is_secret
 
 
 class KafkaEosHook(KafkaBaseHook):
@@ -56,7 +45,7 @@ class KafkaEosHook(KafkaBaseHook):
                 "'host:9092,host2:9092'"
             ) from error
         for name, value in config.items():
-            if type(value) in (str, int, float) and any(part in name for part in _SECRET_PARTS):
+            if type(value) in (str, int, float) and is_secret(name):
                 mask_secret(str(value))
         return config
 
@@ -65,6 +54,8 @@ class KafkaEosHook(KafkaBaseHook):
 
         :raises UnknownTopic: the topic does not exist.
         """
-        from airflow_eos.operations.queries import partition_counts
+        from airflow_eos.engine.control_plane import ControlPlane
+        from airflow_eos.model.spec import Deployment
 
-        return list(range(partition_counts(self.get_config(), [topic])[topic]))
+        with ControlPlane(Deployment(self.get_config())) as control:
+            return list(range(control.cluster.describe_topics([topic])[topic].partitions))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import getpass
 import os
 import time
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import requests
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -61,12 +62,7 @@ def name_yarn_user(hook: Any, user: str | None = None) -> str:
     return str(user)
 
 
-class _Tracker(Protocol):
-    def status(self) -> str: ...
-
-    def kill(self, timeout: float) -> None: ...
-
-
+@dataclass(frozen=True, eq=False, repr=False)
 class SparkDriver:
     """Asks a cluster manager about a driver, with the connection as ``SparkSubmitHook`` reads it.
 
@@ -81,21 +77,15 @@ class SparkDriver:
         process's.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        driver_id: str,
-        conn_id: str = "spark_default",
-        hook: SparkSubmitHook | None = None,
-        user: str | None = None,
-    ) -> None:
-        if backend not in _RUNNING:
-            raise ValueError(f"backend must be one of {', '.join(sorted(_RUNNING))}, got {backend!r}")
-        self.backend = backend
-        self.driver_id = driver_id
-        self._conn_id = conn_id
-        self._hook = hook
-        self._user = user
+    backend: Backend
+    driver_id: str
+    conn_id: str = "spark_default"
+    hook: SparkSubmitHook | None = None
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in _RUNNING:
+            raise ValueError(f"backend must be one of {', '.join(sorted(_RUNNING))}, got {self.backend!r}")
 
     def status(self) -> str:
         """Return the cluster manager's word for the driver's state; ``NOT_FOUND``: it knows no such driver.
@@ -122,14 +112,14 @@ class SparkDriver:
         return status.upper() in _SUCCEEDED
 
     @cached_property
-    def _tracker(self) -> _Tracker:
+    def _tracker(self) -> _Standalone | _Yarn | _Pod:
         if self.backend == "kubernetes":
             return _Pod(self.driver_id)
-        hook = self._hook or SparkSubmitHook(
-            conn_id=self._conn_id, deploy_mode="cluster", yarn_track_via_rm_api=True
+        hook = self.hook or SparkSubmitHook(
+            conn_id=self.conn_id, deploy_mode="cluster", yarn_track_via_rm_api=True
         )
         if self.backend == "yarn":
-            name_yarn_user(hook, self._user)
+            name_yarn_user(hook, self.user)
             return _Yarn(hook, self.driver_id)
         return _Standalone(hook, self.driver_id)
 

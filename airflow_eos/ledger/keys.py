@@ -116,6 +116,14 @@ def utc_text(moment: dt.datetime) -> str:
     return moment.astimezone(dt.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def utc_moment(text: str) -> dt.datetime:
+    """Return the aware datetime of a text, as :func:`utc_text` writes it.
+
+    :raises ValueError: it is not an ISO time.
+    """
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def moves_cursor(spec: RunSpec) -> bool:
     """Return whether the run advances the group's committed offsets."""
     match spec.ranges:
@@ -493,7 +501,7 @@ def is_ever_written(key: str) -> bool:
         return True
     moment = key.rpartition("/")[2]
     try:
-        return utc_text(dt.datetime.fromisoformat(moment.replace("Z", "+00:00"))) == moment
+        return utc_text(utc_moment(moment)) == moment
     except (ValueError, OverflowError):
         return False
 

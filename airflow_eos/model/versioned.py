@@ -111,16 +111,22 @@ def read_versioned(
     )
 
 
-def readable(kind: type[V], values: Iterable[tuple[str, LedgerValue]]) -> Iterator[tuple[str, V]]:
-    """Yield the key of each ledger value and what it holds; logs and omits unreadable ones.
+def readable(
+    kind: type[V], values: Iterable[tuple[str, LedgerValue]], unreadable: list[str] | None = None
+) -> Iterator[tuple[str, V]]:
+    """Yield the key of each ledger value and what it holds; omits unreadable ones.
 
     :param values: of one kind, with their keys.
+    :param unreadable: receives the errors of unreadable values; default: they are logged.
     """
     for key, value in values:
         try:
             yield key, kind.from_json(value, key)
         except LedgerUnreadable as error:  # noqa: PERF203 - one by one
-            log.warning("left out: %s", error)
+            if unreadable is None:
+                log.warning("left out: %s", error)
+            else:
+                unreadable.append(str(error))
 
 
 def json_of_transaction(version: int, producer: tuple[int, int], content: Mapping[str, Any]) -> str:

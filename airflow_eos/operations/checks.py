@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, ParamSpec
 
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.engine.control_plane import ControlPlane
@@ -21,6 +21,7 @@ from airflow_eos.run.undecided import undecided
 from airflow_eos.wording import counted, span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
+Looked = ParamSpec("Looked")
 AskFeatures = Callable[[], BrokerFeatures]
 """Asks the brokers at the first call; later calls return the same answer."""
 
@@ -50,10 +51,12 @@ class Check(JsonForm):
     advice: str = ""
 
 
-def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+def guarded(
+    name: str, look: Callable[Looked, Iterator[Check]], *args: Looked.args, **kwargs: Looked.kwargs
+) -> list[Check]:
     """Turn the error of a check into a finding, so that the other checks still run."""
     try:
-        return list(look())
+        return list(look(*args, **kwargs))
     except EosError as error:
         return [Check(name, "fail", error_line(error))]
 

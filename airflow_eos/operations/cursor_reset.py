@@ -21,7 +21,7 @@ from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
-from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
+from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerValue
 from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import TopicPartition, utc_now
@@ -151,7 +151,11 @@ class CursorMove:
         if not topics:
             raise ConfigurationError(f"group {reset.group!r} has no cursor in the ledger; name its topics")
         self._topics = control.cluster.describe_topics(topics)
-        self._partitions = self._wanted()
+        self._topic_ids = {name: topic.topic_id for name, topic in self._topics.items()}
+        self._every = [tp for name in sorted(self._topics) for tp in self._topics[name].topic_partitions]
+        if unknown := sorted(set(reset.offsets) - set(self._every)):
+            raise UnknownTopic(f"{', '.join(map(str, unknown))} does not exist")
+        self._partitions = sorted(reset.offsets) or self._every
         laws.group_is_empty(reset.group, control.cluster.describe_group(reset.group).members)
 
     def dry_run(self) -> list[OffsetMove]:
@@ -183,8 +187,7 @@ class CursorMove:
 
     def _refuse_pending(self, mapped: TopicPartition | None) -> None:
         """Law 12: refuse if this transaction would decide pending offsets of an earlier one of its id."""
-        every = [tp for topic in self._topics.values() for tp in topic.topic_partitions]
-        partitions = every if mapped is None else [mapped]
+        partitions = self._every if mapped is None else [mapped]
         if self._control.cluster.has_pending_offsets(self._reset.group, partitions):
             raise OutcomeUnknown(
                 f"group {self._reset.group!r}: offsets of an earlier transaction are still pending; run the "
@@ -234,13 +237,6 @@ class CursorMove:
         return [
             tp for tp in self._partitions if tp in placed or self._is_added(tp) or self._record(peek, tp)
         ] or [*self._partitions]
-
-    def _wanted(self) -> list[TopicPartition]:
-        every = [tp for name in sorted(self._topics) for tp in self._topics[name].topic_partitions]
-        unknown = sorted(set(self._reset.offsets) - set(every))
-        if unknown:
-            raise UnknownTopic(f"{', '.join(map(str, unknown))} does not exist")
-        return sorted(self._reset.offsets) if self._reset.offsets else every
 
     def _record(
         self, ask: Callable[..., Mapping[str, LedgerValue]], mapped: TopicPartition | None
@@ -311,7 +307,6 @@ class CursorMove:
         transaction.commit(messages, group=group, offsets=offsets)
 
     def _moved(self, before: CursorRecord | None, new: Mapping[TopicPartition, int]) -> CursorRecord:
-        topics: Mapping[str, TopicDescription] = self._topics
         kept = self._kept(before)
         epochs = {} if before is None else before.epochs
         return CursorRecord(
@@ -320,10 +315,7 @@ class CursorMove:
             prefix=self._prefix,
             layout="mapped" if self._mapped else "whole",
             ends={**kept, **new},
-            topic_ids={
-                **(before.topic_ids if before else {}),
-                **{name: topic.topic_id for name, topic in topics.items()},
-            },
+            topic_ids={**(before.topic_ids if before else {}), **self._topic_ids},
             partition_counts=self._counts(before),
             run_key=self._run_key,
             ledger_topic_id=self._ledger.topic_id,
@@ -337,21 +329,16 @@ class CursorMove:
         """Return the offsets of a cursor without those of topics that were created again since."""
         if before is None:
             return {}
-        recreated = {
-            name for name, topic in self._topics.items() if before.topic_ids.get(name) != topic.topic_id
-        }
+        recreated = {name for name, now in self._topic_ids.items() if before.topic_ids.get(name) != now}
         return {tp: end for tp, end in before.ends.items() if tp.topic not in recreated}
 
     def _is_added(self, tp: TopicPartition) -> bool:
         """Return whether a partition was added to a topic of the cursor since the cursor first named it."""
         cursor = self._known
-        if cursor is None or cursor.topic_ids.get(tp.topic) != self._topics[tp.topic].topic_id:
+        if cursor is None or cursor.topic_ids.get(tp.topic) != self._topic_ids[tp.topic]:
             return False
         return cursor.is_added(tp)
 
     def _counts(self, before: CursorRecord | None) -> dict[str, int]:
-        return counts_kept(
-            before,
-            {name: topic.topic_id for name, topic in self._topics.items()},
-            {name: topic.partitions for name, topic in self._topics.items()},
-        )
+        counts = {name: topic.partitions for name, topic in self._topics.items()}
+        return counts_kept(before, self._topic_ids, counts)

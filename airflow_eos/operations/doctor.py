@@ -33,6 +33,7 @@ from airflow_eos.operations.checks import (
     ledger_identity,
     ledger_records,
     ledger_topic,
+    some_of,
     timeouts,
     undecided_offsets,
     verification,
@@ -46,7 +47,7 @@ from airflow_eos.operations.cursor_agreement import (
     topics_read,
 )
 from airflow_eos.operations.repair import hanging
-from airflow_eos.operations.retention_report import findings
+from airflow_eos.operations.retention_report import retention_checks
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
 from airflow_eos.run import grants, laws
 from airflow_eos.run.cursor_position import cursor_lost
@@ -54,7 +55,6 @@ from airflow_eos.run.undecided import undecided
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster will ever assign."""
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,34 +91,48 @@ def examine(options: DoctorOptions) -> list[Check]:
             return [Check("brokers", "fail", error_line(error), "check addresses and security settings")]
         checks = [brokers_answer(control, brokers), _prefix(options.deployment.prefix)]
         features = functools.cache(control.cluster.features)
-        checks += guarded("partition verification", lambda: verification(features))
+        checks += guarded("partition verification", verification, features)
         checks += guarded(
-            "time-outs", lambda: timeouts(features, options.delivery_timeout, options.transaction_timeout)
+            "time-outs", timeouts, features, options.delivery_timeout, options.transaction_timeout
         )
-        checks += guarded("expiry of ids", lambda: expiry(features))
+        checks += guarded("expiry of ids", expiry, features)
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            checks += guarded(f"topic {name}", functools.partial(_brokers_own, control, name, brokers))
-        checks += guarded("transactional id", lambda: _transactional_id(control, options))
+            checks += guarded(f"topic {name}", _brokers_own, control, name, brokers)
+        checks += guarded("transactional id", _transactional_id, control, options)
         unreadable = _unreadable_ledger(control)
-        in_ledger = functools.partial(_in_ledger, unreadable)
+
+        def in_ledger(subject: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+            """Guard a check that reads the ledger: each would wait a minute for a leader."""
+            if unreadable:
+                return [Check(subject, "unknown", f"the ledger cannot be read: {unreadable}")]
+            return guarded(subject, look)
+
         checks += in_ledger("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
         checks += in_ledger("ledger records", lambda: ledger_records(control))
         checks += in_ledger("ledger writers", lambda: _ledger_writers(control))
-        checks += guarded("ledger topic", lambda: _ledger_topic(control, options, brokers))
+        checks += guarded("ledger topic", _ledger_topic, control, options, brokers)
         checks += in_ledger("end of the ledger", lambda: _end_of_ledger(control, options.deployment.prefix))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
-            look = functools.partial(_topic, control, name, operation, brokers)
-            checks += guarded(f"topic {name}", look)
+            checks += guarded(f"topic {name}", _topic, control, name, operation, brokers)
         in_group = () if unreadable else _topics_of(control, options.group)
         for name in sorted({*options.sources, *in_group}):
-            look = functools.partial(undecided_offsets, control, name, options.deployment.prefix)
-            checks += guarded(f"end of topic {name}", look)
+            checks += guarded(
+                f"end of topic {name}", undecided_offsets, control, name, options.deployment.prefix
+            )
         for table in options.tables:
-            look = functools.partial(table_checks, table, functools.partial(run_keys_by_digest, control))
-            checks += guarded(f"table {table}", look)
+            run_keys = functools.partial(run_keys_by_digest, control)
+            checks += guarded(f"table {table}", table_checks, table, run_keys)
         checks += in_ledger("hanging transactions", lambda: _hanging(control, options))
-        checks += guarded("retention", lambda: _retention(control, options))
+        checks += guarded(
+            "retention",
+            retention_checks,
+            control.cluster,
+            options.sources,
+            options.sinks,
+            options.oldest,
+            utc_now(),
+        )
         if options.group is not None:
             checks += in_ledger(f"group {options.group}", lambda: _group(control, options))
     return checks
@@ -145,13 +159,6 @@ def _unreadable_ledger(control: ControlPlane) -> str:
     except EosError:
         return ""
     return ""
-
-
-def _in_ledger(unreadable: str, name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """Guard a check that reads the ledger: each would wait a minute for a leader."""
-    if unreadable:
-        return [Check(name, "unknown", f"the ledger cannot be read: {unreadable}")]
-    return guarded(name, look)
 
 
 def _prefix(prefix: str) -> Check:
@@ -214,14 +221,13 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
     if not foreign:
         yield Check("ledger writers", "ok", f"runs only; {signed}")
         return
-    more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
     advice = (
         "take the right to write to the ledger from whoever did: these records do not count, and compaction "
         "removes ours for them; where that happened, see `airflow eos dismiss`"
     )
     if any(view.unsigned for view in views):
         advice += "; records from before the ledger had a key: `airflow eos sign`"
-    finding = f"{len(foreign)} records that no run wrote: {'; '.join(foreign[:_SHOWN])}{more}"
+    finding = f"{len(foreign)} records that no run wrote: {some_of(foreign)}"
     yield Check("ledger writers", "fail", finding, advice)
 
 
@@ -287,11 +293,6 @@ def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
         return () if value is None else topics_read(control, CursorRecord.from_json(value, key))
     except EosError:
         return ()  # the check of the group reports it
-
-
-def _retention(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
-    for finding in findings(control.cluster, options.sources, options.sinks, options.oldest, utc_now()):
-        yield Check(*finding)
 
 
 def _allowed(subject: str, topic: TopicDescription, wanted: set[str]) -> Check:

@@ -45,10 +45,9 @@ def _checks(name: str, address: str, kafka: ClientConfig, *, encrypted: bool) ->
     except EosError as error:
         return [Check(name, "fail", error_line(error))]
     found_session = SparkSession.getActiveSession()
-    builder = SparkSession.builder.appName("airflow-eos-doctor")
-    builder = builder.remote(address) if address.startswith("sc://") else builder.master(address)
-    builder = builder.config(map=local_defaults(address))
     settings = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
+    builder = SparkSession.builder.appName("airflow-eos-doctor")
+    builder = builder.config(map={**local_defaults(address), **settings})
     try:
         if address.startswith("sc://"):
             check_host(address)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
 
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run.work import WorkDefinition
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Gap:
+class Gap(JsonForm):
     """Time between two committed intervals that no committed interval covers.
 
     :param topics: source topics; only runs with the same topics are compared.
@@ -27,10 +28,6 @@ class Gap:
     end: str
     topics: tuple[str, ...]
     partition: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {**asdict(self), "topics": list(self.topics)}
 
 
 def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list[Gap]:
@@ -51,10 +48,17 @@ def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list
             covered[horizon.pipeline, topics, partition].append((start, end))
     uncovered = []
     for (pipeline, topics, partition), intervals in covered.items():
-        # The texts have a fixed format, so they sort chronologically.
-        _, end = min(intervals)
-        for next_start, next_end in sorted(intervals):
-            if next_start > end:
-                uncovered.append(Gap(pipeline, end, next_start, topics, partition))
-            end = max(end, next_end)
+        for (_, end), (start, _) in pairwise(joined(intervals)):
+            uncovered.append(Gap(pipeline, end, start, topics, partition))
     return sorted(uncovered, key=lambda gap: (gap.pipeline, gap.start, gap.topics, gap.partition or 0))
+
+
+def joined(spans: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Join adjacent spans of time; the texts have a fixed format, so they sort chronologically."""
+    joined_spans: list[tuple[str, str]] = []
+    for start, end in sorted(spans):
+        if joined_spans and start <= joined_spans[-1][1]:
+            joined_spans[-1] = joined_spans[-1][0], max(joined_spans[-1][1], end)
+        else:
+            joined_spans.append((start, end))
+    return joined_spans

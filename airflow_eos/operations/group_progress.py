@@ -23,7 +23,7 @@ from airflow_eos.model.kafka import without_leader
 from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_agreement import moved_positions, offsets_without_leader, topics_read
-from airflow_eos.operations.open_transactions import OpenTransaction, oldest_open_transaction
+from airflow_eos.operations.open_transactions import OpenTransaction, open_ones
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _progress(
     if unread is not None and cursor.layout == "mapped":
         partitions = [offsets.topic_partition for offsets in unread.ranges]
     ids = [keys.cursor_transactional_id(cursor.prefix, group, partition) for partition in partitions]
-    oldest = oldest_open_transaction(control, deployment.command_line, ids)
+    oldest = next(iter(open_ones(control, deployment.command_line, ids)), None)
     return GroupProgress(cursor.layout, unread, refusal, oldest)
 
 

@@ -24,6 +24,7 @@ from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deploy
 from airflow_eos.operations.checks import (
     CHECK_PATIENCE,
     Check,
+    Looked,
     brokers_answer,
     durability,
     error_line,
@@ -70,28 +71,27 @@ def health(
         brokers = control.cluster.brokers()
         checks = [brokers_answer(control, brokers)]
         features = functools.cache(control.cluster.features)
-        checks += _guarded("partition verification", lambda: verification(features))
-        checks += _guarded("time-outs", lambda: timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT))
-        checks += _guarded("expiry of ids", lambda: expiry(features))
-        checks += _guarded("ledger", lambda: ledger_identity(control, deployment.ledger.topic))
-        checks += _guarded("ledger records", lambda: ledger_records(control))
-        checks += _guarded("ledger writers", lambda: _ledger_writers(reading))
-        checks += _guarded("ledger topic", lambda: _ledger_topic(control, deployment, brokers))
+        checks += _guarded("partition verification", verification, features)
+        checks += _guarded("time-outs", timeouts, features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT)
+        checks += _guarded("expiry of ids", expiry, features)
+        checks += _guarded("ledger", ledger_identity, control, deployment.ledger.topic)
+        checks += _guarded("ledger records", ledger_records, control)
+        checks += _guarded("ledger writers", _ledger_writers, reading)
+        checks += _guarded("ledger topic", _ledger_topic, control, deployment, brokers)
         for name in sorted({*sources, *sinks}):
-            look = functools.partial(_topic, control, name, brokers, written=name in sinks)
-            checks += _guarded(f"topic {name}", look)
+            checks += _guarded(f"topic {name}", _topic, control, name, brokers, written=name in sinks)
         for name in sorted(sources):
-            look = functools.partial(undecided_offsets, control, name, deployment.prefix)
-            checks += _guarded(f"end of topic {name}", look)
-        topics = {deployment.ledger.topic, *sinks}
+            checks += _guarded(f"end of topic {name}", undecided_offsets, control, name, deployment.prefix)
         left = LeftOpen(control.cluster, deployment.prefix, reading.ids.get)
-        checks += _guarded("transactions left open", lambda: _left_open(left, topics))
+        checks += _guarded("transactions left open", _left_open, left, {deployment.ledger.topic, *sinks})
     return checks
 
 
-def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+def _guarded(
+    name: str, look: Callable[Looked, Iterator[Check]], *args: Looked.args, **kwargs: Looked.kwargs
+) -> list[Check]:
     try:
-        return list(look())
+        return list(look(*args, **kwargs))
     except BrokersUnavailable:
         raise  # every other check would wait as long
     except AuthorizationFailed as error:

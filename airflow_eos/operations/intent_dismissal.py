@@ -37,11 +37,6 @@ class DismissedIntent:
         }
 
 
-def is_intent(key: str) -> bool:
-    """Return whether a ledger key is that of an INTENT."""
-    return key.startswith(keys.INTENTS)
-
-
 def dismiss_intent(
     deployment: Deployment,
     key: str,

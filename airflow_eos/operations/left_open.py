@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, EosError, UnknownTopic
@@ -28,33 +28,33 @@ class Left:
     description: TransactionDescription | None
 
 
+@dataclass(frozen=True)
 class LeftOpen:
     """Searches topics for such transactions; read-only.
 
     :param prefix: prefix of this package's transactional ids.
     :param id_of: returns the transactional id of a producer id that its coordinator has forgotten, or None.
-    :ivar unseen: why a topic could not be searched: it does not exist, may not be read, or lacks a leader.
+    :param unseen: receives why a topic could not be searched: it is missing, hidden, or has no leader.
     """
 
-    def __init__(self, cluster: KafkaCluster, prefix: str, id_of: Callable[[int], str | None]) -> None:
-        self._cluster = cluster
-        self._prefix = prefix
-        self._id_of = id_of
-        self.unseen: dict[str, EosError] = {}
+    cluster: KafkaCluster
+    prefix: str
+    id_of: Callable[[int], str | None]
+    unseen: dict[str, EosError] = field(default_factory=dict)
 
     def candidates(self, topics: Collection[str]) -> list[Left]:
         """Return candidates; :meth:`still` removes transactions that were just being ended."""
         open_there = self._open(topics)
         if not open_there:
             return []
-        ids = self._cluster.transactional_ids({producer.producer_id for _, producer in open_there})
+        ids = self.cluster.transactional_ids({producer.producer_id for _, producer in open_there})
         left: list[Left] = []
         for tp, producer in open_there:
-            name = ids.get(producer.producer_id) or self._id_of(producer.producer_id)
-            if name is None or not keys.is_id_of(name, self._prefix):
+            name = ids.get(producer.producer_id) or self.id_of(producer.producer_id)
+            if name is None or not keys.is_id_of(name, self.prefix):
                 log.info("%s: open transaction of producer %d is not of our prefix", tp, producer.producer_id)
                 continue
-            description = self._cluster.describe_transaction(name)
+            description = self.cluster.describe_transaction(name)
             if not _is_under_way(description, producer):
                 left.append(Left(tp, producer, name, description))
         return left
@@ -78,8 +78,8 @@ class LeftOpen:
         open_producers: list[tuple[TopicPartition, ActiveProducer]] = []
         for topic in sorted(topics):
             try:
-                description = self._cluster.describe_topics([topic], wait=False)[topic]
-                described = self._cluster.describe_producers(
+                description = self.cluster.describe_topics([topic], wait=False)[topic]
+                described = self.cluster.describe_producers(
                     [tp for tp in description.topic_partitions if tp not in description.without_leader]
                 )
             except (AuthorizationFailed, UnknownTopic) as error:

@@ -155,13 +155,6 @@ def abort_transaction(
     )
 
 
-def oldest_open_transaction(
-    control: ControlPlane, command_line: CommandLine, transactional_ids: Sequence[str]
-) -> OpenTransaction | None:
-    """Return the oldest open transaction of these ids; None if none is open."""
-    return next(iter(_open_ones(control, command_line, transactional_ids)), None)
-
-
 def open_transactions(deployment: Deployment) -> list[OpenTransaction]:
     """Return the open transactions of the prefix, the oldest first.
 
@@ -170,12 +163,13 @@ def open_transactions(deployment: Deployment) -> list[OpenTransaction]:
     with ControlPlane(deployment) as control:
         ids = control.cluster.open_transactional_ids()
         own = sorted(name for name in ids if keys.is_id_of(name, deployment.prefix))
-        return _open_ones(control, deployment.command_line, own)
+        return open_ones(control, deployment.command_line, own)
 
 
-def _open_ones(
+def open_ones(
     control: ControlPlane, command_line: CommandLine, transactional_ids: Sequence[str]
 ) -> list[OpenTransaction]:
+    """Return the open transactions of these ids, the oldest first."""
     described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
     transactions = [
         OpenTransaction(

@@ -13,7 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable, UnknownTopic
@@ -26,6 +26,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.operations.gaps import joined
 from airflow_eos.ports import Cluster, Ledger
 from airflow_eos.run.work import WorkDefinition
 
@@ -49,14 +50,15 @@ class OldRun:
 
     pipeline: str
     key: str
-    run_keys: tuple[str, ...]
-    staged_at: str
-    offset: int
-    transactional_id: str
-    producers: frozenset[tuple[int, int]]
-    written: frozenset[TopicPartition]
+    run_keys: tuple[str, ...] = ()
+    staged_at: str = ""
+    offset: int = -1
+    transactional_id: str = ""
+    producers: frozenset[tuple[int, int]] = frozenset()
+    written: frozenset[TopicPartition] = frozenset()
 
 
+@dataclass(frozen=True)
 class Pruner:
     """Prunes one ledger, partition by partition.
 
@@ -64,22 +66,12 @@ class Pruner:
     :param min_age: records that are younger, by the broker's clock, are not pruned.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        ledger: Ledger,
-        writer: LedgerWriter,
-        authority: Authority,
-        prefix: str,
-        min_age: dt.timedelta,
-    ) -> None:
-        self._cluster = cluster
-        self._ledger = ledger
-        self._writer = writer
-        self._authority = authority
-        self._prefix = prefix
-        self._min_age = min_age
-        self._at_cursors: set[tuple[str, str]] | None = None
+    cluster: Cluster
+    ledger: Ledger
+    writer: LedgerWriter
+    authority: Authority
+    prefix: str
+    min_age: dt.timedelta
 
     def old_runs(self, partition: int, before: str, pipeline: str | None = None) -> list[OldRun]:
         """Return the runs whose records are no longer needed, in commit order.
@@ -92,13 +84,13 @@ class Pruner:
 
         :param before: UTC, in the format of run records.
         """
-        answer = answer_of(self._ledger.view(partition, (), (keys.RUN_RECORDS,)))
+        answer = answer_of(self.ledger.view(partition, (), (keys.RUN_RECORDS,)))
         open_keys = {
             keys.whole_run_key(entry.key.removeprefix(keys.RUN_RECORDS)) for entry in answer.open_records
         }
-        since = self._first_since(partition, _moment(before))
+        since = self._first_since(partition, keys.utc_moment(before))
         runs = _runs_of(answer.committed, open_keys)
-        kept = _last_ones(runs) | self._named_by_cursors()
+        kept = _last_ones(runs) | self._named_by_cursors
         chosen = [
             run
             for run in runs
@@ -114,9 +106,9 @@ class Pruner:
 
     def _first_since(self, partition: int, moment: dt.datetime) -> int | None:
         """Return the first offset that the broker wrote at that moment or later; None if there is none."""
-        tp = TopicPartition(self._ledger.topic, partition)
+        tp = TopicPartition(self.ledger.topic, partition)
         timestamp = max(int(moment.timestamp() * 1000), 0)  # negative values have special meanings
-        first = self._cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
+        first = self.cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
         return None if first is None else first.offset
 
     def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> list[OldRun]:
@@ -144,11 +136,11 @@ class Pruner:
         return pruned
 
     def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> list[OldRun]:
-        name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
-        with self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)]) as transaction:
+        name = keys.prune_transactional_id(self.prefix, self.ledger.topic, partition)
+        with self.writer.fenced(name, [TopicPartition(self.ledger.topic, partition)]) as transaction:
             buckets = {keys.pruned_key(pipeline, run.key) for run in batch}
             horizon_key = keys.horizon_key(pipeline)
-            stored = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
+            stored = self.authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
             new = [run for run in batch if not is_pruned(run.key, pipeline, stored)]
             if not new:
                 return []
@@ -171,19 +163,18 @@ class Pruner:
 
     def _is_past(self, partition: int, before: str) -> None:
         """Refuse if this machine's clock is ahead; the staged messages have the broker's time."""
-        if self._first_since(partition, _moment(before) + self._min_age) is None:
+        if self._first_since(partition, keys.utc_moment(before) + self.min_age) is None:
             raise ConfigurationError(
-                f"{before} is less than {self._min_age} ago by the clock of the broker that leads ledger "
+                f"{before} is less than {self.min_age} ago by the clock of the broker that leads ledger "
                 f"partition {partition}: nothing was pruned there; see the clock of this machine"
             )
 
+    @cached_property
     def _named_by_cursors(self) -> set[tuple[str, str]]:
-        """Return the runs that last moved each cursor; cursors may be in any ledger partition."""
-        if self._at_cursors is not None:
-            return self._at_cursors
-        named = self._at_cursors = set()
-        for partition in range(self._ledger.describe().partitions):
-            cursors = answer_of(self._ledger.view(partition, (), (keys.CURSORS,))).committed
+        """The runs that last moved each cursor; cursors may be in any ledger partition."""
+        named = set()
+        for partition in range(self.ledger.describe().partitions):
+            cursors = answer_of(self.ledger.view(partition, (), (keys.CURSORS,))).committed
             for key, value in cursors.items():
                 try:
                     cursor = CursorRecord.from_json(value, key)
@@ -199,14 +190,14 @@ class Pruner:
         Their records must stay: they tell repair how the transaction was decided.
         """
         written = frozenset[TopicPartition]().union(*(run.written for run in runs))
-        partitions: list[TopicPartition] = [TopicPartition(self._ledger.topic, partition)]
+        partitions: list[TopicPartition] = [TopicPartition(self.ledger.topic, partition)]
         for topic in sorted({tp.topic for tp in written}):
             try:
-                existing = self._cluster.describe_topics([topic])[topic].topic_partitions
+                existing = self.cluster.describe_topics([topic])[topic].topic_partitions
             except UnknownTopic:
                 continue
             partitions += sorted(written & set(existing))
-        described = self._cluster.describe_producers(partitions)
+        described = self.cluster.describe_producers(partitions)
         return {
             (producer.producer_id, producer.producer_epoch)
             for producers in described.values()
@@ -215,64 +206,38 @@ class Pruner:
         }
 
 
-class _Facts(NamedTuple):
-    """The needed fields of a record; saves memory while a whole partition is read."""
-
-    offset: int
-    staged_at: str
-    run_key: str
-    transactional_id: str
-    producer: tuple[int, int]
-    written: frozenset[TopicPartition]
-
-
 def _runs_of(committed: Mapping[str, LedgerValue], open_keys: Iterable[str]) -> list[OldRun]:
     """Return the runs in commit order; omits runs with an unreadable record."""
     left_out = set(open_keys)
-    grouped: defaultdict[tuple[str, str], list[_Facts]] = defaultdict(list)
+    runs: dict[tuple[str, str], OldRun] = {}
     places: dict[frozenset[TopicPartition], frozenset[TopicPartition]] = {}
-    for key, value in committed.items():
-        name = key.removeprefix(keys.RUN_RECORDS)
+    for key, value in sorted(committed.items(), key=lambda item: item[1].offset):
+        run_key = key.removeprefix(keys.RUN_RECORDS)
+        whole = keys.whole_run_key(run_key)
         try:
             record = RunRecord.from_json(value, key)
         except LedgerUnreadable as error:
             log.warning("Skipped: %s", error)
-            left_out.add(keys.whole_run_key(name))
+            left_out.add(whole)
             continue
-        if record.run_key != name:
-            left_out.add(keys.whole_run_key(name))
+        if record.run_key != run_key:
+            left_out.add(whole)
             continue
+        before = runs.get((record.pipeline, whole)) or OldRun(record.pipeline, whole)
         producer = record.producer
-        written = frozenset(TopicPartition(receipt.topic, receipt.partition) for receipt in record.receipts)
-        grouped[record.pipeline, keys.whole_run_key(name)].append(
-            _Facts(
-                value.offset,
-                record.staged_at,
-                name,
-                producer.transactional_id,
-                (producer.producer_id, producer.producer_epoch),
-                places.setdefault(written, written),  # share equal sets to save memory
-            )
+        written = before.written | {TopicPartition(it.topic, it.partition) for it in record.receipts}
+        runs[record.pipeline, whole] = OldRun(
+            record.pipeline,
+            whole,
+            (*before.run_keys, run_key),
+            max(before.staged_at, record.staged_at),
+            value.offset,
+            producer.transactional_id,
+            before.producers | {(producer.producer_id, producer.producer_epoch)},
+            places.setdefault(written, written),  # share equal sets to save memory
         )
-    runs = []
-    for (pipeline, key), records in grouped.items():
-        if key in left_out:
-            continue
-        records.sort()
-        last = records[-1]
-        runs.append(
-            OldRun(
-                pipeline,
-                key,
-                tuple(facts.run_key for facts in records),
-                max(facts.staged_at for facts in records),
-                last.offset,
-                last.transactional_id,
-                frozenset(facts.producer for facts in records),
-                frozenset[TopicPartition]().union(*(facts.written for facts in records)),
-            )
-        )
-    return sorted(runs, key=lambda run: (run.offset, run.key))
+    readable = (run for run in runs.values() if run.key not in left_out)
+    return sorted(readable, key=lambda run: (run.offset, run.key))
 
 
 def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
@@ -328,24 +293,9 @@ def _beyond(
         tuple(
             (*of, *span)
             for of, covered in sorted(spans.items(), key=lambda item: (item[0][0], item[0][1] or 0))
-            for span in _joined(covered)
+            for span in joined(covered)
         ),
     )
-
-
-def _moment(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def _joined(spans: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Join adjacent spans of time; the texts have a fixed format, so they sort chronologically."""
-    joined: list[tuple[str, str]] = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
-        else:
-            joined.append((start, end))
-    return joined
 
 
 def _batches(runs: Sequence[OldRun]) -> Iterable[Sequence[OldRun]]:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError, LedgerPruned, LedgerUnreadable
+from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import answer_of
+from airflow_eos.ledger.authority import answer_of, is_pruned
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.spec import Deployment, MayCreate
-from airflow_eos.model.versioned import JsonForm, finite, readable
+from airflow_eos.model.versioned import JsonForm, V, finite, readable
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
-
-log = logging.getLogger(__name__)
 
 _NAMES_SHOWN = 10  # in an error
 _DEEPEST = 100  # levels of JSON; YAML needs several frames of Python's stack for each
@@ -42,16 +39,6 @@ def create_ledger(deployment: Deployment, *, adopt_new: bool = False) -> LedgerI
         return control.verify_ledger(
             may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW, to_write=True
         )
-
-
-def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:
-    """Return the number of partitions of each topic.
-
-    :raises UnknownTopic: names the topics that do not exist.
-    """
-    with ControlPlane(Deployment(kafka)) as control:
-        descriptions = control.cluster.describe_topics(topics)
-        return {name: descriptions[name].partitions for name in topics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +101,15 @@ def ledger_status(
 def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnreadable | None:
     key = keys.cursor_key(group)
     value = control.authority.peek([key], routing=group).get(key)
-    if value is None:
-        return None
-    try:
-        return CursorRecord.from_json(value, key)
-    except LedgerUnreadable as error:
-        return error
+    return None if value is None else _read(CursorRecord, value, key)
 
 
 def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunInLedger:
-    key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
+    run_key = keys.cursor_run_key(pipeline, run_id)
+    key = keys.run_record_key(run_key)
     value = control.authority.peek([key], routing=pipeline).get(key)
     if value is not None:
-        return _readable(key, value)
+        return _read(RunRecord, value, key)
     # The keys of intervals, rounds and mapped tasks name more than the run.
     prefixes = tuple(keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline))
     view = control.ledger.view(control.ledger.partition_for(pipeline), (), prefixes)
@@ -134,7 +117,21 @@ def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunInLedger:
     records = [record for record in readable_runs(by_offset) if record.run_id == run_id]
     if records:
         return records[-1]
-    return PrunedRun(run_id) if _is_pruned(control, pipeline, run_id) else None
+    whole, values = _pruned_of(control, pipeline, run_key)
+    return PrunedRun(run_id) if is_pruned(whole, pipeline, values) else None
+
+
+def _read(kind: type[V], value: LedgerValue, key: str) -> V | LedgerUnreadable:
+    try:
+        return kind.from_json(value, key)
+    except LedgerUnreadable as error:
+        return error
+
+
+def _pruned_of(control: ControlPlane, pipeline: str, run_key: str) -> tuple[str, Mapping[str, LedgerValue]]:
+    """Return the key of the whole run, and the ledger's digests among which it is if it was pruned."""
+    whole = keys.whole_run_key(run_key)
+    return whole, control.authority.peek([keys.pruned_key(pipeline, whole)], routing=pipeline)
 
 
 def pruned_runs(deployment: Deployment, pipeline: str) -> int:
@@ -151,21 +148,8 @@ def refuse_pruned(deployment: Deployment, pipeline: str, run_key: str) -> None:
     :raises LedgerPruned: it was pruned.
     """
     with ControlPlane(deployment) as control:
-        _refuse_pruned(control, pipeline, run_key)
-
-
-def _refuse_pruned(control: ControlPlane, pipeline: str, run_key: str) -> None:
-    whole = keys.whole_run_key(run_key)
-    values = control.authority.peek([keys.pruned_key(pipeline, whole)], routing=pipeline)
-    laws.not_pruned(whole, pipeline, values)
-
-
-def _is_pruned(control: ControlPlane, pipeline: str, run_id: str) -> bool:
-    try:
-        _refuse_pruned(control, pipeline, keys.cursor_run_key(pipeline, run_id))
-    except LedgerPruned:
-        return True
-    return False
+        whole, values = _pruned_of(control, pipeline, run_key)
+        laws.not_pruned(whole, pipeline, values)
 
 
 def _run_summary(run: RunInLedger) -> dict[str, Any] | None:
@@ -252,28 +236,8 @@ def near(name: str, names: Sequence[str]) -> str:
 def readable_runs(
     values: Iterable[tuple[str, LedgerValue]], unreadable: list[str] | None = None
 ) -> list[RunRecord]:
-    """Return the run records of ledger values; omits unreadable ones.
-
-    :param values: pairs of key and value.
-    :param unreadable: receives the errors of unreadable records; default: they are logged.
-    """
-    records: list[RunRecord] = []
-    for key, value in values:
-        record = _readable(key, value)
-        if isinstance(record, RunRecord):
-            records.append(record)
-        elif unreadable is None:
-            log.warning("left out: %s", record)
-        else:
-            unreadable.append(str(record))
-    return records
-
-
-def _readable(key: str, value: LedgerValue) -> RunRecord | LedgerUnreadable:
-    try:
-        return RunRecord.from_json(value, key)
-    except LedgerUnreadable as error:
-        return error
+    """Return the run records of ledger values; see :func:`~airflow_eos.model.versioned.readable`."""
+    return [record for _, record in readable(RunRecord, values, unreadable)]
 
 
 def _parsed(value: str) -> Any:

@@ -6,9 +6,9 @@ that no run will meet again; it needs the permission to write markers (ClusterAc
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -17,14 +17,14 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.run_record import RunRecord, named_writer
 from airflow_eos.model.kafka import OFFSETS_TOPIC, ActiveProducer, TransactionDescription
+from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.operations.left_open import Left, LeftOpen
 from airflow_eos.operations.queries import readable_runs
+from airflow_eos.ports import Cluster
 from airflow_eos.run.unfinished import coordinator_decision, visible_decision
-
-log = logging.getLogger(__name__)
 
 Decision = Literal["commit", "abort", "unknown"]
 
@@ -86,9 +86,10 @@ def repair(
     """
     with ControlPlane(deployment) as control:
         partitions = control.verify_ledger().partitions
-        runs = _Runs(control, partitions)
-        wanted = {*(topics or runs.topics), deployment.ledger.topic, OFFSETS_TOPIC}
-        search = _Search(control, deployment.prefix, runs).hanging(wanted)
+        runs = cache(lambda: _Runs.of(control, partitions))
+        written = topics or {receipt.topic for record in runs().records for receipt in record.receipts}
+        wanted = {*written, deployment.ledger.topic, OFFSETS_TOPIC}
+        search = _search(control, deployment.prefix, wanted, runs)
         deleted = {topic: error for topic, error in search.unseen.items() if isinstance(error, UnknownTopic)}
         for topic in deleted.keys() & set(topics):
             raise deleted[topic]
@@ -106,120 +107,107 @@ def hanging(
     control: ControlPlane, prefix: str, topics: Collection[str], partitions: int
 ) -> HangingTransactions:
     """Return the hanging transactions in some topics; reads the ledger only if there are any."""
-    return _Search(control, prefix, _Runs(control, partitions)).hanging(set(topics))
+    return _search(control, prefix, set(topics), cache(lambda: _Runs.of(control, partitions)))
 
 
+@dataclass(frozen=True, slots=True)
 class _Runs:
-    """The runs of a ledger, read at the first use."""
+    """The runs of a ledger.
 
-    def __init__(self, control: ControlPlane, partitions: int) -> None:
-        self._control = control
-        self._partitions = partitions
-        self._read: tuple[list[RunRecord], list[RunRecord]] | None = None
-        self._incomplete: list[str] = []
-        # Producer id and epoch of all records, including those that only a newer version can read.
-        self._writers: tuple[set[tuple[int, int] | None], set[tuple[int, int] | None]] = set(), set()
+    :param records: of committed runs.
+    :param open_records: of runs whose record is not decided.
+    :param committed: producer id and epoch of all committed runs; the records of some may be unreadable.
+    :param undecided: those of all runs whose record is not decided.
+    :param unaccounted: why a run without a record may still be committed; empty if it cannot be.
+    """
 
-    @property
-    def topics(self) -> set[str]:
-        return {receipt.topic for record in self._records()[0] for receipt in record.receipts}
+    records: tuple[RunRecord, ...]
+    open_records: tuple[RunRecord, ...]
+    committed: frozenset[tuple[int, int] | None]
+    undecided: frozenset[tuple[int, int] | None]
+    unaccounted: str
 
-    def unaccounted(self) -> str:
-        """Return why a run without a ledger record may still be committed; empty if it cannot be."""
-        self._records()
-        return "; ".join(self._incomplete)
-
-    def committed(self, producer_id: int, epoch: int) -> bool:
-        self._records()
-        return (producer_id, epoch) in self._writers[0]
-
-    def hangs_unread(self, producer_id: int, epoch: int) -> bool:
-        """Return whether the run record is part of the hanging transaction, and unreadable."""
-        return self.undecided(producer_id, epoch) is None and (producer_id, epoch) in self._writers[1]
-
-    def undecided(self, producer_id: int, epoch: int) -> RunRecord | None:
-        return next((record for record in self._records()[1] if _made_by(record, producer_id, epoch)), None)
+    @classmethod
+    def of(cls, control: ControlPlane, partitions: int) -> _Runs:
+        """Read all partitions of the ledger."""
+        committed: list[tuple[str, LedgerValue]] = []
+        undecided: list[tuple[str, LedgerValue]] = []
+        unaccounted: list[str] = []
+        for partition in range(partitions):
+            view = control.ledger.view(partition, (), (keys.RUN_RECORDS,))
+            answer = answer_of(view)
+            if view.log_start:
+                unaccounted.append(f"ledger partition {partition} has lost its first records")
+            if view.no_evidence:
+                key = min(view.no_evidence)
+                unaccounted.append(
+                    f"ledger partition {partition} holds {key!r} at offset {view.no_evidence[key]}, "
+                    "which is not signed or no run wrote"
+                )
+            committed += answer.committed.items()
+            undecided += [
+                (entry.key, entry.value) for entry in answer.open_records if entry.value is not None
+            ]
+        return cls(
+            tuple(readable_runs(committed)),
+            tuple(readable_runs(undecided)),
+            frozenset(named_writer(value.text) for _, value in committed),
+            frozenset(named_writer(value.text) for _, value in undecided),
+            "; ".join(unaccounted),
+        )
 
     def transactional_id(self, producer_id: int) -> str | None:
         """Return the transactional id of a producer id from run records: coordinators forget unused ids."""
-        both = (record for records in self._records() for record in records)
-        return next(
-            (r.producer.transactional_id for r in both if r.producer.producer_id == producer_id), None
-        )
-
-    def _records(self) -> tuple[list[RunRecord], list[RunRecord]]:
-        if self._read is None:
-            committed: list[RunRecord] = []
-            undecided: list[RunRecord] = []
-            for partition in range(self._partitions):
-                view = self._control.ledger.view(partition, (), (keys.RUN_RECORDS,))
-                answer = answer_of(view)
-                if view.log_start:
-                    self._incomplete.append(f"ledger partition {partition} has lost its first records")
-                if view.no_evidence:
-                    self._incomplete.append(
-                        f"ledger partition {partition} holds {min(view.no_evidence)!r} at offset "
-                        f"{view.no_evidence[min(view.no_evidence)]}, which is not signed or no run wrote"
-                    )
-                self._writers[0].update(named_writer(value.text) for value in answer.committed.values())
-                self._writers[1].update(
-                    named_writer(entry.value.text) for entry in answer.open_records if entry.value is not None
-                )
-                committed += readable_runs(answer.committed.items())
-                undecided += readable_runs(
-                    (entry.key, entry.value) for entry in answer.open_records if entry.value is not None
-                )
-            self._read = committed, undecided
-        return self._read
+        producers = (record.producer for record in (*self.records, *self.open_records))
+        return next((it.transactional_id for it in producers if it.producer_id == producer_id), None)
 
 
-class _Search:
-    def __init__(self, control: ControlPlane, prefix: str, runs: _Runs) -> None:
-        self._control = control
-        self._prefix = prefix
-        self._runs = runs
+def _search(
+    control: ControlPlane, prefix: str, topics: Collection[str], runs: Callable[[], _Runs]
+) -> HangingTransactions:
+    left = LeftOpen(control.cluster, prefix, lambda producer_id: runs().transactional_id(producer_id))
+    candidates = [(it, _described(control.cluster, runs(), it)) for it in left.candidates(topics)]
+    still = left.still(transaction for transaction, _ in candidates)
+    return HangingTransactions(
+        tuple(described for transaction, described in candidates if transaction in still), left.unseen
+    )
 
-    def hanging(self, topics: Collection[str]) -> HangingTransactions:
-        left = LeftOpen(self._control.cluster, self._prefix, self._runs.transactional_id)
-        candidates = [(transaction, self._described(transaction)) for transaction in left.candidates(topics)]
-        still = left.still(transaction for transaction, _ in candidates)
-        return HangingTransactions(
-            tuple(described for transaction, described in candidates if transaction in still), left.unseen
-        )
 
-    def _described(self, left: Left) -> Hanging:
-        producer = left.producer
-        decision, because = self._decision(producer, left.description)
-        return Hanging(
-            partition=str(left.tp),
-            start_offset=producer.current_txn_start_offset,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            transactional_id=left.transactional_id,
-            decision=decision,
-            because=because,
-        )
+def _described(cluster: Cluster, runs: _Runs, left: Left) -> Hanging:
+    producer = left.producer
+    decision, because = _decision(cluster, runs, producer, left.description)
+    return Hanging(
+        partition=str(left.tp),
+        start_offset=producer.current_txn_start_offset,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transactional_id=left.transactional_id,
+        decision=decision,
+        because=because,
+    )
 
-    def _decision(
-        self, producer: ActiveProducer, description: TransactionDescription | None
-    ) -> tuple[Decision, str]:
-        producer_id, epoch = producer.producer_id, producer.producer_epoch
-        if self._runs.committed(producer_id, epoch):
-            return "commit", "the ledger holds its run"
-        is_committed = coordinator_decision(description, producer_id, epoch)
-        if is_committed is not None:
-            return "commit" if is_committed else "abort", "its coordinator says so"
-        undecided = self._runs.undecided(producer_id, epoch)
-        if self._runs.hangs_unread(producer_id, epoch):
-            return "unknown", "its run record hangs with it and cannot be read: upgrade airflow-eos"
-        if undecided is None and (why := self._runs.unaccounted()):
-            return "unknown", why
-        if undecided is None:
-            return "abort", "the ledger has no run of it"
-        seen = visible_decision(self._control.cluster, undecided)
+
+def _decision(
+    cluster: Cluster, runs: _Runs, producer: ActiveProducer, description: TransactionDescription | None
+) -> tuple[Decision, str]:
+    writer = producer.producer_id, producer.producer_epoch
+    if writer in runs.committed:
+        return "commit", "the ledger holds its run"
+    is_committed = coordinator_decision(description, *writer)
+    if is_committed is not None:
+        return "commit" if is_committed else "abort", "its coordinator says so"
+    producers = {(it.producer.producer_id, it.producer.producer_epoch): it for it in runs.open_records}
+    record = producers.get(writer)
+    if record is not None:
+        seen = visible_decision(cluster, record)
         if seen is not None:
-            return "commit" if seen else "abort", f"the other records of {undecided.run_key} show it"
-        return "unknown", f"the record of {undecided.run_key} hangs with it, and there is no other evidence"
+            return "commit" if seen else "abort", f"the other records of {record.run_key} show it"
+        return "unknown", f"the record of {record.run_key} hangs with it, and there is no other evidence"
+    if writer in runs.undecided:
+        return "unknown", "its run record hangs with it and cannot be read: upgrade airflow-eos"
+    if runs.unaccounted:
+        return "unknown", runs.unaccounted
+    return "abort", "the ledger has no run of it"
 
 
 def ended(control: ControlPlane, transaction: Hanging) -> Hanging:
@@ -248,7 +236,3 @@ def ended(control: ControlPlane, transaction: Hanging) -> Hanging:
         )
         return replace(transaction, advice=advice)
     return replace(transaction, done=True)
-
-
-def _made_by(record: RunRecord, producer_id: int, epoch: int) -> bool:
-    return (record.producer.producer_id, record.producer.producer_epoch) == (producer_id, epoch)

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal
 
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.ledger.keys import utc_text
 from airflow_eos.model.ranges import TopicPartition, timestamp_of
+from airflow_eos.operations.checks import Check
 from airflow_eos.ports import Cluster
 from airflow_eos.run.log_coverage import FUTURE_TOLERANCE
 from airflow_eos.run.retention import is_stamped_by_broker, kept
 from airflow_eos.wording import moment_text, span_text
 
-Finding = tuple[str, Literal["ok", "warn", "unknown"], str, str]
-"""Name, status, finding, advice."""
-
 _AFTER = "message.timestamp.after.max.ms"
 
 
-def findings(
+def retention_checks(
     cluster: Cluster,
     sources: Collection[str],
     sinks: Collection[str],
     oldest: dt.datetime | None,
     now: dt.datetime,
-) -> Iterator[Finding]:
+) -> Iterator[Check]:
     """Compare the retention of topics with their oldest records, and with the oldest interval.
 
     :param oldest: start of the oldest interval to read; None if runs do not read intervals.
@@ -64,7 +61,7 @@ def _source(
     record: int | None,
     oldest: dt.datetime | None,
     now: dt.datetime,
-) -> Finding:
+) -> Check:
     name, keeps = f"topic {topic} retention", kept(settings, now)
     if settings is None or keeps is None:
         return _kept(name, topic, settings)
@@ -72,44 +69,40 @@ def _source(
     limit = timestamp_of(now - keeps)
     advice = "raise retention.ms, or set it to -1 while history is loaded: records deleted unread are lost"
     if record is not None and record < limit:
-        return (
-            name,
-            "warn",
-            f"{retention}, and holds some of {moment_text(record)}: they are about to go",
-            advice,
-        )
+        finding = f"{retention}, and holds some of {moment_text(record)}: they are about to go"
+        return Check(name, "warn", finding, advice)
     if oldest is not None and timestamp_of(oldest) < limit:
-        return name, "warn", f"{retention}, the interval begins at {utc_text(oldest)}", advice
-    return name, "ok", retention, ""
+        return Check(name, "warn", f"{retention}, the interval begins at {utc_text(oldest)}", advice)
+    return Check(name, "ok", retention)
 
 
-def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, now: dt.datetime) -> Finding:
+def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, now: dt.datetime) -> Check:
     name, keeps = f"topic {topic} retention", kept(settings, now)
     if settings is None or keeps is None:
         return _kept(name, topic, settings)
     retention = f"keeps records for {span_text(keeps)}"
     if begins is None or begins >= timestamp_of(now - keeps) or is_stamped_by_broker(settings):
-        return name, "ok", retention, ""
+        return Check(name, "ok", retention)
     advice = "raise retention.ms, or return a timestamp column: output with its input's timestamps is deleted"
-    return name, "warn", f"{retention}, the input begins at {moment_text(begins)}", advice
+    return Check(name, "warn", f"{retention}, the input begins at {moment_text(begins)}", advice)
 
 
-def _kept(name: str, topic: str, settings: Mapping[str, str] | None) -> Finding:
+def _kept(name: str, topic: str, settings: Mapping[str, str] | None) -> Check:
     if settings is None:
-        return name, "unknown", "settings may not be read", f"grant DescribeConfigs on topic {topic!r}"
-    return name, "ok", "keeps records whatever their age", ""
+        return Check(name, "unknown", "settings may not be read", f"grant DescribeConfigs on topic {topic!r}")
+    return Check(name, "ok", "keeps records whatever their age")
 
 
-def _timestamps(topic: str, settings: Mapping[str, str]) -> Finding:
+def _timestamps(topic: str, settings: Mapping[str, str]) -> Check:
     name = f"topic {topic} timestamps"
     if is_stamped_by_broker(settings):
-        return name, "ok", "given by the brokers (LogAppendTime)", ""
+        return Check(name, "ok", "given by the brokers (LogAppendTime)")
     limit = settings.get(_AFTER)
     stamped = f"given by producers (CreateTime), {_AFTER}={limit}"
     if limit is not None and int(limit) <= FUTURE_TOLERANCE / dt.timedelta(milliseconds=1):
-        return name, "ok", stamped, ""
+        return Check(name, "ok", stamped)
     advice = (
         f"set {_AFTER}={FUTURE_TOLERANCE // dt.timedelta(milliseconds=1)}, or "
         "message.timestamp.type=LogAppendTime: one record of the far future stops every data interval"
     )
-    return name, "warn", stamped, advice
+    return Check(name, "warn", stamped, advice)

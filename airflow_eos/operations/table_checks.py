@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.exceptions import ConfigurationError, EosError, UnknownTable
 from airflow_eos.ledger import keys
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_eos.engine.control_plane import ControlPlane
     from airflow_eos.model.sink_table import SinkTable
 
+Inspection = TypeVar("Inspection", IcebergInspection, DeltaInspection)
 _ATTEMPTS_SHOWN = 10
 _SAFE_METADATA = 10
 """Commits that others may make between the catalog's answer and the read of the file that it names."""
@@ -39,34 +40,58 @@ def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) ->
 
     :param run_keys: returns the run keys of the ledger by their digest; called if something was left.
     """
+    name = f"table {table}"
     match table:
         case IcebergTable():
             # Whichever property a pipeline has: all of them are read below.
             with IcebergSink(table, property_name="") as sink:
-                yield from _iceberg_checks(sink, table, run_keys)
+                yield from _looks(
+                    name,
+                    "the catalog",
+                    lambda: IcebergInspection(sink.load(), table.properties),
+                    lambda inspection: _iceberg_looks(name, inspection, table.branch or MAIN, run_keys),
+                )
         case DeltaTable():
-            yield from _delta_checks(table, run_keys)
+            # Whichever ids the transactions of a pipeline have: the log does not list them.
+            delta = DeltaSink(table, application="")
+            yield from _looks(
+                name,
+                "the store",
+                lambda: DeltaInspection(delta.load(), table.uri, table.properties),
+                lambda inspection: _delta_looks(name, inspection, run_keys),
+            )
         case PostgresTable():
             open_table(table, "")  # refuses where psycopg is not installed
             from airflow_eos.operations.postgres_checks import postgres_checks
 
             yield from postgres_checks(table, run_keys)
         case _:
-            yield Check(f"table {table}", "unknown", f"{table.KIND!r} tables are not looked at")
+            yield Check(name, "unknown", f"{table.KIND!r} tables are not looked at")
 
 
-def _iceberg_checks(
-    sink: IcebergSink, table: IcebergTable, run_keys: Callable[[], Mapping[str, str]]
+def _looks(
+    name: str,
+    system: str,
+    loaded: Callable[[], Inspection],
+    looks: Callable[[Inspection], Iterator[Check]],
 ) -> Iterator[Check]:
-    name = f"table {table}"
+    """Turn an error of a library into a check, so that those of other tables are made.
+
+    :param loaded: loads the table.
+    """
     try:
-        version = sink.load()
+        inspection = loaded()
     except EosError as error:
-        yield _not_loaded(name, error, "the catalog")
+        unreachable = f"check the connection, and that {system} can be reached"
+        yield Check(name, "fail", error_line(error), "" if isinstance(error, UnknownTable) else unreachable)
         return
-    inspection = IcebergInspection(version, table.properties)
-    looks = _iceberg_looks(name, inspection, table.branch or MAIN, run_keys)
-    yield from _as_far_as_readable(name, inspection, looks)
+    try:
+        yield from looks(inspection)
+    except EosError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
+        advice = "give the connection's principal the right to read the table's metadata and list its files"
+        yield Check(f"{name} look", "unknown", inspection.reason(error), advice)
 
 
 def _iceberg_looks(
@@ -83,18 +108,6 @@ def _iceberg_looks(
         yield retention_check(f"{name} branch", of_branch)
     yield _metadata_files(name, inspection.metadata_kept())
     yield from _unnamed(name, inspection.unnamed_files(), run_keys, "Iceberg's remove_orphan_files")
-
-
-def _delta_checks(table: DeltaTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
-    name = f"table {table}"
-    # Whichever ids the transactions of a pipeline have: the log does not list them.
-    try:
-        version = DeltaSink(table, application="").load()
-    except EosError as error:
-        yield _not_loaded(name, error, "the store")
-        return
-    inspection = DeltaInspection(version, table.uri, table.properties)
-    yield from _as_far_as_readable(name, inspection, _delta_looks(name, inspection, run_keys))
 
 
 def _delta_looks(
@@ -119,24 +132,6 @@ def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
             else:
                 names.append(Intent.from_json(value, key).key)
     return {keys.pruned_digest(name): name for name in names}
-
-
-def _not_loaded(name: str, error: EosError, system: str) -> Check:
-    unreachable = f"check the connection, and that {system} can be reached"
-    return Check(name, "fail", error_line(error), "" if isinstance(error, UnknownTable) else unreachable)
-
-
-def _as_far_as_readable(
-    name: str, inspection: IcebergInspection | DeltaInspection, looks: Iterator[Check]
-) -> Iterator[Check]:
-    """Turn an error of a library into a check, so that those of other tables are made."""
-    try:
-        yield from looks
-    except EosError:
-        raise
-    except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
-        advice = "give the connection's principal the right to read the table's metadata and list its files"
-        yield Check(f"{name} look", "unknown", inspection.reason(error), advice)
 
 
 def _metadata_files(name: str, kept: int | None) -> Check:

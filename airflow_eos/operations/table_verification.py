@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_eos.exceptions import EosError
@@ -33,21 +32,8 @@ class Connected(Protocol):
         """Return the table with the properties."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A run's rows in its table beside its receipt.
-
-    :param rows: number of rows that are there.
-    """
-
-    outcome: Outcome
-    rows: int
-    detail: str = ""
-
-    @classmethod
-    def none(cls, reason: object) -> Comparison:
-        """Return that of a run whose table was not read."""
-        return cls("table", 0, f"not compared: {reason}")
+Comparison = tuple[Outcome, int, str]
+"""The outcome, the number of rows that are there, and what is wrong."""
 
 
 def table_finding(record: RunRecord, connected: Connected | None, in_time: Callable[[], None]) -> Finding:
@@ -60,15 +46,18 @@ def table_finding(record: RunRecord, connected: Connected | None, in_time: Calla
     recorded = record.details[TABLE]
     sink, receipt = str(recorded["sink"]), TableReceipt.from_dict(recorded)
     if connected is None:
-        comparison = Comparison.none(f"read the table's snapshot {receipt.snapshot}")
+        comparison = _not_compared(f"read the table's snapshot {receipt.snapshot}")
     elif (database_table := PostgresTable.named(sink)) is not None:
         run = EarlierRows(receipt, file_label(record.run_key))
         comparison = _rows_in_database(connected, database_table, str(recorded["uuid"]), run)
     else:
         comparison = _rows_in_files(connected, record, receipt, in_time)
-    return Finding(
-        record.run_key, sink, 0, comparison.outcome, receipt.rows, comparison.rows, comparison.detail
-    )
+    outcome, rows, detail = comparison
+    return Finding(record.run_key, sink, 0, outcome, receipt.rows, rows, detail)
+
+
+def _not_compared(reason: object) -> Comparison:
+    return "table", 0, f"not compared: {reason}"
 
 
 def _rows_in_files(
@@ -77,23 +66,21 @@ def _rows_in_files(
     recorded = record.details[TABLE]
     table = IcebergTable.named(recorded["sink"]) or DeltaTable.named(recorded["sink"])
     if table is None:
-        return Comparison.none(f"read the table's snapshot {receipt.snapshot}")
+        return _not_compared(f"read the table's snapshot {receipt.snapshot}")
     try:
         table = connected(table)
         version: Any = load_table(table)
     except EosError as error:
-        return Comparison.none(error)
+        return _not_compared(error)
     if version.layout.uuid != recorded["uuid"]:
         before, now = recorded["uuid"], version.layout.uuid
-        return Comparison(
-            "mismatch", 0, f"the table had the id {before}, and has {now} now: it was made again"
-        )
+        return "mismatch", 0, f"the table had the id {before}, and has {now} now: it was made again"
     held = _held_rows(table, version, receipt, record.run_key, in_time)
     if held is None:
         detail = (
             f"the table's snapshot {receipt.snapshot} was expired: its rows may be there, nothing names them"
         )
-        return Comparison("expired", 0, detail)
+        return "expired", 0, detail
     return _compared(held, receipt)
 
 
@@ -107,10 +94,10 @@ def _compared(held: HeldRows, receipt: TableReceipt) -> Comparison:
         problems.append(f"the snapshot added {counted(held.files, 'data file')}, not {receipt.files}")
     if held.removed and not problems:
         removal = f"{counted(held.removed, 'data file')} taken out by later commits, and deleted"
-        return Comparison("expired", held.rows, removal)
+        return "expired", held.rows, removal
     if held.rows != receipt.rows and not problems:
         problems.append(f"its data files hold {counted(held.rows, 'row')}")
-    return Comparison("mismatch" if problems else "ok", held.rows, "; ".join(problems))
+    return "mismatch" if problems else "ok", held.rows, "; ".join(problems)
 
 
 def _held_rows(
@@ -134,13 +121,10 @@ def _rows_in_database(
         table = connected(table)
         held = rows_of_run(table, identity, run)
     except Exception as error:  # noqa: BLE001 - of psycopg, which may be missing
-        return Comparison.none(redacted(str(error), secrets_of(table.properties)))
+        return _not_compared(redacted(str(error), secrets_of(table.properties)))
     if held.lost:
-        return Comparison("mismatch", 0, held.lost)
+        return "mismatch", 0, held.lost
     if held.rows == run.receipt.rows:
-        return Comparison("ok", held.rows)
-    return Comparison(
-        "table",
-        held.rows,
-        f"{counted(held.rows, 'row')} as written; the others were changed or deleted since",
-    )
+        return "ok", held.rows, ""
+    changed = f"{counted(held.rows, 'row')} as written; the others were changed or deleted since"
+    return "table", held.rows, changed

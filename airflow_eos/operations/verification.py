@@ -56,8 +56,7 @@ def verify_output(
             settings_of = cache(lambda topic: topic_settings(connections, [topic]).get(topic))
             return [
                 *(
-                    _unreadable(record, receipt, described.get(receipt.topic))
-                    or _verify(settings_of, connections, record, receipt, in_time)
+                    _verify(settings_of, connections, record, receipt, described.get(receipt.topic), in_time)
                     for receipt in record.receipts
                 ),
                 *([table_finding(record, connected, in_time)] if TABLE in record.details else []),
@@ -73,27 +72,12 @@ def _may_be_read(cluster: KafkaCluster, topics: Collection[str]) -> None:
             raise AuthorizationFailed(f"this principal may not Read topic {topic!r}: grant it by an ACL")
 
 
-def _unreadable(
-    record: RunRecord, receipt: PartitionReceipt, topic: TopicDescription | None
-) -> Finding | None:
-    """Return the finding for a partition that is gone or has no leader; None if it can be read."""
-    outcome: Outcome
-    if not receipt.records:
-        outcome, detail = "ok", ""
-    elif topic is None or receipt.partition >= topic.partitions:
-        outcome, detail = "mismatch", "the topic, or its partition, is gone"
-    elif TopicPartition(receipt.topic, receipt.partition) in topic.without_leader:
-        outcome, detail = "unavailable", "the partition has no leader: verify again once its brokers are back"
-    else:
-        return None
-    return Finding(record.run_key, receipt.topic, receipt.partition, outcome, receipt.records, 0, detail)
-
-
 def _verify(
     settings_of: Callable[[str], Mapping[str, str] | None],
     connections: BrokerConnections,
     record: RunRecord,
     receipt: PartitionReceipt,
+    topic: TopicDescription | None,
     in_time: Callable[[], None],
 ) -> Finding:
     in_time()
@@ -104,6 +88,13 @@ def _verify(
             record.run_key, receipt.topic, receipt.partition, outcome, receipt.records, count, detail
         )
 
+    if not receipt.records:
+        return finding("ok", 0)
+    if topic is None or receipt.partition >= topic.partitions:
+        return finding("mismatch", 0, "the topic, or its partition, is gone")
+    if tp in topic.without_leader:
+        detail = "the partition has no leader: verify again once its brokers are back"
+        return finding("unavailable", 0, detail)
     begin = list_offsets(connections, [tp], "earliest")[tp]
     stable = list_offsets(connections, [tp], "latest")[tp]
     if begin > receipt.first_offset:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from contextlib import suppress
-from pathlib import Path
+
+import psutil
 
 _POLL = 0.05
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the direct children of a process (Linux); empty if unknown."""
-    children = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):
-            if int(entry.read_text().rpartition(")")[2].split()[1]) == pid:
-                children.append(int(entry.parent.name))
-    return children
 
 
 def terminate_children(pid: int, timeout: float) -> None:
@@ -27,17 +16,17 @@ def terminate_children(pid: int, timeout: float) -> None:
     :param timeout: seconds.
     """
     deadline = time.monotonic() + timeout
-    left = children_of(pid)
-    for child in left:
-        with suppress(OSError):
-            os.kill(child, signal.SIGTERM)
-    while left and time.monotonic() < deadline:
+    children: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        children = psutil.Process(pid).children()
+    for child in children:
+        with suppress(psutil.Error):
+            child.terminate()
+    while any(map(_is_at_work, children)) and time.monotonic() < deadline:
         time.sleep(_POLL)
-        left = [child for child in children_of(pid) if child in left and not _is_zombie(child)]
 
 
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return True
+def _is_at_work(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -26,11 +26,7 @@ from airflow_eos.operators.submitted_files import check_shippable
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepting, accepts, as_range_mode
 
 Check = Callable[..., object]
-OPERATOR, SUBMIT, REPLAY = (
-    "ReadProcessWriteOperator",
-    "ReadProcessWriteSubmitOperator",
-    "ReplayOffsetRangesOperator",
-)
+SUBMIT, REPLAY = "ReadProcessWriteSubmitOperator", "ReplayOffsetRangesOperator"
 DECORATOR = "_KafkaEosDecoratedOperator"
 LAG, DATA, COMMITTED = "KafkaLagSensor", "KafkaDataIntervalSensor", "RunCommittedSensor"
 TRIGGER = "OffsetRangeTrigger"

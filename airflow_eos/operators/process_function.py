@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,6 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
     if not callable(function):
         raise ConfigurationError(f"process {process!r} is a {type(function).__name__}, not a function")
     return function
-
-
-def with_arguments(process: Process, arguments: Mapping[str, Any]) -> Process:
-    """Bind the rendered ``op_kwargs``."""
-    return functools.partial(process, **arguments) if arguments else process
 
 
 def ship_by_value(process: Process) -> None:

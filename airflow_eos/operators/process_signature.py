@@ -110,26 +110,14 @@ def _keeps_signature(decorator: ast.expr) -> bool:
 
 
 def _signature(arguments: ast.arguments) -> inspect.Signature:
-    kinds = inspect.Parameter
-    positional = [*arguments.posonlyargs, *arguments.args]
-    without = len(positional) - len(arguments.defaults)
-    parameters = [
-        inspect.Parameter(
-            argument.arg,
-            kinds.POSITIONAL_ONLY if place < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD,
-            default=kinds.empty if place < without else None,
-        )
-        for place, argument in enumerate(positional)
-    ]
-    if arguments.vararg is not None:
-        parameters.append(inspect.Parameter(arguments.vararg.arg, kinds.VAR_POSITIONAL))
-    parameters += [
-        inspect.Parameter(argument.arg, kinds.KEYWORD_ONLY, default=kinds.empty if default is None else None)
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    ]
-    if arguments.kwarg is not None:
-        parameters.append(inspect.Parameter(arguments.kwarg.arg, kinds.VAR_KEYWORD))
-    return inspect.Signature(parameters)
+    """Return the parameters: of an annotation nothing, of a default only that there is one."""
+    for argument in ast.walk(arguments):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
+    arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
+    function = ast.fix_missing_locations(ast.Expression(ast.Lambda(arguments, ast.Constant(None))))
+    return inspect.signature(eval(compile(function, "process", "eval")))  # noqa: S307 - evaluates no code
 
 
 def check_call(signature: inspect.Signature, given: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import EosError, OutcomeUnknown, RunAlreadyCommitted, RunFenced
 from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.last_answer import outcome
-from airflow_eos.operators.process_function import Process, load_process, ship_by_value, with_arguments
+from airflow_eos.operators.process_function import Process, load_process, ship_by_value
 from airflow_eos.operators.process_signature import check_call, signature_of
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.spark_encryption import check_encryption
@@ -22,7 +23,6 @@ from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
 
     from airflow.sdk import Context
     from pyspark.sql import SparkSession
@@ -230,7 +230,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         signature = signature_of(process, ())
         if signature is not None:
             check_call(signature, arguments)
-        return with_arguments(process, arguments)
+        return functools.partial(process, **arguments) if arguments else process
 
     def process_arguments(self, context: Context) -> Mapping[str, Any]:  # noqa: ARG002 - for subclasses
         """Return the arguments that are bound to the author's function."""

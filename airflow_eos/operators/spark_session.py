@@ -98,13 +98,6 @@ def _sockets_are_private() -> bool:
     return int(fields.get("Umask", "0"), 8) & _OTHERS_WRITE == _OTHERS_WRITE
 
 
-def _worker_settings(ready: Future[bool] | None) -> dict[str, str]:
-    """Return the setting of the daemon that forks Python workers with their imports done."""
-    if ready is None or not ready.result():
-        return {}
-    return {_DAEMON: worker_daemon.__name__}
-
-
 class TaskSession:
     """Starts the session on demand, and stops it at the end if it was started here.
 
@@ -160,7 +153,8 @@ class TaskSession:
             return session
         own = self._jvm_options(offsets, rows=rows)
         self._has_own_jvm = bool(own)
-        daemon = _worker_settings(workers)
+        # Forks Python workers with their imports done.
+        daemon = {_DAEMON: worker_daemon.__name__} if workers is not None and workers.result() else {}
         with sorted_first_lines():
             started = LocalSession.start({**own, **daemon, **self._settings}, early_worker=bool(daemon))
         self._started = started

@@ -254,7 +254,10 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         process_file: Path | None = None
         if self.process:
             process_file, self._module = split_process(self.process, folder)
-        self._forget_other_lives(context, spec)
+        # A clear requests new work, and so does a retry whose Dag or mapped list has changed.
+        if self._is_other_life(context, spec):
+            self._forget_job(context)
+            context["task_state_store"].set(_LIFE_KEY, self._life(context, spec))
         failure: Exception | None = None
         named = self.application
         with SubmittedFiles(spec, process_file) as self._submitted:
@@ -379,15 +382,6 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             return True
         self.log.info("Driver %s: %s", stored, status)
         return driver.is_running(status)
-
-    def _forget_other_lives(self, context: Context, spec: RunSpec) -> None:
-        """Keep a stored job only if this life of the task submitted it for this run.
-
-        A clear requests new work, and so does a retry whose Dag or mapped list has changed.
-        """
-        if self._is_other_life(context, spec):
-            self._forget_job(context)
-            context["task_state_store"].set(_LIFE_KEY, self._life(context, spec))
 
     def _is_other_life(self, context: Context, spec: RunSpec) -> bool:
         """Return whether the stored job was submitted by another life of the task, or for another run."""

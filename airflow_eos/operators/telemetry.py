@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -90,9 +89,12 @@ class RunTelemetry:
         :param elsewhere: another process committed it: its duration is only in its record.
         """
         from airflow_eos.compat import stats
+        from airflow_eos.ledger.keys import utc_moment
 
         try:
-            seconds = _seconds_of(record) if elsewhere else time.monotonic() - self._started
+            seconds = time.monotonic() - self._started
+            if elsewhere:
+                seconds = (utc_moment(record.staged_at) - utc_moment(record.started_at)).total_seconds()
             stats.timing("eos.run.duration", seconds * 1000, tags=self._tags)
             stats.incr("eos.run.records_read", max(0, record.records_read), tags=self._tags)
             if record.records_late > 0:
@@ -116,12 +118,3 @@ class RunTelemetry:
                 stats.incr("eos.run.fenced", tags=self._tags)
         except Exception:
             log.warning("metrics of the run could not be sent", exc_info=True)
-
-
-def _seconds_of(record: RunRecord) -> float:
-    """Return the duration of a run, from its start to the staging of its record."""
-    started, staged = (
-        dt.datetime.fromisoformat(moment.replace("Z", "+00:00"))
-        for moment in (record.started_at, record.staged_at)
-    )
-    return (staged - started).total_seconds()

@@ -18,14 +18,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class KafkaDataIntervalTrigger(ConditionTrigger):
-    """Fire when every partition has passed the end of an interval.
+    """Fire when every partition has passed the end of an interval; parameters as the sensor has them.
 
-    :param topics: the topics.
-    :param start: ISO time with a zone: the interval's start.
-    :param end: ISO time with a zone: the interval's end.
-    :param allowed_lateness: seconds after ``end`` for which an idle partition is waited for.
-    :param idle_partitions: ``allowed_lateness`` or ``wait``; see the sensor.
-    :param accept_deleted: as the run over the interval has it.
+    :param start: ISO time with a zone.
+    :param end: ISO time with a zone.
+    :param allowed_lateness: seconds.
     :param ledger_topic: ledger that holds boundaries which are fixed already; None: do not ask.
     """
 

@@ -19,13 +19,9 @@ class KafkaLagTrigger(ConditionTrigger):
     """Fire when enough offsets lie between a group's position and the last stable offset.
 
     With ``start="latest"`` a partition without a position is enough: nothing counts as unread there before a
-    run has fixed the position, and that run is the one that waits behind.
+    run has fixed the position, and that run is the one that waits behind. Other parameters are the sensor's.
 
-    :param topics: topics the group reads.
-    :param group_id: the group.
-    :param min_records: how many offsets are enough; markers and aborted records take offsets too.
     :param any_after: ISO time from which on a single record is enough; None: never.
-    :param start: where a partition without a position begins: ``earliest`` or ``latest``.
     :param ledger_topic: ledger that knows the cursor where committed offsets are gone; None: do not ask.
     """
 

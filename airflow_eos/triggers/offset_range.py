@@ -112,13 +112,11 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
         while True:
             try:
                 group_unread = await to_thread(f"kafka {self.kafka_config_id}", self._look)
-            except EosError as error:
-                log.warning("Asking again in %.0f s: %s: %s", self.poll_interval, type(error).__name__, error)
-                await asyncio.sleep(self.poll_interval)
-                continue
-            except Exception:
+            except Exception as error:
                 # A watcher that ends is started again at once, as often as it ends.
-                log.exception("Asking again in %.0f s", self.poll_interval)
+                trace = not isinstance(error, EosError)
+                name, pause = type(error).__name__, self.poll_interval
+                log.warning("Asking again in %.0f s: %s: %s", pause, name, error, exc_info=trace)
                 await asyncio.sleep(self.poll_interval)
                 continue
             unplaced = group_unread.without_position if self.start == "latest" else frozenset()

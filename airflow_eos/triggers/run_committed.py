@@ -19,10 +19,6 @@ class RunCommittedTrigger(ConditionTrigger):
 
     A *yes* of the ledger is final, even if the other Dag's task fails afterwards; after a *no* it asks again.
 
-    :param pipeline: pipeline of the run.
-    :param run_key: key of the run in the ledger.
-    :param ledger_topic: the ledger.
-    :param prefix: first part of transactional ids.
     :param work: what is known of the run, see :func:`~airflow_eos.engine.committed.find_committed_by_key`.
     """
 

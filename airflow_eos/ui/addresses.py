@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -26,7 +27,7 @@ class Asked:
     task_id: str = ""
     map_index: str = ""
 
-    def names(self, task: Mapping[str, object]) -> bool:
+    def names(self, task: Mapping[str, Any]) -> bool:
         """Return whether these are the names of a task instance, or what Airflow 3.1 makes of them.
 
         It puts names into the addresses of tabs as they are, where a plus stands for a blank.
@@ -56,7 +57,7 @@ def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], query: Asked
     :raises Trouble: no pipeline matches.
     """
     committed = list(runs)
-    tried = [attempt for attempt in attempts if query.names(_task_of(attempt))]
+    tried = [attempt for attempt in attempts if query.names(asdict(attempt))]
     if query.run_id and query.task_id and len(committed) == 1:
         return f"/run?{urlencode({'pipeline': committed[0].pipeline, 'key': committed[0].run_key})}"
     pipelines = {run.pipeline for run in committed} | {attempt.pipeline for attempt in tried}
@@ -66,8 +67,3 @@ def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], query: Asked
     if len(pipelines) == 1:
         return f"/pipeline?{urlencode({'name': pipelines.pop()})}"
     return f"/?{urlencode({'dag': query.dag_id})}"
-
-
-def _task_of(attempt: Attempt) -> dict[str, object]:
-    """Return the names of the run's task instance."""
-    return {name: getattr(attempt, name) for name in ("dag_id", "run_id", "task_id", "map_index")}

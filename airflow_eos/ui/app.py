@@ -51,7 +51,6 @@ _JSON = "/api/v1/"
 def deployment() -> Deployment:
     """Return the connection of ``[eos] ui_kafka_config_id``, the ledger and the prefix."""
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
-    from airflow_eos.model.spec import Deployment
 
     kafka = KafkaEosHook(settings.ui_kafka_config_id()).get_config()
     ledger = settings.ledger_to_ask(settings.default_ledger_topic())
@@ -124,21 +123,17 @@ Answered = tuple[dict[str, Any], int]
 """The values of a page, and the status of the answer."""
 
 
-def _page(
-    path: str, template: str, without_runs: str = ""
-) -> Callable[[Callable[..., Answered]], Callable[..., Answered]]:
+def _page(path: str, template: str) -> Callable[[Callable[..., Answered]], Callable[..., Answered]]:
     """Return a decorator that answers a path with HTML, and the same path below ``/api/v1`` with JSON.
 
     :param template: file name of the HTML.
-    :param without_runs: the template for a pipeline without a committed run.
     """
 
     def add(view: Callable[..., Answered]) -> Callable[..., Answered]:
         @functools.wraps(view)  # FastAPI reads the parameters of the view
         def html(request: Request, **parameters: Any) -> Response:
             values, status = view(request, **parameters)
-            chosen = template if values.get("runs", template) else without_runs
-            return html_answer(request, chosen, status, **values)
+            return html_answer(request, template, status, **values)
 
         @functools.wraps(view)
         def as_json(request: Request, **parameters: Any) -> Response:
@@ -182,7 +177,7 @@ def _pipelines(
     return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
-@_page("/pipeline", "pipeline.html", without_runs="uncommitted.html")
+@_page("/pipeline", "pipeline.html")
 def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Answered:
     """One pipeline, with its coverage and a page of its runs."""
     damaged, now = _damaged(request), utc_now()

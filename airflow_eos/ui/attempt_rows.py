@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import quote, urlencode
 
 from airflow_eos.ui.attempts import LOOKED_BACK, Attempt
@@ -15,7 +14,7 @@ Kind = Literal["failed", "retrying", "running", "waiting", "never ran", "succeed
 """How the last attempt of a pipeline ended, the most urgent first."""
 ATTEMPTS_SHOWN = 50
 """Attempts of one pipeline on its page."""
-KINDS: tuple[Kind, ...] = ("failed", "retrying", "running", "waiting", "never ran", "succeeded", "unknown")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 MEANING: Mapping[Kind, str] = {
     "failed": "The last attempt failed, and Airflow does not try again by itself. When the cause is gone, "
     "clear the task: a run that is committed succeeds from the ledger, any other one runs.",
@@ -40,28 +39,6 @@ _NO_REASON = (
 _UPSTREAM = "A task before it failed, so this one did not start."
 
 
-@dataclass(frozen=True, slots=True)
-class LastAttempt:
-    """The last attempt of a pipeline: the task instance of its newest Dag run that needs attention most.
-
-    :param tasks: number of task instances of the pipeline in that Dag run.
-    :param tasks_failed: number of failed ones.
-    :param runs: number of recent Dag runs that tried the pipeline.
-    :param runs_failed: number of those whose latest try failed.
-    """
-
-    attempt: Attempt
-    tasks: int
-    tasks_failed: int
-    runs: int
-    runs_failed: int
-
-    @property
-    def kind(self) -> Kind:
-        """How the attempt ended."""
-        return kind_of(self.attempt)
-
-
 def kind_of(attempt: Attempt) -> Kind:
     """Return how an attempt ended; all other states of Airflow mean that it has not."""
     if not attempt.state:
@@ -77,8 +54,11 @@ def by_pipeline(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
     return grouped
 
 
-def last_of(attempts: Sequence[Attempt]) -> LastAttempt:
-    """Return the last attempt of one pipeline.
+def last_row(attempts: Sequence[Attempt], now: dt.datetime) -> dict[str, Any]:
+    """Return the last attempt of a pipeline: the task of its newest Dag run that needs attention most.
+
+    ``tasks`` and ``tasks_failed`` count the pipeline's task instances in that Dag run; ``runs`` the Dag runs
+    that tried the pipeline, and ``runs_failed`` those whose latest try failed.
 
     :param attempts: of one pipeline, at least one, the newest first. A Dag run without a try of the task
         counts only if there is no other.
@@ -89,13 +69,13 @@ def last_of(attempts: Sequence[Attempt]) -> LastAttempt:
     tried = [run for run in runs.values() if any(kind_of(attempt) != "never ran" for attempt in run)]
     newest = (tried or list(runs.values()))[0]
     worst = min(newest, key=lambda attempt: KINDS.index(kind_of(attempt)))
-    return LastAttempt(
-        worst,
-        tasks=len(newest),
-        tasks_failed=_failed(newest),
-        runs=len(tried),
-        runs_failed=sum(_failed(run) > 0 for run in tried),
-    )
+    return {
+        **attempt_row(worst, now),
+        "tasks": len(newest),
+        "tasks_failed": _failed(newest),
+        "runs": len(tried),
+        "runs_failed": sum(_failed(run) > 0 for run in tried),
+    }
 
 
 def _failed(attempts: Iterable[Attempt]) -> int:
@@ -103,8 +83,11 @@ def _failed(attempts: Iterable[Attempt]) -> int:
 
 
 def attempt_row(attempt: Attempt, now: dt.datetime) -> dict[str, Any]:
-    """Return one attempt with its links; its sentence is untrusted text."""
+    """Return one attempt with Airflow's paths of its Dag run and log; its sentence is untrusted text."""
     kind = kind_of(attempt)
+    run_path = f"/dags/{quote(attempt.dag_id, safe='')}/runs/{quote(attempt.run_id, safe='')}"
+    mapped = f"/mapped/{attempt.map_index}" if attempt.map_index >= 0 else ""
+    tries = f"?{urlencode({'try_number': attempt.try_number})}" if attempt.try_number > 0 else ""
     failure = attempt.failure if kind in ("failed", "retrying") else None
     sentence = "" if failure is None else failure.sentence
     if failure is None and kind in ("failed", "retrying"):
@@ -123,8 +106,8 @@ def attempt_row(attempt: Attempt, now: dt.datetime) -> dict[str, Any]:
         "at_ago": ago(attempt.at, now),
         "error": "" if failure is None else failure.error,
         "sentence": sentence,
-        "run_path": run_path(attempt),
-        "log_path": log_path(attempt),
+        "run_path": run_path,
+        "log_path": f"{run_path}/tasks/{quote(attempt.task_id, safe='')}{mapped}{tries}",
     }
 
 
@@ -133,35 +116,12 @@ def attempts_view(attempts: Sequence[Attempt] | None, now: dt.datetime) -> dict[
 
     :param attempts: of the pipeline, the newest first; None if they cannot be read.
     """
-    last = last_of(attempts) if attempts else None
+    last = last_row(attempts, now) if attempts else None
     return {
-        "kind": last.kind if last else "unknown",
-        "attempt": last_row(last, now) if last else None,
+        "kind": last["kind"] if last else "unknown",
+        "attempt": last,
         "attempts": [attempt_row(attempt, now) for attempt in (attempts or ())[:ATTEMPTS_SHOWN]],
         "attempts_left_out": max(0, len(attempts or ()) - ATTEMPTS_SHOWN),
         "attempts_seen": attempts is not None,
         "meaning": MEANING,
     }
-
-
-def last_row(last: LastAttempt, now: dt.datetime) -> dict[str, Any]:
-    """Return the last attempt of a pipeline, with the number of failed ones beside and before it."""
-    return {
-        **attempt_row(last.attempt, now),
-        "tasks": last.tasks,
-        "tasks_failed": last.tasks_failed,
-        "runs": last.runs,
-        "runs_failed": last.runs_failed,
-    }
-
-
-def run_path(attempt: Attempt) -> str:
-    """Return Airflow's path of the Dag run."""
-    return f"/dags/{quote(attempt.dag_id, safe='')}/runs/{quote(attempt.run_id, safe='')}"
-
-
-def log_path(attempt: Attempt) -> str:
-    """Return Airflow's path of the log of the try."""
-    mapped = f"/mapped/{attempt.map_index}" if attempt.map_index >= 0 else ""
-    tries = f"?{urlencode({'try_number': attempt.try_number})}" if attempt.try_number > 0 else ""
-    return f"{run_path(attempt)}/tasks/{quote(attempt.task_id, safe='')}{mapped}{tries}"

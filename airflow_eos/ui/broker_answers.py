@@ -7,16 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.closeable import Closeable
 from airflow_eos.coverage.lanes import LogBounds
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.open_transactions import OPEN_STATES
-from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.txn_requests import TransactionStatus
 
 _TRANSACTIONS_ASKED = 200
@@ -36,10 +34,6 @@ class SourceLogs:
     topic_ids: Mapping[str, str]
     unseen: frozenset[str]
 
-    def unseen_of(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Return the topics whose logs are not known, sorted."""
-        return tuple(sorted(self.unseen.intersection(topics)))
-
 
 class BrokerAnswers(Closeable):
     """Asks brokers and the ledger; each call has its own connections while it runs.
@@ -52,7 +46,7 @@ class BrokerAnswers(Closeable):
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._idle: deque[_Connections] = deque()  # its methods are atomic
+        self._idle: deque[ControlPlane] = deque()  # its methods are atomic
         self._is_closed = False
 
     def close(self) -> None:
@@ -63,15 +57,15 @@ class BrokerAnswers(Closeable):
 
     def logs(self, topics: Collection[str]) -> SourceLogs:
         """Return the logs of topics, without topics that were deleted and partitions without a leader."""
-        with self._connections() as connected:
-            with connected.link.connections() as connections:
+        with self._control() as control:
+            with control.link.connections() as connections:
                 visible, failed = connections.visible_topics(topics)
             without = {tp for topic in visible.values() for tp in topic.without_leader}
             partitions = [
                 tp for topic in visible.values() for tp in topic.topic_partitions if tp not in without
             ]
-            starts = connected.cluster.log_starts(partitions) if partitions else {}
-            stables = connected.cluster.last_stable_offsets(partitions) if partitions else {}
+            starts = control.cluster.log_starts(partitions) if partitions else {}
+            stables = control.cluster.last_stable_offsets(partitions) if partitions else {}
         return SourceLogs(
             {tp: LogBounds(starts[tp], stables[tp]) for tp in partitions},
             {name: topic.topic_id for name, topic in visible.items()},
@@ -82,10 +76,10 @@ class BrokerAnswers(Closeable):
     def open_transactions(self) -> dict[str, TransactionStatus]:
         """Return the open transactions of this prefix by id, as far as this principal may Describe them."""
         prefix = self._deployment.prefix
-        with self._connections() as connected:
-            ids = [name for name in connected.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)]
+        with self._control() as control:
+            ids = [name for name in control.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)]
             statuses = {
-                name: connected.cluster.describe_transaction(name) for name in ids[:_TRANSACTIONS_ASKED]
+                name: control.cluster.describe_transaction(name) for name in ids[:_TRANSACTIONS_ASKED]
             }
         return {
             name: status
@@ -96,38 +90,25 @@ class BrokerAnswers(Closeable):
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         """Look up a run's record in the ledger; None if the pipeline has none."""
         key = keys.run_record_key(run_key)
-        with self._connections() as connected:
-            value = Authority(connected.ledger).peek([key], routing=pipeline).get(key)
+        with self._control() as control:
+            value = control.authority.peek([key], routing=pipeline).get(key)
         if value is None:
             return None
         record = RunRecord.from_json(value, key)
         return record if record.pipeline == pipeline else None
 
     @contextmanager
-    def _connections(self) -> Iterator[_Connections]:
+    def _control(self) -> Iterator[ControlPlane]:
         try:
-            connections = self._idle.pop()
+            control = self._idle.pop()
         except IndexError:
-            connections = _Connections(self._deployment)
+            control = ControlPlane(self._deployment)
         is_kept = False
         try:
-            yield connections
+            yield control
             is_kept = not self._is_closed and len(self._idle) < _IDLE_KEPT
         finally:
             if is_kept:
-                self._idle.append(connections)
+                self._idle.append(control)
             else:
-                connections.close()
-
-
-class _Connections(Closeable):
-    def __init__(self, deployment: Deployment) -> None:
-        config = ClientConfig.of(deployment.kafka)
-        self.link = Link(config)
-        self.cluster = KafkaCluster(config, link=self.link)
-        self.ledger = KafkaLedger(config, deployment.ledger, keys.OWN_KEYS, link=self.link)
-
-    def close(self) -> None:
-        self.cluster.close()
-        self.ledger.close()
-        self.link.close()
+                control.close()

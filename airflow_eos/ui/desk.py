@@ -7,7 +7,7 @@ is told so. Errors are shown without details of the connection; the API server's
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, LedgerReplaced
@@ -44,6 +44,7 @@ class Desk:
     all together, once a second.
 
     :param deployment: reads the settings at the first use.
+    :ivar damaged: runs, by pipeline and run key, whose output differed from the receipts when verified last.
     """
 
     def __init__(
@@ -56,12 +57,7 @@ class Desk:
         self._verifications = SharedCalls(Places(*_VERIFICATIONS))
         self._history: RunHistory | None = None
         self._read_at = 0.0
-        self._damaged: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def damaged(self) -> Collection[tuple[str, str]]:
-        """Runs, by pipeline and run key, whose output differed from the receipts when verified last."""
-        return self._damaged
+        self.damaged: tuple[tuple[str, str], ...] = ()
 
     def ask(self, question: Callable[[KnownRuns], T], user: str = "") -> T:
         """Answer from the ledger's state of at most a second ago.
@@ -132,8 +128,8 @@ class Desk:
 
     def _remember(self, record: RunRecord, *, damaged: bool) -> None:
         name = (record.pipeline, record.run_key)
-        others = tuple(run for run in self._damaged if run != name)
-        self._damaged = (*others, name)[-_DAMAGED_KEPT:] if damaged else others
+        others = tuple(run for run in self.damaged if run != name)
+        self.damaged = (*others, name)[-_DAMAGED_KEPT:] if damaged else others
 
     def _refreshed(self) -> RunHistory:
         """Return the refreshed history; one call at a time."""

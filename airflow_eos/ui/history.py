@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
-from airflow_eos.broker import KafkaLedger, Link
 from airflow_eos.broker.ledger_log.reader import LedgerChange, LedgerReader
 from airflow_eos.closeable import Closeable
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.lanes import Reset
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
+from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.intent import Intent
@@ -21,9 +18,6 @@ from airflow_eos.model.spec import Deployment
 from airflow_eos.ui.broker_answers import BrokerAnswers
 from airflow_eos.ui.known_runs import AskBrokers, KnownRuns
 from airflow_eos.ui.pipeline_history import PipelineHistory
-from airflow_eos.wire.client_config import ClientConfig
-
-log = logging.getLogger(__name__)
 
 RUNS_KEPT = 2_000
 """Records of one pipeline in memory; older records are reduced to the offsets they read."""
@@ -45,14 +39,9 @@ class RunHistory(KnownRuns, Closeable):
     def __init__(
         self, deployment: Deployment, *, runs_kept: int = RUNS_KEPT, characters_kept: int = CHARACTERS_KEPT
     ) -> None:
-        config = ClientConfig.of(deployment.kafka)
-        self._link = Link(config)
-        self._ledger = KafkaLedger(config, deployment.ledger, keys.OWN_KEYS, link=self._link)
-        reader = LedgerReader(
-            self._ledger,
-            self._link,
-            (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS, keys.INTENTS),
-        )
+        self._control = ControlPlane(deployment)
+        kinds = (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS, keys.INTENTS)
+        reader = LedgerReader(self._control.ledger, self._control.link, kinds)
         super().__init__(deployment, {}, {}, reader, (), BrokerAnswers(deployment))
         self._runs_kept, self._characters_kept = runs_kept, characters_kept
         self._verified = False
@@ -65,19 +54,18 @@ class RunHistory(KnownRuns, Closeable):
 
     def close(self) -> None:
         """Close all connections."""
-        self._brokers.close()
-        self._ledger.close()
-        self._link.close()
+        self.brokers.close()
+        self._control.close()
 
     def as_of_now(self, ask_brokers: AskBrokers) -> KnownRuns:
         """Return the runs of the last refresh, for a question with its own way of asking brokers."""
         return KnownRuns(
-            self._deployment,
+            self.deployment,
             self.pipelines,
             self.intents,
             self.reader,
             self.unreadable,
-            self._brokers,
+            self.brokers,
             ask_brokers,
         )
 
@@ -87,18 +75,14 @@ class RunHistory(KnownRuns, Closeable):
         :raises LedgerMissing: there is no ledger, and there never was one.
         :raises LedgerReplaced: it is not the ledger of before, or is lost.
         """
-        try:
+        with self._control.refusing_lost_ledger():
+            if not self._verified:
+                self._control.ledger.describe(wait=False)  # a page does not wait for a topic to appear
+                self._control.verify_ledger()
+                self._verified = True
             self._refresh()
-        except LedgerMissing:
-            with ControlPlane(self._deployment) as control, control.refusing_lost_ledger():
-                raise
 
     def _refresh(self) -> None:
-        if not self._verified:
-            self._ledger.describe(wait=False)  # a page does not wait for a topic to appear
-            with ControlPlane(self._deployment) as control:
-                control.verify_ledger()
-            self._verified = True
         for _ in range(2):
             self._next, self._copied = dict(self.pipelines), set()
             self._next_intents = dict(self.intents)
@@ -166,7 +150,7 @@ class RunHistory(KnownRuns, Closeable):
                 self._add(_record_of(change.key, value), len(value.text))
             elif change.key.startswith(keys.HORIZONS):
                 horizon = Horizon.from_json(value, change.key)
-                self._to_change(horizon.pipeline).prune(Earlier.of_horizon(horizon))
+                self._to_change(horizon.pipeline).pruned = Earlier.of_horizon(horizon)
             elif change.key.startswith(keys.INTENTS):
                 self._next_intents[change.key] = Intent.from_json(value, change.key)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_eos.coverage.coverage import Coverage, coverage_of
@@ -11,6 +11,7 @@ from airflow_eos.operations.health import LedgerReading, health
 
 if TYPE_CHECKING:
     from airflow_eos.broker.ledger_log.reader import LedgerReader
+    from airflow_eos.coverage.folded import Earlier
     from airflow_eos.ledger.records.intent import Intent
     from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.spec import Deployment
@@ -45,6 +46,7 @@ def ask_directly(
     return call()
 
 
+@dataclass(eq=False, repr=False)
 class KnownRuns:
     """The committed runs of a ledger at one moment, and the brokers' present answers.
 
@@ -56,46 +58,26 @@ class KnownRuns:
     :param ask_brokers: runs the calls to brokers.
     """
 
-    def __init__(
-        self,
-        deployment: Deployment,
-        pipelines: Mapping[str, PipelineHistory],
-        intents: Mapping[str, Intent],
-        reader: LedgerReader,
-        unreadable: Sequence[str],
-        brokers: BrokerAnswers,
-        ask_brokers: AskBrokers = ask_directly,
-    ) -> None:
-        self._deployment = deployment
-        self.pipelines = pipelines
-        self.intents = intents
-        self.reader = reader
-        self.unreadable = unreadable
-        self._brokers = brokers
-        self._ask_brokers = ask_brokers
+    deployment: Deployment
+    pipelines: Mapping[str, PipelineHistory]
+    intents: Mapping[str, Intent]
+    reader: LedgerReader
+    unreadable: Sequence[str]
+    brokers: BrokerAnswers
+    ask_brokers: AskBrokers = ask_directly
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return the reads of a pipeline's runs beside the present logs of its source topics."""
-        logs = self._logs(pipeline.topics)
-        coverage = pipeline.drawn.coverage(logs.bounds, logs.topic_ids, resets=pipeline.resets)
-        return replace(coverage, unseen=logs.unseen_of(pipeline.topics))
+        return _coverage(pipeline, self._logs(pipeline.topics), *pipeline.drawn)
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
         """Like :meth:`coverage`, for many pipelines and without the runs' names."""
         logs = self._logs({topic for pipeline in pipelines for topic in pipeline.topics})
-        drawn = []
-        for pipeline in pipelines:
-            topics = set(pipeline.topics)
-            bounds = {tp: log for tp, log in logs.bounds.items() if tp.topic in topics}
-            coverage = coverage_of(
-                (), bounds, logs.topic_ids, resets=pipeline.resets, earlier=pipeline.summary
-            )
-            drawn.append(replace(coverage, unseen=logs.unseen_of(topics)))
-        return drawn
+        return [_coverage(pipeline, logs, (), pipeline.summary) for pipeline in pipelines]
 
     def _logs(self, topics: Collection[str]) -> SourceLogs:
         names = frozenset(topics)
-        return self._ask_brokers(("logs", names), lambda: self._brokers.logs(names))
+        return self.ask_brokers(("logs", names), lambda: self.brokers.logs(names))
 
     def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionStatus]:
         """Return the open transactions of this prefix that may be described, by transactional id.
@@ -103,16 +85,16 @@ class KnownRuns:
         :param seconds: time limit.
         :raises TimeoutError: a broker takes longer.
         """
-        return self._ask_brokers("open transactions", self._brokers.open_transactions, seconds=seconds)
+        return self.ask_brokers("open transactions", self.brokers.open_transactions, seconds=seconds)
 
     def health(self, *, sources: Collection[str], sinks: Collection[str]) -> list[Check]:
         """Return the read-only checks of brokers, ledger and these topics."""
         records = (record for pipeline in self.pipelines.values() for record in pipeline.runs.values())
         ids = {record.producer.producer_id: record.producer.transactional_id for record in records}
         reading = LedgerReading(list(self.reader.ignored.values()), len(self.unreadable), ids)
-        checks = self._ask_brokers(
+        checks = self.ask_brokers(
             ("health", frozenset(sources), frozenset(sinks)),
-            lambda: health(self._deployment, reading, sources=sources, sinks=sinks),
+            lambda: health(self.deployment, reading, sources=sources, sinks=sinks),
         )
         return list(checks)
 
@@ -123,6 +105,13 @@ class KnownRuns:
             return runs.runs[run_key]
         if runs is None or not runs.earlier.runs:
             return None
-        return self._ask_brokers(
-            ("record", pipeline, run_key), lambda: self._brokers.record(pipeline, run_key)
-        )
+        return self.ask_brokers(("record", pipeline, run_key), lambda: self.brokers.record(pipeline, run_key))
+
+
+def _coverage(
+    pipeline: PipelineHistory, logs: SourceLogs, records: Collection[RunRecord], earlier: Earlier
+) -> Coverage:
+    topics = set(pipeline.topics)
+    bounds = {tp: log for tp, log in logs.bounds.items() if tp.topic in topics}
+    coverage = coverage_of(records, bounds, logs.topic_ids, resets=pipeline.resets, earlier=earlier)
+    return replace(coverage, unseen=tuple(sorted(logs.unseen & topics)))

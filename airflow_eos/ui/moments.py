@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 
+from airflow_eos.ledger.keys import utc_moment
 from airflow_eos.ledger.records.run_record import RunRecord
 
 
 def moment(text: str) -> dt.datetime | None:
     """Return an aware moment; None if the text is none: other programs may have written it."""
     try:
-        parsed = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        parsed = utc_moment(text)
     except ValueError:
         return None
     return parsed if parsed.tzinfo else None

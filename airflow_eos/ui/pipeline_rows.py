@@ -11,11 +11,11 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from airflow_eos.coverage.coverage import Coverage
 from airflow_eos.run.work import recorded_interval
-from airflow_eos.ui.attempt_rows import KINDS, MEANING, Kind, by_pipeline, last_of, last_row
+from airflow_eos.ui.attempt_rows import KINDS, MEANING, by_pipeline, last_row
 from airflow_eos.ui.attempts import Attempt, Tasks
 from airflow_eos.ui.bar_drawing import bars_of
 from airflow_eos.ui.known_runs import KnownRuns
@@ -35,7 +35,6 @@ RUNS_DRAWN = 20
 Damaged = Collection[tuple[str, str]]
 """Runs, by pipeline and run key, whose output differed from the receipts when it was verified last."""
 Order = Literal["urgency", "name", "attempt", "commit", "unread", "lag"]
-ORDERS: tuple[Order, ...] = get_args(Order)
 WRONG = "not whole"
 """The filter for pipelines whose runs do not tile their source, or whose output is not there."""
 UNCOMMITTED = "No run of a Dag that you may see is committed"
@@ -137,9 +136,7 @@ def pipelines_view(
 
 
 def _matches(row: Mapping[str, Any], find: str, state: str) -> bool:
-    if state == WRONG and row["whole"] is not False:
-        return False
-    if state and state != WRONG and row["kind"] != state:
+    if state and not (row["whole"] is False if state == WRONG else row["kind"] == state):
         return False
     attempt = row["attempt"] or {}
     texts = (row["pipeline"], row["dag_id"], attempt.get("error", ""))
@@ -172,15 +169,9 @@ def _urgency(row: Mapping[str, Any]) -> int:
 
 def _with_attempt(row: Mapping[str, Any], attempts: Sequence[Attempt], now: dt.datetime) -> dict[str, Any]:
     if not attempts:
-        unknown: Kind = "unknown"
-        return {**row, "kind": unknown, "attempt": None}
-    last = last_of(attempts)
-    return {
-        **row,
-        "dag_id": row["dag_id"] or last.attempt.dag_id,
-        "kind": last.kind,
-        "attempt": last_row(last, now),
-    }
+        return {**row, "kind": "unknown", "attempt": None}
+    last = last_row(attempts, now)
+    return {**row, "dag_id": row["dag_id"] or last["dag_id"], "kind": last["kind"], "attempt": last}
 
 
 def row_without_record(name: str, sentence: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,12 +68,12 @@ class OpenNow:
         :param seconds: time limit; None for that of the question.
         """
         records = [record for pipeline in history.pipelines.values() for record in pipeline.runs.values()]
-        own = _Owners.of(record for record in records if viewer.may_see(record))
-        others = _Owners.of(record for record in records if not viewer.may_see(record))
+        own = _owners((record for record in records if viewer.may_see(record)), prefix)
+        others = _owners((record for record in records if not viewer.may_see(record)), prefix)
         shown, shared, unrecorded = {}, [], {}
         for name, status in history.open_transactions(seconds=seconds).items():
-            is_of_others = bool(others.pipeline_of(name, prefix))
-            if pipeline := own.pipeline_of(name, prefix):
+            is_of_others = bool(others(name))
+            if pipeline := own(name):
                 shown[name] = (pipeline, status)
                 shared += [name] if is_of_others else []
             elif not is_of_others:
@@ -143,29 +143,13 @@ def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) 
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Owners:
-    """Tells whose a transactional id is.
-
-    :param ids: pipelines by the ids of their records.
-    :param groups: pipelines and consumer groups of the records.
-    """
-
-    ids: Mapping[str, str]
-    groups: Collection[tuple[str, str]]
-
-    @classmethod
-    def of(cls, records: Iterable[RunRecord]) -> _Owners:
-        by_id = {}
-        groups = set()
-        for record in records:
-            by_id[record.producer.transactional_id] = record.pipeline
-            groups.add((record.pipeline, record.group_id))
-        return cls(by_id, groups)
-
-    def pipeline_of(self, name: str, prefix: str) -> str:
-        """Return the pipeline with a transactional id; empty if there is none."""
-        return self.ids.get(name) or _pipeline_of(name, self.groups, prefix)
+def _owners(records: Iterable[RunRecord], prefix: str) -> Callable[[str], str]:
+    """Return a function that finds the pipeline with a transactional id; empty if there is none."""
+    ids, groups = {}, set()
+    for record in records:
+        ids[record.producer.transactional_id] = record.pipeline
+        groups.add((record.pipeline, record.group_id))
+    return lambda name: ids.get(name) or _pipeline_of(name, groups, prefix)
 
 
 def _pipeline_of(name: str, groups: Iterable[tuple[str, str]], prefix: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,11 @@ def pipeline_view(
         "table": table_of(visible.values()),
         "intents": intent_rows(history.intents.values(), viewer, name),
         "problems": [place(*problem) for problem in coverage.problems],
-        "damaged": [_named(record) for record in visible.values() if (name, record.run_key) in damaged],
+        "damaged": [
+            {"run_key": record.run_key, "run_id": record.run_id}
+            for record in visible.values()
+            if (name, record.run_key) in damaged
+        ],
         "lanes": [lane_of(lane, visible) for lane in lanes[:LANES_SHOWN]],
         "lanes_left_out": max(0, len(lanes) - LANES_SHOWN),
         "runs_shown": [run_row(record, lags[record.run_key]) for record in shown],
@@ -79,7 +84,7 @@ def pipeline_view(
         "runs_hidden": len(pipeline.runs) - len(visible),
         "find": find,
         "page": page,
-        "pages": _pages(len(matching), RUNS_A_PAGE),
+        "pages": max(1, math.ceil(len(matching) / RUNS_A_PAGE)),
         "shares": shares_of(shown[:SHARES_SHOWN]),
         "warnings": ledger_warnings(history),
     }
@@ -194,11 +199,3 @@ def _health(checks: Sequence[Check]) -> str:
         *([f"{unseen} could not be made"] if unseen else []),
     ]
     return ", ".join(parts)
-
-
-def _named(record: RunRecord) -> dict[str, Any]:
-    return {"run_key": record.run_key, "run_id": record.run_id}
-
-
-def _pages(number: int, of: int) -> int:
-    return max(1, -(-number // of))

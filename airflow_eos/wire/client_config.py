@@ -28,9 +28,11 @@ _ALIASES = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl
 _SECRET_PARTS = (
     "password",
     "secret",
+    "passphrase",
     "token",
+    "private.key",
+    "key.pem",
     "jaas",
-    "ssl.key.pem",
     "oauthbearer.config",
     "oauth_cb",
     "basic.auth",
@@ -94,7 +96,7 @@ class ClientConfig:
         return cls(tuple(sorted(values.items())))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{k}={'***' if _is_secret(k) else repr(v)}" for k, v in self.items)
+        shown = ", ".join(f"{k}={'***' if is_secret(k) else repr(v)}" for k, v in self.items)
         return f"ClientConfig({shown})"
 
     def __getitem__(self, key: str) -> Any:
@@ -147,7 +149,7 @@ class ClientConfig:
     @property
     def has_secrets(self) -> bool:
         """Whether the configuration contains credentials."""
-        return any(_is_secret(key) for key in self)
+        return any(is_secret(key) for key in self)
 
     @property
     def security_protocol(self) -> str:
@@ -169,7 +171,8 @@ class ClientConfig:
         return self.security_protocol in ("SSL", "SASL_SSL")
 
 
-def _is_secret(key: str) -> bool:
+def is_secret(key: str) -> bool:
+    """Return whether a setting is, or may contain, a credential."""
     return any(part in key for part in _SECRET_PARTS)
 
 

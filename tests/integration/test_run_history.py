@@ -51,7 +51,7 @@ def opened(pipeline):
 
 def placed(pipeline, history):
     """Ledger partition of the pipeline, with the ledger's topic."""
-    return history._ledger.partition_for(pipeline.spec.pipeline)
+    return history._control.ledger.partition_for(pipeline.spec.pipeline)
 
 
 def test_each_look_reads_only_what_is_new(pipeline, opened, monkeypatch):
@@ -69,7 +69,7 @@ def test_each_look_reads_only_what_is_new(pipeline, opened, monkeypatch):
     (found,) = history.pipelines.values()
     assert list(found.runs) == [first.run_key, second.run_key]
     assert [one.dag_id for one in found.runs.values()] == ["d", "d"]
-    assert found.newest.details["airflow"] == TASK
+    assert [*found.runs.values()][-1].details["airflow"] == TASK
     assert [one.key for one in read] == [keys.run_record_key(second.run_key)]
     coverage = history.coverage(found)
     assert coverage.sentence == f"2 runs tile offsets [0, 3) of {pipeline.source}-0 without gap or overlap"
@@ -134,7 +134,7 @@ def test_records_without_the_ledgers_signature_are_not_believed(embedded_kafka, 
     believed = opened(spec=signed.spec)
     believed.refresh()
     assert list(believed.pipelines) == [signed.spec.pipeline]
-    reader = LedgerReader(opened(spec=keyed)._ledger, believed._link, (keys.RUN_RECORDS,))
+    reader = LedgerReader(opened(spec=keyed)._control.ledger, believed._control.link, (keys.RUN_RECORDS,))
     reader.look()
     assert list(reader.changes()) == []
     assert len(reader.ignored) == 1

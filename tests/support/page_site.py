@@ -122,7 +122,7 @@ class Site:
     def _pipeline(self, name: str, **options: Any) -> tuple[str, dict[str, Any]]:
         own = attempts_view([one for one in self.attempts if one.pipeline == name], self.now)
         if name not in self.history.pipelines:
-            return "uncommitted.html", {**row_without_record(name, UNCOMMITTED), **own}
+            return "pipeline.html", {**row_without_record(name, UNCOMMITTED), **own}
         values = views.pipeline_view(self.history, self._viewer, name, self.now, **options)
         return "pipeline.html", {**values, **own}
 

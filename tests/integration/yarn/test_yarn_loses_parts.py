@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 
+import psutil
 import pytest
 
 from airflow_eos.compat import AirflowException
@@ -14,7 +14,6 @@ from airflow_eos.exceptions import BrokersUnavailable, EosError
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.open_transactions import open_transactions
 from airflow_eos.operators import last_answer
-from airflow_eos.operators.child_processes import children_of
 from airflow_eos_testing import EmbeddedKafka, count_records
 from airflow_eos_testing.faults.half_send import is_half_written, let_go
 from airflow_eos_testing.faults.yarn_cluster import kill
@@ -81,7 +80,7 @@ def test_an_executor_that_is_lost_while_it_seals_is_computed_again(yarn, task, b
 def executors_at_work(yarn, application, meeting):
     """Return the executors of which a Python worker came to the meeting: its parent is their daemon."""
     daemons = {int(path.name) for path in meeting.iterdir()}
-    return [pid for pid in yarn.executors(application) if daemons & set(children_of(pid))]
+    return [pid for pid in yarn.executors(application) if daemons.intersection(children(pid))]
 
 
 @pytest.fixture
@@ -187,7 +186,12 @@ def test_a_worker_that_dies_with_its_driver_leaves_its_application_to_end(yarn, 
 
 def tree(pid):
     """Return a process and its descendants."""
-    found = [pid]
-    for parent in found:  # grows while it is walked
-        found += children_of(parent)
-    return [one for one in found if Path(f"/proc/{one}").exists()]
+    return [one for one in (pid, *children(pid, recursive=True)) if psutil.pid_exists(one)]
+
+
+def children(pid, **options):
+    """Return the children of a process; empty if it has ended."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children(**options)]
+    except psutil.NoSuchProcess:
+        return []

@@ -68,7 +68,8 @@ def test_a_final_error_is_also_one_that_airflow_does_not_retry(error: Exception)
 
 
 def test_attributes_of_the_error_stay() -> None:
-    error = retry_policy.failing(ProcessFailed("process raised", raised=("builtins.ValueError",)))
+    failed = ProcessFailed("process raised", raised=("builtins.ValueError",))
+    error = compat.also(failed, AirflowFailException)
     assert isinstance(error, ProcessFailed)
     assert error.raised == ("builtins.ValueError",)
 

@@ -12,8 +12,8 @@ import pytest
 from airflow.sdk import DAG
 
 import airflow_eos
-from airflow_eos.cli.airflow_commands import get_parser
 from airflow_eos.cli.main import parser
+from tests.support.airflow_parser import get_parser
 from tests.support.documented_code import ELSEWHERE, FUNCTIONS, ROOT, blocks, operators
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from airflow_eos.cli import airflow_commands, status
-from airflow_eos.cli.airflow_commands import get_parser
 from airflow_eos.cli.main import main
 from airflow_eos.compat import stats
 from airflow_eos.engine.lag import Unread
@@ -29,6 +28,7 @@ from airflow_eos.operations.group_progress import GroupProgress
 from airflow_eos.operations.open_transactions import OpenTransaction, TransactionTimes
 from airflow_eos.operations.queries import LedgerNames, LedgerStatus
 from airflow_eos.run.undecided import Undecided
+from tests.support.airflow_parser import get_parser
 from tests.unit.airflow.fakes import a_record
 
 ROOT = Path(__file__).parents[3]

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import airflow_eos
+from airflow_eos.run.states import State
 
 STYLE = (Path(airflow_eos.__file__).parent / "ui" / "static" / "style.css").read_text()
-_BLOCK = r"{[^{}]*--back:[^{}]*}"
-BLOCKS = [dict(re.findall(r"--([\w-]+): (#\w+);", one)) for one in re.findall(_BLOCK, STYLE)]
-DAY, NIGHT = BLOCKS[0], {**BLOCKS[0], **BLOCKS[1]}
+COLOURS = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\);", STYLE)
+DAY = {name: day for name, day, _ in COLOURS}
+NIGHT = {name: night for name, _, night in COLOURS}
 TEXTS = [
     *((text, back) for text in ("text", "quiet", "link", "good", "bad") for back in ("back", "card")),
     ("warn", "card"),
@@ -45,8 +46,7 @@ def test_black_on_white_is_21() -> None:
     assert contrast("#000", "#ffffff") == pytest.approx(21)
 
 
-def test_night_is_the_same_whoever_asks_for_it() -> None:
-    """Airflow's own switch, or the system."""
-    assert len(BLOCKS) == 3
-    assert BLOCKS[1] == BLOCKS[2]
-    assert set(BLOCKS[1]) == set(BLOCKS[0])
+@pytest.mark.parametrize("state", State)
+def test_each_state_of_a_run_has_a_colour(state: State) -> None:
+    """In the drawing of times and in its legend, also those of a run with a table."""
+    assert re.search(rf"\.state-{state.value.lower()}\b", STYLE)

@@ -169,7 +169,7 @@ def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: HandHistory) -> N
 def test_naming_another_teams_group_shows_nothing_of_it() -> None:
     """The ledger knows whose group it is."""
     history = history_of(record("mine", "m1"))
-    group = history.pipelines["pipelines.copy"].newest.group_id
+    group = [*history.pipelines["pipelines.copy"].runs.values()][-1].group_id
     tried = [attempt("taker", group)]
     assert open_now(history, Viewer(["another"]), f"test.cursor.{group}", attempts=tried) == []
     assert open_now(history, Viewer(["mine"]), f"test.cursor.{group}")[0]["partitions"] == ["secret-0"]

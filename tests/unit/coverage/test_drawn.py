@@ -1,4 +1,4 @@
-"""Coverage that is kept up to date says what coverage computed anew says."""
+"""Coverage of which old runs are merged says what coverage of all runs says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_eos.coverage.coverage import coverage_of
-from airflow_eos.coverage.folded import Earlier
-from airflow_eos.coverage.incremental import Drawn
+from airflow_eos.coverage.folded import Earlier, folded
 from airflow_eos.coverage.lanes import LogBounds, Reset
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -51,47 +50,42 @@ EMPTY = (0, 0, 0, "")
 @example([*[EMPTY] * 4, (0, 0, 6, "#1"), (0, 0, 6, ""), EMPTY], 1, True)  # asked for, then read by the cursor
 @example([*[EMPTY] * 5, (0, 5, 3, ""), (0, 6, 6, ""), (0, 10, 4, ""), EMPTY], 1, True)  # each reads on
 @given(st.lists(reads, max_size=14), st.integers(1, 5), st.booleans())
-def test_coverage_kept_up_to_date_is_coverage_computed_anew(made, one_by_one, is_reset):
+def test_merged_coverage_is_coverage_of_all_runs(made, one_by_one, is_reset):
     """After each run; its verdict and its offsets, not the names of runs that lie far behind."""
     resets = [Reset("2026-01-01T00:00:05Z", {TopicPartition("src", 0): (20, 5)})] if is_reset else []
     records = [run(number, *one) for number, one in enumerate(made)]
-    drawn = Drawn(Earlier(), one_by_one=one_by_one)
-    for number, record in enumerate(records, 1):
-        drawn.add(record)
-        kept = drawn.coverage(BOUNDS, IDS, resets=resets)
-        anew = coverage_of(records[:number], BOUNDS, IDS, resets=resets)
-        assert kept.runs == anew.runs == number
-        assert kept.is_whole == anew.is_whole
-        assert offsets(kept) == offsets(anew)
-        assert not anew.is_whole or kept.sentence == anew.sentence
+    for number in range(1, len(records) + 1):
+        drawn, others = folded(Earlier(), records[:number], one_by_one=one_by_one)
+        merged = coverage_of(drawn, BOUNDS, IDS, resets=resets, earlier=others)
+        whole = coverage_of(records[:number], BOUNDS, IDS, resets=resets)
+        assert merged.runs == whole.runs == number
+        assert merged.is_whole == whole.is_whole
+        assert offsets(merged) == offsets(whole)
+        assert not whole.is_whole or merged.sentence == whole.sentence
 
 
 @given(st.lists(reads, min_size=1, max_size=14), st.integers(1, 5), st.integers(1, 20))
 def test_runs_that_are_forgotten_stay_counted(made, one_by_one, runs_kept):
     """In the order of their commits, as a history forgets them."""
     records = [run(number, *one) for number, one in enumerate(made)]
-    drawn, earlier = Drawn(Earlier(), one_by_one=one_by_one), Earlier()
-    for number, record in enumerate(records):
-        drawn.add(record)
-        if number >= runs_kept:
-            earlier.add(records[number - runs_kept])
-            drawn.forget(records[number - runs_kept])
-    kept = drawn.coverage(BOUNDS, IDS)
-    anew = coverage_of(records[-runs_kept:], BOUNDS, IDS, earlier=earlier)
-    assert kept.runs == anew.runs == len(records)
-    assert kept.is_whole == anew.is_whole
-    assert offsets(kept) == offsets(anew)
+    earlier = Earlier()
+    for record in records[:-runs_kept]:
+        earlier.add(record)
+    drawn, others = folded(earlier, records[-runs_kept:], one_by_one=one_by_one)
+    merged = coverage_of(drawn, BOUNDS, IDS, earlier=others)
+    whole = coverage_of(records[-runs_kept:], BOUNDS, IDS, earlier=earlier)
+    assert merged.runs == whole.runs == len(records)
+    assert merged.is_whole == whole.is_whole
+    assert offsets(merged) == offsets(whole)
 
 
 def test_plain_runs_behind_the_newest_give_up_their_segments():
     """However many there were, the same is drawn; one that read again keeps its name."""
-    drawn = Drawn(Earlier(), one_by_one=3)
     records = [run(number, 0, number, 1, "") for number in range(30)]
     again = run(31, 0, 2, 3, "#1")
-    for record in (*records[:10], again, *records[10:]):
-        drawn.add(record)
+    drawn, others = folded(Earlier(), [*records[:10], again, *records[10:]], one_by_one=3)
     assert len(drawn) == 4
-    found = drawn.coverage(BOUNDS, IDS)
+    found = coverage_of(drawn, BOUNDS, IDS, earlier=others)
     assert found.sentence == (
         "30 runs tile offsets [0, 30) of src-0 without gap or overlap; 1 run read some of it again, on "
         "purpose"

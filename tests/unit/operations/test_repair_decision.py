@@ -10,15 +10,15 @@ import pytest
 
 from airflow_eos.model.kafka import ActiveProducer
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
-from airflow_eos.operations.repair import _Runs, _Search
+from airflow_eos.operations.repair import _decision, _Runs
 
 NEWER = LedgerValue(json.dumps({"v": 99, "producer": {"producer_id": 7, "producer_epoch": 1}}), 0, 5)
 
 
 def decision(view: LedgerView, epoch: int = 1) -> tuple[str, str]:
     control: Any = SimpleNamespace(ledger=SimpleNamespace(view=lambda *_: view))
-    search = _Search(control, "test", _Runs(control, 1))
-    return search._decision(ActiveProducer(7, epoch, last_sequence=-1), None)
+    runs = _Runs.of(control, 1)
+    return _decision(control, runs, ActiveProducer(7, epoch, last_sequence=-1), None)
 
 
 def test_a_commit_whose_record_cannot_be_read_is_a_commit() -> None:

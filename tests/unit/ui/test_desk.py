@@ -69,7 +69,7 @@ def desk(brokers, reader, monkeypatch):
 
     def history(deployment):
         made = history_by_hand(reader)
-        made._brokers = brokers
+        made.brokers = brokers
         return made
 
     monkeypatch.setattr(desk_module, "RunHistory", history)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.coverage.coverage import coverage_of
-from airflow_eos.coverage.incremental import Drawn
 from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -143,7 +142,12 @@ def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
     history.refresh()
     before = history.as_of_now(ask_directly)
     shown = before.pipelines["p"]
-    sentence = shown.drawn.coverage(bounds, ids).sentence
+
+    def sentence_of(pipeline):
+        records, others = pipeline.copy().drawn  # asked anew
+        return coverage_of(records, bounds, ids, earlier=others).sentence
+
+    sentence = sentence_of(shown)
     reader.put_run(3)
     reader.put(keys.run_record_key(keys_of[1]), None)
     reader.put(
@@ -153,7 +157,7 @@ def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
     reader.put("run:x", "no record")
     history.refresh()
     assert [record.run_id for record in shown.runs.values()] == ["0", "1", "2"]
-    assert (shown.drawn.coverage(bounds, ids).sentence, shown.summary.runs) == (sentence, 3)
+    assert (sentence_of(shown), shown.copy().summary.runs) == (sentence, 3)
     assert (shown.resets, shown.earlier.runs, shown.characters) == ((), 0, sum(shown.sizes.values()))
     assert (list(before.pipelines), list(before.unreadable)) == (["p", "other"], [])
     now = history.pipelines["p"]
@@ -166,13 +170,14 @@ def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
     assert history.pipelines["other"] is before.pipelines["other"]
 
 
-def test_what_is_drawn_of_a_copy_is_drawn_of_all_runs(made):
-    """Run by run, with a refresh between any two of them."""
+def test_what_is_drawn_after_a_refresh_is_drawn_of_all_runs(made):
+    """Run by run, with a question between any two of them."""
     history, reader = made(runs_kept=4)
     bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
     for number in range(10):
         reader.put_run(number)
         history.refresh()
         pipeline = history.pipelines["p"]
-        drawn = Drawn(pipeline.before_runs, pipeline.runs.values())
-        assert pipeline.drawn.coverage(bounds, ids) == drawn.coverage(bounds, ids)
+        records, others = pipeline.drawn
+        coverage = coverage_of(records, bounds, ids, earlier=others)
+        assert (coverage.runs, coverage.is_whole, pipeline.summary.runs) == (number + 1, True, number + 1)

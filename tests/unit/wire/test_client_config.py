@@ -356,3 +356,18 @@ def test_a_bound_that_is_none_is_refused(key, value):
     """Before anything is opened."""
     with pytest.raises(ConfigurationError, match=rf"{key}.*must be from 1"):
         for_kafka_python({"bootstrap.servers": "a:1", key: value})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "basic.auth.user.info",
+    ],
+)
+def test_keys_of_assertions_are_secrets(name):
+    """As a password: not shown, and a reason to encrypt the way to Spark."""
+    config = ClientConfig.of({"bootstrap.servers": "a:1", name: "geheim"})
+    assert "geheim" not in repr(config)
+    assert config.has_secrets
