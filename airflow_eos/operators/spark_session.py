@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, RunFailed
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
 from airflow_eos.spark.address import check_host, is_loopback, is_on_this_host, shown_address
@@ -105,6 +105,16 @@ def _worker_settings(ready: Future[bool] | None) -> dict[str, str]:
     return {_DAEMON: worker_daemon.__name__}
 
 
+def _not_started(error: Exception, address: str) -> RunFailed:
+    """Return the error of a session that could not start."""
+    from airflow_eos.spark.errors import root_cause
+    from airflow_eos.spark.spark_failure import is_infrastructure
+
+    # Of a JVM that ended, Python knows a refused connection.
+    reason = "its JVM ended, and its last lines say why" if is_infrastructure(error) else root_cause(error)
+    return RunFailed(f"Spark at {address} could not start: {reason}; nothing was read")
+
+
 class TaskSession:
     """Starts the session on demand, and stops it at the end if it was started here.
 
@@ -132,6 +142,7 @@ class TaskSession:
             a Spark Connect server has no host.
         :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
         :raises SparkUnavailable: the Spark Connect server accepts no connections.
+        :raises RunFailed: a session of this process could not start; names the reason.
         """
         workers = self._ask_workers()
         SparkSession = import_session_class()  # noqa: N806 - a class
@@ -161,8 +172,11 @@ class TaskSession:
         own = self._jvm_options(offsets, rows=rows)
         self._has_own_jvm = bool(own)
         daemon = _worker_settings(workers)
-        with sorted_first_lines():
-            started = LocalSession.start({**own, **daemon, **self._settings}, early_worker=bool(daemon))
+        try:
+            with sorted_first_lines():
+                started = LocalSession.start({**own, **daemon, **self._settings}, early_worker=bool(daemon))
+        except Exception as error:
+            raise _not_started(error, self.address) from error
         self._started = started
         return started.session
 
