@@ -99,7 +99,7 @@ def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"spark.local.dir": "/proc/none"}, "its JVM ended, and its last lines say why"),
+        ({"spark.local.dir": "/proc/none"}, "it has ended, and its last lines say why"),
         ({"spark.plugins": "com.example.Missing"}, "java.lang.ClassNotFoundException: com.example.Missing"),
     ],
     ids=["a folder that cannot be made", "a plugin that is missing"],
