@@ -110,7 +110,7 @@ def _not_started(error: Exception, address: str) -> RunFailed:
     from airflow_eos.spark.errors import root_cause
     from airflow_eos.spark.spark_failure import is_infrastructure
 
-    # Of a JVM that has ended, Python knows a refused connection; of an application, what it could not do after.
+    # Python knows of a JVM that has ended a refused connection, and of an application what it did last.
     reason = "it has ended, and its last lines say why" if is_infrastructure(error) else root_cause(error)
     return RunFailed(f"Spark at {address} could not start: {reason}; nothing was read")
 

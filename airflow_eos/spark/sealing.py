@@ -237,7 +237,8 @@ class FrameSealing(Sealing):
     def _processed(self, source: DataFrame) -> DataFrame:
         try:
             result = call_process(self._process, source, self._context)
-        except (SystemExit, GeneratorExit) as error:  # as in tasks; an application would end well with no commit
+        except (SystemExit, GeneratorExit) as error:
+            # As in tasks; an application would end well, without a commit.
             raise process_failed(error) from error
         check_frame(result, self._spark)
         if self._writer is not None:

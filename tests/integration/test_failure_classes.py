@@ -541,7 +541,7 @@ def test_what_ends_a_task_from_outside_passes_and_nothing_is_committed(broker, s
 
 @pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
 def test_a_function_that_ends_its_program_has_failed(broker, spark, kind):
-    """On the driver as in a task: an application that ended with code 0 would look like one that committed."""
+    """On the driver as in a task: an application that ends with code 0 looks like one that committed."""
 
     def process(_df):
         raise kind(0)
