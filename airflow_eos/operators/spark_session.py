@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, RunFailed
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
 from airflow_eos.spark.address import check_host, is_loopback, is_on_this_host, shown_address
@@ -98,6 +98,16 @@ def _sockets_are_private() -> bool:
     return int(fields.get("Umask", "0"), 8) & _OTHERS_WRITE == _OTHERS_WRITE
 
 
+def _not_started(error: Exception, address: str) -> RunFailed:
+    """Return the error of a session that could not start."""
+    from airflow_eos.spark.errors import root_cause
+    from airflow_eos.spark.spark_failure import is_infrastructure
+
+    # Python knows of a JVM that has ended a refused connection, and of an application what it did last.
+    reason = "it has ended, and its last lines say why" if is_infrastructure(error) else root_cause(error)
+    return RunFailed(f"Spark at {address} could not start: {reason}; nothing was read")
+
+
 class TaskSession:
     """Starts the session on demand, and stops it at the end if it was started here.
 
@@ -125,6 +135,7 @@ class TaskSession:
             a Spark Connect server has no host.
         :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
         :raises SparkUnavailable: the Spark Connect server accepts no connections.
+        :raises RunFailed: a session of this process could not start; names the reason.
         """
         workers = self._ask_workers()
         SparkSession = import_session_class()  # noqa: N806 - a class
@@ -155,8 +166,11 @@ class TaskSession:
         self._has_own_jvm = bool(own)
         # Forks Python workers with their imports done.
         daemon = {_DAEMON: worker_daemon.__name__} if workers is not None and workers.result() else {}
-        with sorted_first_lines():
-            started = LocalSession.start({**own, **daemon, **self._settings}, early_worker=bool(daemon))
+        try:
+            with sorted_first_lines():
+                started = LocalSession.start({**own, **daemon, **self._settings}, early_worker=bool(daemon))
+        except Exception as error:
+            raise _not_started(error, self.address) from error
         self._started = started
         return started.session
 

@@ -54,8 +54,9 @@ def first_attempts_only(spark: SparkSession) -> Iterator[None]:
             if not given_up.is_set():
                 raise
             raise SecondAttempt(
-                "a send task was lost with its executor; no other attempt writes within its producer epoch: "
-                "the run aborts and sends again under a new epoch"
+                "a send task was lost, with its executor or its Python worker (Spark's log says why); no "
+                "other attempt writes within its producer epoch: the run aborts and sends again under a new "
+                "epoch"
             ) from error
         finally:
             over.set()

@@ -13,6 +13,7 @@ from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.spark.arrow_batches import NESTED, settings_of_few_rows
 from airflow_eos.spark.by_value import apart_if_large
 from airflow_eos.spark.dead_letters import DeadLetterRule
+from airflow_eos.spark.errors import process_failed
 from airflow_eos.spark.frame_contract import check_frame, sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
@@ -234,7 +235,11 @@ class FrameSealing(Sealing):
         return letters_of(counter.attach(source), self.set_aside, self.dead_letters, self._sealer)
 
     def _processed(self, source: DataFrame) -> DataFrame:
-        result = call_process(self._process, source, self._context)
+        try:
+            result = call_process(self._process, source, self._context)
+        except (SystemExit, GeneratorExit) as error:
+            # As in tasks; an application would end well, without a commit.
+            raise process_failed(error) from error
         check_frame(result, self._spark)
         if self._writer is not None:
             return table_frame(result, self._writer.check)

@@ -232,8 +232,8 @@ def refuse_second_attempt(task: int, attempt: int, wait: float) -> None:
     time.sleep(wait)
     raise SecondAttempt(
         f"send task {task} was started again (attempt {attempt}) within one producer epoch and wrote "
-        "nothing; its first attempt was lost with its executor, or Spark speculates: the run aborts and "
-        "sends again under a new epoch"
+        "nothing; its first attempt was lost, with its executor or its Python worker (Spark's log says why), "
+        "or Spark speculates: the run aborts and sends again under a new epoch"
     )
 
 

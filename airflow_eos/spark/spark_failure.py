@@ -29,6 +29,18 @@ _LOST_CLASSES = frozenset(
         "org.apache.spark.shuffle.FetchFailedException",
         "org.apache.spark.shuffle.MetadataFetchFailedException",
         "org.apache.spark.TaskKilledException",
+        # The JVM lacks a class or a library, or has another version of it, for whatever record.
+        "java.lang.AbstractMethodError",
+        "java.lang.ExceptionInInitializerError",
+        "java.lang.IllegalAccessError",
+        "java.lang.IncompatibleClassChangeError",
+        "java.lang.LinkageError",
+        "java.lang.NoClassDefFoundError",
+        "java.lang.NoSuchFieldError",
+        "java.lang.NoSuchMethodError",
+        "java.lang.UnsatisfiedLinkError",
+        "java.lang.UnsupportedClassVersionError",
+        "java.lang.VerifyError",
     }
 )
 # From 4.1 on Spark reads a Python worker through a channel, which the end of another task may close.
@@ -106,7 +118,7 @@ class JavaError:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether executors, workers, memory, disks or open files failed, or the job was cancelled."""
+        """Whether executors, workers, memory, disks, open files or jars failed, or the job was cancelled."""
         if self.condition is not None:
             return self.condition in _LOST_CONDITIONS
         if self.java in _LOST_CLASSES or self.java.startswith(_CHANNELS):

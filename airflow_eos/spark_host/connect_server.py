@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import stat
@@ -249,12 +250,12 @@ def _command(settings: ServerSettings, port: int) -> tuple[str, ...]:
 
 def _java_options(class_data_folder: Path | None) -> str:
     # A full heap ends the JVM, so that it is started again and is not half dead.
-    options = [os.environ.get(jvm.OPTIONS_VARIABLE, ""), "-XX:+ExitOnOutOfMemoryError"]
+    options = ["-XX:+ExitOnOutOfMemoryError"]
     if class_data_folder is not None:
         archive = jvm.archive_of(class_data_folder, jvm.java())
         if class_data.is_trusted(archive):
             options += class_data.use_options(archive)
-    return " ".join(filter(None, options))
+    return " ".join(filter(None, (os.environ.get(jvm.OPTIONS_VARIABLE), shlex.join(options))))
 
 
 # -- the private folder -------------------------------------------------------------------------------------

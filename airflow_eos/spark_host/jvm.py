@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -74,7 +75,7 @@ def options_for(offsets: int, folder: Path, *, rows: bool = True) -> str:
         log.info(
             "Spark would start in about half the time with class data in %s: airflow eos warm-spark", folder
         )
-    return " ".join(options)
+    return shlex.join(options)
 
 
 def environment() -> dict[str, str]:
@@ -168,7 +169,7 @@ def _run_jobs(dumped: Path) -> tuple[int, str]:
         [sys.executable, "-c", _JOBS, json.dumps({**_SETTINGS, **local_defaults(_SETTINGS["spark.master"])})],
         env={
             **environment(),
-            OPTIONS_VARIABLE: " ".join((*log_options(), *SHORT_LIVED, *class_data.dump_options(dumped))),
+            OPTIONS_VARIABLE: shlex.join((*log_options(), *SHORT_LIVED, *class_data.dump_options(dumped))),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         },

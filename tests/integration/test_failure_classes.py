@@ -539,6 +539,18 @@ def test_what_ends_a_task_from_outside_passes_and_nothing_is_committed(broker, s
     assert read_process_write(spark, spec, lambda df: df.select("value")).records_read == 10
 
 
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+def test_a_function_that_ends_its_program_has_failed(broker, spark, kind):
+    """On the driver as in a task: an application that ends with code 0 looks like one that committed."""
+
+    def process(_df):
+        raise kind(0)
+
+    error = error_of(broker, spark, process, numbered(broker))
+    assert isinstance(error, ProcessFailed)
+    assert f"nothing was written: {kind.__name__}: 0 ({__file__}, line" in str(error)
+
+
 # -- other slips ------------------------------------------------------------------------------------------
 
 

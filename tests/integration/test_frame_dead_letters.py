@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from airflow_eos.engine import RunAttempt
-from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.exceptions import ProcessFailed, RunFailed
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.run.states import State
@@ -197,5 +199,33 @@ def no_worker_imports_it(df):
 def test_what_is_no_records_fault_fails_the_run_of_a_frame_function(spark, pipeline, process, said):
     """It is clear which record to leave out, or none is."""
     with pytest.raises(ProcessFailed, match=said):
+        RunAttempt(spark, pipeline.changed("r1"), process).execute()
+    assert pipeline.output("read_uncommitted") == dead_letters(pipeline, "read_uncommitted") == []
+
+
+JAVA = """
+public class Orders { public static Object read(Object value) { return value; } }
+public class OrdersFunction implements org.apache.spark.sql.api.java.UDF1 {
+    public OrdersFunction() {}
+    public Object call(Object value) { return Orders.read(value); }
+}
+"""
+
+
+def test_a_class_that_the_jars_of_a_function_lack_is_no_records_fault(spark, pipeline, tmp_path):
+    """As a Python module that is missing: each record raises alone, and all became dead letters."""
+    compiler = spark._jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(JAVA)
+    with zipfile.ZipFile(tmp_path / "functions.jar", "w") as jar:
+        jar.writestr("OrdersFunction.class", bytes(compiler.getBytecodes()["OrdersFunction"]))
+    spark.sql(f"ADD JAR '{tmp_path}/functions.jar'")
+    kind = spark._jsparkSession.artifactManager().classloader().loadClass("OrdersFunction")
+    text = spark._jvm.org.apache.spark.sql.types.DataTypes.StringType
+    spark._jsparkSession.udf().register("read_order", kind.newInstance(), text)
+
+    def process(df):
+        return df.selectExpr("read_order(cast(value as string)) AS value")
+
+    with pytest.raises(RunFailed, match="NoClassDefFoundError: Orders"):
         RunAttempt(spark, pipeline.changed("r1"), process).execute()
     assert pipeline.output("read_uncommitted") == dead_letters(pipeline, "read_uncommitted") == []

@@ -94,3 +94,37 @@ def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off():
     assert seen["steps"][0] == []
     assert len(seen["steps"][1]) == 1
     assert "the Spark session given to the run was stopped before" in seen["refusal"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"spark.local.dir": "/proc/none"}, "it has ended, and its last lines say why"),
+        ({"spark.plugins": "com.example.Missing"}, "java.lang.ClassNotFoundException: com.example.Missing"),
+    ],
+    ids=["a folder that cannot be made", "a plugin that is missing"],
+)
+def test_a_session_that_cannot_start_says_that_it_is_spark_and_why(settings, reason):
+    """Python's own error of a JVM that ended, a refused connection, reads as if it were the brokers'."""
+    start = """
+import json, sys
+from airflow_eos.exceptions import RunFailed
+from airflow_eos.operators.spark_session import TaskSession, spark_settings
+settings = {"spark.master": "local[2]", **json.loads(sys.argv[1])}
+session = TaskSession(spark_settings(None, "a task", settings))
+for _ in range(2):  # the next task of this process, as in dag.test()
+    try:
+        session.start(10)
+    except RunFailed as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", start, json.dumps(settings)],
+        check=True,
+        timeout=180,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    errors = [line for line in done.stdout.splitlines() if line.startswith("Spark at ")]
+    assert len(errors) == 2
+    assert all(line.startswith(f"Spark at local[2] could not start: {reason}") for line in errors)

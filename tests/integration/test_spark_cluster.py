@@ -446,3 +446,70 @@ def test_speculation_does_not_write_twice(spark, broker, tmp_path, monkeypatch):
     text = "".join(p.read_text() for p in (tmp_path / "events").rglob("*") if p.is_file())
     assert '"Speculative":true' in text
     assert len(list(begun.iterdir())) == 1
+
+
+def meeting(folder):
+    """Return a function by which an attempt of the first task waits for a second one, to go on beside it."""
+
+    def meet():
+        import pathlib
+        import time as clock
+
+        from pyspark import TaskContext
+
+        context, here = TaskContext.get(), pathlib.Path(folder)
+        if context.partitionId() == 0:
+            (here / str(context.attemptNumber())).touch()
+            end = clock.monotonic() + 60
+            while len(list(here.iterdir())) < 2 and clock.monotonic() < end:
+                clock.sleep(0.02)
+
+    return meet
+
+
+def meeting_send(meet):
+    """A send task that writes once a copy of it is at work."""
+
+    class MeetingSend(send_module.SendTask):
+        def __call__(self, batches):
+            meet()
+            return send_module.SendTask.__call__(self, batches)
+
+    return MeetingSend
+
+
+def test_a_run_whose_tasks_have_copies_side_by_side_is_exact(spark, broker, tmp_path, monkeypatch):
+    """Two attempts seal the rows of a task, each its own; two hold the blocks of an owner: one counts."""
+    source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
+    seals, sends = tmp_path / "seals", tmp_path / "sends"
+    seals.mkdir()
+    sends.mkdir()
+    meet = meeting(str(seals))
+
+    def unrepeatable(batches):
+        import uuid as unique
+
+        import pyarrow as pa
+
+        meet()
+        attempt = unique.uuid4().bytes
+        for batch in batches:
+            keys = pa.array([attempt] * len(batch), pa.binary())
+            yield pa.RecordBatch.from_arrays([keys, batch.column("value")], names=["key", "value"])
+
+    def process(df):
+        return df.select("key", "value").mapInArrow(unrepeatable, "key binary, value binary")
+
+    executors(spark)
+    monkeypatch.setattr(send_module, "SendTask", meeting_send(meeting(str(sends))))
+    record = Run(spark, run_spec(broker, source, sink), process).execute()
+    assert [len(list(attempts.iterdir())) for attempts in (seals, sends)] == [2, 2]
+    states = [state for state, _ in record.trace]
+    assert [states.count(state) for state in ("FENCED", "ABORTED", "COMMITTED")] == [1, 0, 1]
+    found = read_topic(broker.bootstrap, sink)
+    assert Counter(r.value for r in found) == EXPECTED
+    attempts = {}
+    for row in found:
+        attempts.setdefault(row.value.split(b":")[0], set()).add(row.key)
+    assert all(len(keys) == 1 for keys in attempts.values())
+    assert count_records(broker.bootstrap, sink, "read_uncommitted") == 8000

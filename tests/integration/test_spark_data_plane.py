@@ -21,6 +21,7 @@ from unittest import mock
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 
 from airflow_eos.exceptions import (
     ConfigurationError,
@@ -153,6 +154,22 @@ def test_with_a_sink_topic_rows_may_still_name_another_one(broker, spark, fn):
     assert len(committed(broker, sink)) == 60
     assert len(committed(broker, dead)) == 30
     assert len(committed(broker, source)) == 90
+
+
+def test_topics_are_told_apart_by_case_whatever_the_collation_of_their_column(broker, spark, fn):
+    """Kafka has both topics; a collation without case would take the one for the other, the source."""
+    source, sink = broker.topic("src", 1), broker.topic("out", 1)
+    other = source.upper()
+    broker._admin.create_topics([NewTopic(other, 1)])[other].result(30)
+    broker.produce(source, [{"value": b"v"}])
+
+    def process(df):
+        named = fn.expr(f"collate('{other}', 'UTF8_LCASE')")
+        return df.select("value", named.alias("topic"))
+
+    run(broker, spark, broker.spec(source, sink), process)
+    assert [record.value for record in committed(broker, other)] == [b"v"]
+    assert committed(broker, sink) == []
 
 
 def test_a_row_wise_transform_keeps_the_order_of_each_source_partition(broker, spark, fn, monkeypatch):

@@ -359,6 +359,7 @@ def test_a_driver_that_runs_out_is_not_the_process_functions_fault(code):
         on_connect("[OPERATION_CANCELED] Operation has been canceled.", "OPERATION_CANCELED"),
         classic("Java heap space", "java.lang.OutOfMemoryError"),
         classic("", "java.nio.channels.ClosedChannelException"),
+        classic(f"{STAGE}java.lang.NoSuchMethodError: 'void a.B.c()'\n\tat x.Y"),
         classic(
             f"{STAGE}org.apache.spark.SparkException: x",
             cause=JavaThrowable("org.apache.spark.SparkException", "Python worker exited unexpectedly"),
@@ -367,7 +368,7 @@ def test_a_driver_that_runs_out_is_not_the_process_functions_fault(code):
     ],
 )
 def test_conditions_and_classes_of_spark_decide(error):
-    """Cancelled jobs, memory that is gone, a worker that died or whose channel was closed."""
+    """Cancelled jobs, memory or a class that is missing, a worker that died or whose channel was closed."""
     assert type(process_error(error, MARK)) is RunFailed
 
 

@@ -104,14 +104,14 @@ def test_a_session_that_takes_too_long_is_ended_with_its_jvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A JVM that outlived it would write its archive where another user may have made a folder by then."""
-    child, options, folder = tmp_path / "child", tmp_path / "options", tmp_path / "class-data"
+    child, options, folder = tmp_path / "child", tmp_path / "options", tmp_path / "class data"
     monkeypatch.setattr(sys, "executable", "/bin/sh")
     monkeypatch.setattr(jvm, "_JOBS", _PROCESSES % (child, options))
     monkeypatch.setattr(jvm, "_TIMEOUT", 0.5)
     with pytest.raises(ConfigurationError, match=r"within 0\.5 s"):
         jvm.write_archive(folder, find_java())
     assert not Path(f"/proc/{int(child.read_text())}/exe").exists()
-    assert f"ArchiveClassesAtExit={folder}/" in options.read_text()
+    assert f"'-XX:ArchiveClassesAtExit={folder}/" in options.read_text()
     assert list(folder.iterdir()) == []
 
 
@@ -149,10 +149,13 @@ log.getLogger("org.apache.spark.SparkContext").error("another", failure)
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str], list[str]]:
     """Which classes a session of ours loaded, and what it said on standard output and standard error."""
     write_archive()
+    home = tmp_path_factory.mktemp("a home with spaces")
     seen = tmp_path_factory.mktemp("jvm") / "classes"
+    for archive in equipment.folder().glob("spark-*.jsa"):
+        (home / archive.name).symlink_to(archive)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jvm, "java", find_java)
-        options = jvm.options_for(1, equipment.folder())
+        options = jvm.options_for(1, home)
     environment = {name: value for name, value in os.environ.items() if name != jvm.OPTIONS_VARIABLE}
     environment |= {"JAVA_TOOL_OPTIONS": f"-Xlog:class+load:file={seen}"}
     environment.pop("SPARK_LOCAL_IP", None)
