@@ -128,7 +128,8 @@ _SERVER_FOLDER = Option(
 )
 _STORAGE = Option(
     "--storage",
-    "connection of the object store of Delta Lake tables; default: delta_default",
+    "connection of the object store of Delta Lake tables, '' where this host has credentials of its own; "
+    "default: delta_default",
     {"default": "delta_default", "metavar": "ID"},
 )
 _PIPELINE = Option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", {"required": True})
