@@ -87,7 +87,7 @@ def _table(name: str, options: Namespace) -> SinkTable | Check:
 def _connected(options: Namespace, table: Any) -> Any:
     """Return a table with the properties of its connection; of Delta Lake an option names it."""
     is_stored = isinstance(table, DeltaTable) and table.store is not None
-    return options.connected(replace(table, connection=options.storage) if is_stored else table)
+    return options.connected(replace(table, connection=options.storage or None) if is_stored else table)
 
 
 def plan(target: Deployment, options: Namespace) -> Outcome:

@@ -140,7 +140,8 @@ _GROUP = option("--group", "consumer group that holds the cursor", required=True
 _SERVER_FOLDER = option("--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME")
 _STORAGE = option(
     "--storage",
-    "connection of the object store of Delta Lake tables; default: delta_default",
+    "connection of the object store of Delta Lake tables, '' where this host has credentials of its own; "
+    "default: delta_default",
     metavar="ID",
     default="delta_default",
 )

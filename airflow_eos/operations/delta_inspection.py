@@ -77,22 +77,17 @@ class DeltaInspection:
                 break
         return retention
 
-    def refused_write(self) -> str:
-        """Return why the store refuses a small file beside the data files; empty if it takes it.
+    def write_refusals(self) -> tuple[str, str]:
+        """Return why the store refuses a small file beside the data files, and why to delete it again.
 
-        The file is deleted again. Its name is not that of a data file.
+        Empty if it does not. The file's name is not that of a data file.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        name = f".airflow-eos-doctor-{uuid.uuid4()}"
-
-        def write() -> None:
-            store = self._store()
-            pq.write_table(pa.table({"airflow eos": ["doctor"]}), name, filesystem=store)
-            store.delete_file(name)
-
-        return self._refusal(write)
+        name, rows = f".airflow-eos-doctor-{uuid.uuid4()}", pa.table({"airflow eos": ["doctor"]})
+        refused = self._refusal(lambda: pq.write_table(rows, name, filesystem=self._store()))
+        return refused, "" if refused else self._refusal(lambda: self._store().delete_file(name))
 
     def unnamed_files(self) -> list[UnnamedFile]:
         """Return the data files of runs that are not live, and that no entry of the log names."""

@@ -110,19 +110,19 @@ class IcebergInspection:
         requirement = AssertTableUUID(uuid=self._table.metadata.table_uuid)
         return self._refusal(lambda: self._table.catalog.commit_table(self._table, (requirement,), ()))
 
-    def refused_write(self) -> str:
-        """Return why the storage refuses a small file beside the data files; empty if it takes it.
+    def write_refusals(self) -> tuple[str, str]:
+        """Return why the storage refuses a small file beside the data files, and why to delete it again.
 
-        The file is deleted again. Its name is not that of a data file.
+        Empty if it does not. The file's name is not that of a data file.
         """
         location = f"{self._data_location}/.airflow-eos-doctor-{uuid.uuid4()}"
 
         def write() -> None:
             with self._table.io.new_output(location).create() as stream:
                 stream.write(b"airflow eos doctor\n")
-            self._table.io.delete(location)
 
-        return self._refusal(write)
+        refused = self._refusal(write)
+        return refused, "" if refused else self._refusal(lambda: self._table.io.delete(location))
 
     def unnamed_files(self) -> list[UnnamedFile] | None:
         """Return the data files of runs that no snapshot names; None if the storage cannot be listed."""

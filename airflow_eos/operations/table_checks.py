@@ -99,7 +99,7 @@ def _iceberg_looks(
 ) -> Iterator[Check]:
     yield Check(name, "ok", f"there, format version {inspection.format_version}, Parquet")
     yield _rights(name, "commits", "the catalog", inspection.refused_commit())
-    yield _rights(name, "files", "the storage", inspection.refused_write())
+    yield _files(name, *inspection.write_refusals())
     yield _published(name, inspection)
     yield other_writers(name, inspection.recent_commits(branch))
     yield retention_check(f"{name} history", inspection.retention(branch))
@@ -114,7 +114,7 @@ def _delta_looks(
     name: str, inspection: DeltaInspection, run_keys: Callable[[], Mapping[str, str]]
 ) -> Iterator[Check]:
     yield Check(name, "ok", f"there, writer version {inspection.writer_version}; runs can write it")
-    yield _rights(name, "files", "the storage", inspection.refused_write())
+    yield _files(name, *inspection.write_refusals())
     yield other_writers(name, inspection.recent_commits())
     yield retention_check(f"{name} history", inspection.log_retention())
     yield retention_check(f"{name} unpublished files", inspection.file_retention())
@@ -156,6 +156,22 @@ def _rights(name: str, objects: str, system: str, refusal: str) -> Check:
         return Check(f"{name} {objects}", "fail", f"{system} refused: {refusal}", advice)
     taken = "a commit that changes nothing" if objects == "commits" else "a file, which is deleted again"
     return Check(f"{name} {objects}", "ok", f"{system} took {taken}")
+
+
+def _files(name: str, refused: str, kept: str) -> Check:
+    """Say what became of a small file.
+
+    :param refused: why the storage did not take it; empty if it did.
+    :param kept: why it did not delete it again.
+    """
+    if refused or not kept:
+        return _rights(name, "files", "the storage", refused)
+    return Check(
+        f"{name} files",
+        "warn",
+        f"the storage took a file, and did not delete it again: {kept}",
+        "runs need no right to delete; remove the file (.airflow-eos-doctor-...) with the orphan files",
+    )
 
 
 def _published(name: str, inspection: IcebergInspection) -> Check:

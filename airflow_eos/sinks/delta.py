@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
 _UNSAFE = ("mount_allow_unsafe_rename", "allow_unsafe_rename")
+_UNCONDITIONAL = {
+    "conditional_put": "disabled",
+    "aws_conditional_put": "disabled",
+    "aws_s3_locking_provider": "dynamodb",
+}
 _ENDPOINTS = ("aws_endpoint_url", "aws_endpoint", "azure_storage_endpoint")
 _NOT_SENT = "builder error"
 """What the HTTP client of delta-rs says of a request that it does not send: http:// without allow_http."""
@@ -229,7 +234,8 @@ class DeltaSink(BaseSink):
     def _refuse_options(self) -> None:
         """Refuse options with which a commit in a file system replaces another one's version of the log.
 
-        An endpoint without a scheme, which makes delta-rs panic, is refused, too.
+        Refused, too: options of S3 without a put-if-absent, or for other writers that lock by DynamoDB, which
+        delta-rs no longer does; and an endpoint without a scheme, which makes delta-rs panic.
         """
         options = {name.lower(): value for name, value in (*os.environ.items(), *self._options.items())}
         for name in _UNSAFE:
@@ -237,6 +243,13 @@ class DeltaSink(BaseSink):
                 raise ConfigurationError(
                     f"{self.name}: the storage option {name}={options[name]!r}, of connection or "
                     "environment, lets commits overwrite each other, so that a run could be lost: remove it"
+                )
+        for name, value in _UNCONDITIONAL.items():
+            if self._sink.store == "S3" and options.get(name, "").lower() == value:
+                raise ConfigurationError(
+                    f"{self.name}: the storage option {name}={value!r}, of connection or environment, is for "
+                    "commits that are no put-if-absent, by which alone no run is lost: let all writers of "
+                    "the table use it, and remove the option"
                 )
         for name in _ENDPOINTS:
             if self._sink.store is not None and "://" not in (options.get(name) or "://"):

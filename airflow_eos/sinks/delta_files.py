@@ -150,13 +150,15 @@ class DeltaFiles:
         if not self.partitions:
             yield {}, table
             return
-        texts = pa.table({name: partition_texts(table.column(name)) for name in self.partitions})
-        numbered = texts.append_column("", pa.array(np.arange(table.num_rows)))
-        groups = numbered.group_by(self.partitions, use_threads=False).aggregate([("", "list")])
+        # By position: a column of the table may have any name.
+        keys = {str(position): name for position, name in enumerate(self.partitions)}
+        texts = pa.table({key: partition_texts(table.column(name)) for key, name in keys.items()})
+        numbered = texts.append_column("row", pa.array(np.arange(table.num_rows)))
+        groups = numbered.group_by(list(keys), use_threads=False).aggregate([("row", "list")])
         rows = table.drop_columns(list(self.partitions))
         for group in range(groups.num_rows):
-            values = {name: groups[name][group].as_py() for name in self.partitions}
-            yield values, rows.take(groups["_list"][group].values)
+            values = {name: groups[key][group].as_py() for key, name in keys.items()}
+            yield values, rows.take(groups["row_list"][group].values)
 
 
 def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -9,6 +9,7 @@ deletes the manifests of a commit that was answered with a refusal, also where a
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -40,6 +41,8 @@ _FORMATS = (1, 2)
 _CODEC = "write.parquet.compression-codec"
 _CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "uncompressed", "zstd")
 _FILES, _ROWS = "added-data-files", "added-records"
+_NOT_OF_CATALOG = re.compile(r"(\w+: )?RestError\b", re.IGNORECASE)
+"""What pyiceberg makes of an answer without the error that a REST catalog's specification asks for."""
 _ANSWER_SECONDS = 120
 """A REST catalog, or a connection that a firewall dropped, may answer nothing: pyiceberg waits for ever."""
 
@@ -100,7 +103,9 @@ class IcebergSink(BaseSink):
 
         try:
             table = self._opened().load_table(self._sink.name)
-        except (NoSuchTableError, NoSuchNamespaceError):
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            if _NOT_OF_CATALOG.match(str(error)):
+                raise  # a gateway says so, of a catalog that is away
             raise UnknownTable(
                 f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
                 f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",

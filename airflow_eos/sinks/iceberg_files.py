@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import uuid
@@ -23,6 +24,8 @@ from airflow_eos.sinks.redaction import redacted
 
 _MOST_IN_MEMORY = 128 << 20
 _TARGET = "write.target-file-size-bytes"
+_KEY_TOO_LONG = "KeyTooLong"
+"""S3's name for a path of more than 1,024 bytes."""
 _OLDEST_PYARROW = 19
 """Earlier releases leave the field ids of a map's keys and values out of a file."""
 
@@ -59,7 +62,7 @@ class IcebergFiles:
 
         Names of data files are never used twice: what died leaves files that no commit names.
 
-        :raises RecordRefused: a value has no partition or bound in a manifest.
+        :raises RecordRefused: a value has no partition or bound in a manifest, or its path is too long.
         :raises SendError: the storage refused a file, or the partitions do not hold each row once.
         """
         metadata = self._metadata()
@@ -75,6 +78,11 @@ class IcebergFiles:
             raise
         except Exception as error:  # noqa: BLE001 - of any storage
             reason = redacted(f"{type(error).__name__}: {error}", self.properties)
+            if getattr(error, "errno", None) == errno.ENAMETOOLONG or _KEY_TOO_LONG in reason:
+                raise RecordRefused(
+                    f"process returned a value whose partition has too long a path in {self.name}: {reason}; "
+                    "shorten it, or partition by truncate[...] or bucket[...] of the column"
+                ) from None
             raise SendError(f"{self.name}: a data file cannot be written: {reason}") from None
         check_row_count(files, table, self.name)
         return files

@@ -10,6 +10,8 @@ _SHORTEST = 5
 """Characters: a shorter value, such as a port or "true", would blank out ordinary words."""
 _INPUT = re.compile(r"input_value=.*?, (?=input_type=)", re.DOTALL)
 """The answer that pydantic could not read: a catalog's may hold a token."""
+_SESSION = re.compile(r"(x-amz-security-token\s*[:=]\s*)[^\s&<\"']+", re.IGNORECASE)
+"""In a request that S3 refuses and repeats: a token of a role or the environment is no property's value."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -17,7 +19,7 @@ def redacted(text: str, properties: Mapping[str, object] | None) -> str:
     """Return a text in which no property's value stands: ``<name>`` stands in its place.
 
     Of an address also user, password and parameters are taken out, which libraries repeat alone. Takes out
-    what pydantic shows of an answer, and colours of a terminal.
+    what pydantic shows of an answer, session tokens of S3, and colours of a terminal.
     """
     text = _COLOUR.sub("", _INPUT.sub("", text))
     values = [
@@ -30,7 +32,7 @@ def redacted(text: str, properties: Mapping[str, object] | None) -> str:
     # The longest first: an address holds its own password.
     for spelling, name in sorted(values, key=lambda pair: len(pair[0]), reverse=True):
         text = text.replace(spelling, f"<{name}>")
-    return text
+    return _SESSION.sub(r"\1<session token>", text)
 
 
 def spellings(value: str) -> frozenset[str]:

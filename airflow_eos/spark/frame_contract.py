@@ -75,6 +75,20 @@ def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
     return df
 
 
+def addressed(df: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return a DataFrame whose columns ``mapInArrow`` finds by their names, and the names they had.
+
+    It looks for a name with a dot in a struct, and for one among others of the same letters.
+
+    :returns: without names where the columns have kept them.
+    """
+    names = df.columns
+    is_plain = len({name.lower() for name in names}) == len(names)
+    if is_plain and not any("." in name or "`" in name for name in names):
+        return df, ()
+    return df.toDF(*map(str, range(len(names)))), tuple(names)
+
+
 def _no_frame(result: Any) -> str:
     if result is None:
         return "process returned NoneType; it must return a Spark DataFrame: is its return statement missing?"

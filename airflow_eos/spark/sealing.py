@@ -14,7 +14,7 @@ from airflow_eos.spark.arrow_batches import NESTED, settings_of_few_rows
 from airflow_eos.spark.by_value import apart_if_large
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.errors import process_failed
-from airflow_eos.spark.frame_contract import check_frame, sink_columns, table_frame
+from airflow_eos.spark.frame_contract import addressed, check_frame, sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
 from airflow_eos.spark.read_counts import ReadCounter, read_counter, sums
@@ -115,6 +115,7 @@ class Sealing:
     ) -> None:
         self._spark = spark
         self._writer = writer
+        self._names: tuple[str, ...] = ()
         self._mark = mark
         self._spec = spec
         self._plan = plan
@@ -169,7 +170,8 @@ class Sealing:
         if self._writer is not None:
             from airflow_eos.spark.table_seal_task import TableSealTask
 
-            return TableSealTask(self._config, self._writer, self._mark), OwnerLayout(1)
+            task_of_table = TableSealTask(self._config, self._writer, self._mark, names=self._names)
+            return task_of_table, OwnerLayout(1)
         from airflow_eos.spark.seal_task import SealTask
 
         targets = {name: described[name] for name in outputs}
@@ -242,7 +244,8 @@ class FrameSealing(Sealing):
             raise process_failed(error) from error
         check_frame(result, self._spark)
         if self._writer is not None:
-            return table_frame(result, self._writer.check)
+            frame, self._names = addressed(table_frame(result, self._writer.check))
+            return frame
         return sink_columns(result, self._spec.sink_topic, self._spec.source_topics)
 
     def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:

@@ -36,6 +36,7 @@ class TableSealTask:
 
     :param config: client configuration, for the records that an Arrow process reads.
     :param writes: False: a trial, whose rows are discarded.
+    :param names: of the columns of a DataFrame, where its own only number them.
     """
 
     config: ClientConfig = field(repr=False)
@@ -43,6 +44,7 @@ class TableSealTask:
     mark: ErrorMark = field(default_factory=ErrorMark)
     targets: Mapping[str, TargetTopic] = field(default_factory=dict)
     writes: bool = True
+    names: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
@@ -86,7 +88,8 @@ class TableSealTask:
 
     def _in_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            table = self.writer.columns(batch)
+            named = pa.RecordBatch.from_arrays(batch.columns, self.names) if self.names else batch
+            table = self.writer.columns(named)
             if table is not None:
                 yield from table.to_batches()
 

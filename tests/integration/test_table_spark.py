@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +57,29 @@ def test_tasks_write_what_the_process_returns(broker, spark, table, process):
     rows = catalog.load_table("db.t").scan().to_arrow()
     assert set(rows["partition"].to_pylist()) == {0, 1}
     assert rows["at"].null_count == 0
+
+
+def odd_names(df):
+    """Return columns whose names Spark takes for paths, or for one another."""
+    value = "cast(value as string)"
+    return df.selectExpr(f"{value} value", f"{value} `a.b`", "struct(offset x) a", "1 A", "2 `c``d`")
+
+
+def test_a_frame_has_the_names_of_the_table(broker, spark, tmp_path):
+    """With dots and backticks, and such that differ by the size of their letters."""
+    properties = new_catalog(tmp_path)
+    columns = {"value": pa.string(), "a.b": pa.string(), "a": pa.struct([("x", pa.int64())])}
+    with closing(load_catalog("c", **properties)) as catalog:
+        schema = pa.schema({**columns, "A": pa.int32(), "c`d": pa.int32()})
+        catalog.create_table("db.t", schema=schema)
+        source = broker.topic("src", 2)
+        broker.produce(source, records(20))
+        sink = IcebergTable("db.t", catalog="c", properties=properties)
+        read_process_write(spark, spec_of(broker, sink, source), odd_names)
+        rows = catalog.load_table("db.t").scan().to_arrow().to_pylist()
+    assert sorted(row["value"] for row in rows) == sorted(f"v{i}" for i in range(20))
+    assert {row["a.b"] == row["value"] for row in rows} == {True}
+    assert {(row["a"]["x"] < 10, row["A"], row["c`d"]) for row in rows} == {(True, 1, 2)}
 
 
 def test_nested_rows_of_large_records_come_in_small_batches(broker, spark, table):

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.table import TableLayout
 from airflow_eos.run.publishing import Claim, Publisher
@@ -23,16 +23,27 @@ UNAUTHORIZED = {"error": {"message": f"{SECRET} is wrong", "type": "NotAuthorize
 INVALID_CLIENT = {"error": "invalid_client", "error_description": f"no client {SECRET}"}
 
 
+NO_TABLE = {"error": {"message": "db.t does not exist", "type": "NoSuchTableException", "code": 404}}
+OPENED = {"defaults": {}, "overrides": {}}
+
+
 @contextmanager
-def refusing_catalog(code, content, until=None, answered="/config"):
+def refusing_catalog(code, content, until=None, answered="/config", *, is_opened=False):
     """A catalog that has one answer to every request; yields its address.
 
+    :param content: as JSON, or bytes as they are.
     :param until: event before which it answers only requests for what ``answered`` ends with.
+    :param is_opened: it gives its configuration.
     """
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self):
-            body = json.dumps(content).encode()
+            self.answer_with(200, OPENED) if is_opened and "/config" in self.path else self.answer_with(
+                code, content
+            )
+
+        def answer_with(self, code, content):
+            body = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if until is not None and not self.path.partition("?")[0].endswith(answered):
                 until.wait(60)
@@ -89,6 +100,25 @@ def test_a_catalog_that_is_away_is_asked_again():
 
 
 @pytest.mark.parametrize(
+    ("content", "error", "says"),
+    [
+        (NO_TABLE, UnknownTable, "create the table 'db.t'"),
+        (b"<html>default backend - 404</html>", OutcomeUnknown, "default backend"),
+        (b"", OutcomeUnknown, "Not Found"),
+        ({"timestamp": 0, "status": 404, "path": "/v1"}, OutcomeUnknown, "a retry asks again"),
+    ],
+    ids=["the catalog", "a gateway", "a gateway of few words", "a gateway in JSON"],
+)
+def test_only_the_catalog_itself_says_that_there_is_no_table(content, error, says):
+    """What stands before it, while it is deployed anew, fails no run for good and takes no INTENT back."""
+    with (
+        refusing_catalog(404, content, is_opened=True) as address,
+        pytest.raises(error, match=f"(?s){says}"),
+    ):
+        sink_of(address, token=SECRET).load()
+
+
+@pytest.mark.parametrize(
     ("answered", "login", "says"),
     [
         ("/config", {"token": SECRET}, "Read timed out"),
@@ -102,7 +132,7 @@ def test_a_catalog_that_takes_a_request_and_answers_nothing_is_asked_again(
     """A run and a command do not wait for ever: not for the table, its configuration or a token."""
     monkeypatch.setattr(iceberg, "_ANSWER_SECONDS", 0.5)
     is_over = threading.Event()
-    with refusing_catalog(200, {"defaults": {}, "overrides": {}}, is_over, answered) as address:
+    with refusing_catalog(200, OPENED, is_over, answered) as address:
         with pytest.raises(OutcomeUnknown, match=says):
             sink_of(address, **login).load()
         is_over.set()

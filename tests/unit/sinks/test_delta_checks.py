@@ -58,7 +58,7 @@ def test_a_store_that_refuses_files_is_found(delta, monkeypatch):
     monkeypatch.setattr(delta_inspection.DeltaInspection, "_store", refused)
     sink = DeltaSink(DeltaTable(str(delta.folder)), "")
     inspection = delta_inspection.DeltaInspection(sink.load(), str(delta.folder), {"aws_token": "t0psecret"})
-    assert inspection.refused_write() == "PermissionError: 403 for <aws_token>"
+    assert inspection.write_refusals() == ("PermissionError: 403 for <aws_token>", "")
 
 
 def test_files_that_no_version_names_are_listed_with_their_attempt(delta):

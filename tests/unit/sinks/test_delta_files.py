@@ -122,6 +122,15 @@ def test_an_empty_text_in_a_partition_column_is_refused(tmp_path):
     published(DeltaLake(tmp_path / "other", COLUMNS), [{**ROWS[0], "name": ""}])
 
 
+@pytest.mark.parametrize("name", ["_list", "row_list", "row", "0", "a.b", 'a "b"=/é'])
+def test_a_partition_column_may_have_any_name(tmp_path, name):
+    """Also one that the grouping has for columns of its own."""
+    rows = pa.table({name: ["x", "y", None, "x"], "id": range(4)})
+    lake = DeltaLake(tmp_path, rows.schema, partition_by=[name])
+    published(lake, rows)
+    assert sorted(lake.scan().to_pylist(), key=lambda row: row["id"]) == rows.to_pylist()
+
+
 def test_several_partition_columns_make_a_file_for_each_combination(tmp_path):
     """Also where a value is null in one of them."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=["name", "tiny"])

@@ -487,6 +487,20 @@ def test_an_option_that_gives_up_the_compare_and_set_is_refused(name, monkeypatc
     DeltaSink(DeltaTable("/lake/t", properties={name: "false"}), PROPERTY)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("AWS_CONDITIONAL_PUT", "disabled"), ("aws_s3_locking_provider", "dynamodb")]
+)
+def test_an_option_for_commits_without_a_condition_is_refused(name, value, monkeypatch):
+    """delta-rs commits nothing with the first, and ignores the lock that other writers rely on."""
+    with pytest.raises(ConfigurationError, match=f"{name.lower()}='{value}'.*no put-if-absent"):
+        DeltaSink(DeltaTable("s3a://lake/t", properties={name: value}), PROPERTY)
+    monkeypatch.setenv(name.upper(), value)
+    with pytest.raises(ConfigurationError, match=f"{name.lower()}='{value}'"):
+        DeltaSink(DeltaTable("s3://lake/t"), PROPERTY)
+    DeltaSink(DeltaTable("/lake/t"), PROPERTY)
+    DeltaSink(DeltaTable("s3://lake/t", properties={name: "etag"}), PROPERTY)
+
+
 def test_an_endpoint_without_a_scheme_is_refused(monkeypatch):
     """delta-rs panics at it, which no retry mends; a table of files has none."""
     with pytest.raises(ConfigurationError, match=r"aws_endpoint_url, of connection or.*is not a URL"):

@@ -282,6 +282,15 @@ def test_a_partition_field_of_a_dropped_column_is_refused(tmp_path):
         open_table(lake.sink(), PROPERTY).load()
 
 
+def test_a_text_that_makes_no_path_is_refused_by_the_task(tmp_path):
+    """A letter may take twelve there; a retry would fail as this try."""
+    lake = PartitionedLake(tmp_path, with_x(StringType()), PartitionSpec(by(2, IdentityTransform())))
+    sink = open_table(lake.sink(), PROPERTY)
+    writer = sink.writer(sink.load(), "a" * 20)
+    with pytest.raises(RecordRefused, match=r"too long a path in iceberg:c/db\.t: .*truncate"):
+        writer.write(writer.columns(pa.table({"id": [1], "x": ["é" * 60]})))
+
+
 @pytest.mark.parametrize(
     ("kind", "transform", "value", "reason"),
     [

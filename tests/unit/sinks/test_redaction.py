@@ -131,6 +131,45 @@ def test_a_token_that_a_library_repeats_is_not_shown(properties, error):
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
+class _StoreOfOneAnswer(BaseHTTPRequestHandler):
+    """Refuses a signature as S3 does, with the headers that were signed."""
+
+    def do_GET(self):
+        token = self.headers["x-amz-security-token"]
+        request = f"<CanonicalRequest>GET\nx-amz-security-token:{token}\n</CanonicalRequest>"
+        answer = f"<Error><Code>SignatureDoesNotMatch</Code>{request}</Error>".encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_token_of_no_connection_that_a_store_repeats_is_not_shown(monkeypatch):
+    """Where driver and executors have credentials of their own, as in the environment."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _StoreOfOneAnswer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "r",
+            "AWS_ACCESS_KEY_ID": "AKIA",
+            "AWS_SECRET_ACCESS_KEY": "of-the-key",
+            "AWS_SESSION_TOKEN": PASSWORD,
+        }.items():
+            monkeypatch.setenv(name, value)
+        try:
+            with pytest.raises(OutcomeUnknown, match="SignatureDoesNotMatch") as caught:
+                DeltaSink(DeltaTable("s3://lake/t", connection=None), "p").load()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
 def test_an_error_of_a_commit_is_told_without_the_properties(iceberg, monkeypatch, caplog):
     """What the log says of each look, and what the run fails with."""
     iceberg.properties = {**iceberg.properties, "s3.session-token": "t0psecret"}

@@ -88,6 +88,20 @@ def test_what_keeps_runs_from_writing_is_found(iceberg, warehouse, properties, f
     assert [name for name, check in checks.items() if check.status == "fail"] == [failed]
 
 
+def test_a_storage_that_keeps_files_is_no_obstacle(lake, monkeypatch):
+    """As a bucket whose policy lets nobody delete: runs only add files."""
+
+    def refused(*_):
+        raise PermissionError("no s3:DeleteObject")
+
+    monkeypatch.setattr("deltalake.fs.DeltaStorageHandler.delete_file", refused)
+    monkeypatch.setattr("pyiceberg.io.pyarrow.PyArrowFileIO.delete", refused)
+    checks = {check.name: check for check in table_checks(lake.sink(), dict)}
+    check = checks[f"table {lake.sink()} files"]
+    assert (check.status, "did not delete it again: PermissionError: no s3" in check.found) == ("warn", True)
+    Attempt(lake).publish()
+
+
 def test_a_catalog_that_refuses_commits_is_found(warehouse, monkeypatch):
     """Its answer is shown without the address that it names."""
 
