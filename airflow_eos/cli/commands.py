@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.cli.definition import DONE, FOUND
+from airflow_eos.cli.definition import DONE, FOUND, NO_CONNECTION
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import record_row
 from airflow_eos.exceptions import ConfigurationError
@@ -86,8 +86,9 @@ def _table(name: str, options: Namespace) -> SinkTable | Check:
 
 def _connected(options: Namespace, table: Any) -> Any:
     """Return a table with the properties of its connection; of Delta Lake an option names it."""
-    is_stored = isinstance(table, DeltaTable) and table.store is not None
-    return options.connected(replace(table, connection=options.storage or None) if is_stored else table)
+    if isinstance(table, DeltaTable) and table.store is not None:
+        table = replace(table, connection=None if options.storage == NO_CONNECTION else options.storage)
+    return options.connected(table)
 
 
 def plan(target: Deployment, options: Namespace) -> Outcome:

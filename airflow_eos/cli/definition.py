@@ -138,10 +138,12 @@ _YES = switch("--yes", "do it; without, only show what would be done")
 _TIMEZONE = option("--timezone", "of days and times that name none, such as Europe/Berlin", metavar="ZONE")
 _GROUP = option("--group", "consumer group that holds the cursor", required=True)
 _SERVER_FOLDER = option("--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME")
+NO_CONNECTION = "none"
+"""Of ``--storage``: as ``DeltaTable(connection=None)``."""
 _STORAGE = option(
     "--storage",
-    "connection of the object store of Delta Lake tables, '' where this host has credentials of its own; "
-    "default: delta_default",
+    f"connection of the object store of Delta Lake tables, {NO_CONNECTION!r} where this host has credentials "
+    "of its own; default: delta_default",
     metavar="ID",
     default="delta_default",
 )

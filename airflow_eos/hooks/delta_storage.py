@@ -50,7 +50,7 @@ def storage_options(sink: DeltaTable) -> dict[str, str]:
         sink.connection,
         partial(_options, sink),
         named_by=f"DeltaTable(connection={sink.connection!r})",
-        advice="add one, or give connection=None (a command: --storage '') where driver and executors have "
+        advice="add one, or give connection=None (a command: --storage none) where driver and executors have "
         "credentials of their own",
     )
 

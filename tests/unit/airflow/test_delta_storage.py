@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 
 import pytest
 
 from airflow_eos.cli import commands
+from airflow_eos.cli.main import parser
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.hooks import masked_connection
 from airflow_eos.hooks.table_connections import with_connection
@@ -56,7 +56,12 @@ def test_a_connection_has_the_options_of_its_store(connection, uri, expected):
 def test_a_command_does_without_a_connection_where_runs_do(monkeypatch):
     """As on a host with a role of its own."""
     monkeypatch.delenv("AIRFLOW_CONN_DELTA_DEFAULT", raising=False)
-    unconnected = commands._table("delta:s3://lake/t", Namespace(storage="", connected=with_connection))
+    options = parser().parse_args(
+        ["doctor", "--bootstrap-servers", "h:1", "--table", "delta:s3://lake/t", "--storage", "none"]
+    )
+    options.connected = with_connection
+    (name,) = options.table
+    unconnected = commands._table(name, options)
     assert (unconnected.connection, unconnected.properties) == (None, {})
 
 
