@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 from airflow_eos.exceptions import EosError, ProcessFailed
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, with_headers
-from airflow_eos.spark.errors import process_failed, root_cause
+from airflow_eos.spark.errors import root_cause
 from airflow_eos.task_signals import class_names, signal_of
 
 if TYPE_CHECKING:
     from airflow_eos.spark.targets import TargetTopic
+
+T = TypeVar("T")
 
 SCHEMA = pa.schema(
     [
@@ -90,18 +92,12 @@ class DeadLetterRule:
 class DeadLetters:
     """The dead letters of one seal task.
 
-    :param call: calls the author's function and converts its result to rows.
-    :param failed: makes the error of a run that fails, from an exception that no record caused.
     :param target: the topic of dead letters, if its settings are known.
     :param fits: returns whether that topic takes a dead letter of this size.
     :param only_names: keep the places of the records alone; the letters are made later.
     """
 
     rule: DeadLetterRule
-    call: Callable[[pa.RecordBatch], Any]
-    failed: Callable[[pa.RecordBatch, BaseException], ProcessFailed] = field(
-        default=lambda _part, error: process_failed(error)
-    )
     target: TargetTopic | None = None
     fits: Callable[[pa.Table], bool] = field(default=lambda _letter: True)
     only_names: bool = False
@@ -119,9 +115,16 @@ class DeadLetters:
         """Place and error of the first one."""
         return str(self.records[0]) if self.records else None
 
-    def results(self, batch: pa.RecordBatch) -> Iterator[Any]:
+    def results(
+        self,
+        batch: pa.RecordBatch,
+        call: Callable[[pa.RecordBatch], T],
+        failed: Callable[[pa.RecordBatch, BaseException], ProcessFailed],
+    ) -> Iterator[T]:
         """Yield the function's results for a batch, in order; keep the records on which it raises.
 
+        :param call: calls the author's function and converts its result to rows.
+        :param failed: makes the error of a run that fails, from an exception that no record caused.
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
         waiting = [batch]
@@ -129,12 +132,12 @@ class DeadLetters:
             part = waiting.pop()
             failure: BaseException | None = None
             try:
-                result = self.call(part)
+                result = call(part)
             except (EosError, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 if not part.num_rows or not is_records(error):
-                    raise self.failed(part, error) from error
+                    raise failed(part, error) from error
                 failure = error
             if failure is None:
                 yield result

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,26 +55,12 @@ class SliceCount:
             self.late += pc.sum(older).as_py() or 0
 
 
-class ReadCounter(Protocol):
-    """Counts the rows of the source DataFrame of a run."""
-
-    @property
-    def tally(self) -> Tally | None:
-        """The accumulator of the read tasks."""
-
-    def attach(self, df: DataFrame) -> DataFrame:
-        """Return the source DataFrame, counted while it is read."""
-
-    def read(self, df: DataFrame) -> Counts:
-        """Return the counts, after the action that materialised ``df``; empty ranges count 0."""
-
-
 def read_counter(
     spark: SparkSession,
     ranges: Sequence[OffsetRange],
     slices: Sequence[OffsetRange],
     late_before: dt.datetime | None,
-) -> ReadCounter:
+) -> TalliedReads | ObservedReads:
     """Return the counter that the session supports.
 
     :param slices: the slices of the ranges.
@@ -98,7 +84,10 @@ def sums(
 
 
 class TalliedReads:
-    """Counts by reports of the read tasks: repeated slices count once, incomplete ones not at all."""
+    """Counts by reports of the read tasks: repeated slices count once, incomplete ones not at all.
+
+    :ivar tally: the accumulator of the read tasks.
+    """
 
     def __init__(
         self,
@@ -113,11 +102,14 @@ class TalliedReads:
         self.tally: Tally | None = spark.sparkContext.accumulator({}, _PerSlice())
 
     def attach(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame unchanged: its tasks count."""
+        """Return the source DataFrame, counted while it is read: unchanged, its tasks count."""
         return df
 
     def read(self, df: DataFrame) -> Counts:  # noqa: ARG002 - the tasks have told
-        """Return the sums over slices; a partition with a missing report has no count."""
+        """Return the counts, after the action that materialised ``df``; empty ranges count 0.
+
+        A partition with a missing report has no count.
+        """
         assert self.tally is not None
         reported: Mapping[int, tuple[int, int]] = self.tally.value
         counts, late = sums(self._ranges, self._slices, reported)

@@ -18,7 +18,8 @@ import pyarrow as pa
 from airflow_eos.exceptions import EosError, ProcessFailed, ProtocolViolation
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, DeadLetters, place_of
+from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, place_of
+from airflow_eos.spark.frame_contract import ROW_TYPES
 from airflow_eos.task_signals import signal_of
 
 if TYPE_CHECKING:
@@ -34,15 +35,6 @@ _LETTER_DDL = (
     "value binary, key binary, topic string, headers array<struct<key:string,value:binary>>, "
     "timestamp timestamp_ltz"
 )
-_ROW_TYPES: Mapping[str, str] = {
-    "value": "binary",
-    "key": "binary",
-    "topic": "string",
-    "partition": "int",
-    "headers": "array<struct<key:string,value:binary>>",
-    "timestamp": "bigint",
-}
-"""Columns of rows that are sealed, as :func:`airflow_eos.spark.frame_contract.sink_columns` returns them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +133,7 @@ class LetterTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield dead letters, in the order in which their records are read."""
-        target = self.seal.targets.get(self.rule.topic)
-        letters = DeadLetters(
-            self.rule, _not_called, target=target, fits=lambda letter: self.seal.fits(letter, target)
-        )
+        letters = self.seal.letters(self.rule)
         with self.seal.mark.errors():
             for batch in batches:
                 for row in range(batch.num_rows):
@@ -176,7 +165,7 @@ def with_letters(rows: DataFrame, letters: DataFrame, sink_topic: str | None) ->
 
     :param sink_topic: topic of rows that have no column ``topic``.
     """
-    names = [name for name in _ROW_TYPES if name in (*rows.columns, *letters.columns)]
+    names = [name for name in ROW_TYPES if name in (*rows.columns, *letters.columns)]
     missing = {"topic": sink_topic}
     return _completed(rows, names, missing).union(_completed(letters, names, {}))
 
@@ -188,11 +177,7 @@ def _completed(rows: DataFrame, names: Sequence[str], missing: Mapping[str, str 
         *(
             F.col(name)
             if name in rows.columns
-            else F.lit(missing.get(name)).cast(_ROW_TYPES[name]).alias(name)
+            else F.lit(missing.get(name)).cast(ROW_TYPES[name]).alias(name)
             for name in names
         )
     )
-
-
-def _not_called(_: pa.RecordBatch) -> None:
-    raise AssertionError("records that are set aside are not processed")
