@@ -21,6 +21,7 @@ from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFa
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
+from airflow_eos.spark.dead_letters import may_be_records
 from airflow_eos.spark.errors import (
     ErrorMark,
     RecordsAreLarge,
@@ -44,7 +45,7 @@ from airflow_eos.spark.session import (
     speculates,
     tagged,
 )
-from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
+from airflow_eos.spark.set_aside import RecordsRaise, SetAside
 from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
 from airflow_eos.spark.spark_failure import is_block_lost
 from airflow_eos.spark.stage_log import progress

@@ -8,7 +8,7 @@ record and exception fits one: what its topic would refuse is cut.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,8 +35,8 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-NOT_THE_RECORDS = (EosError, MemoryError, ImportError, KeyboardInterrupt)
-"""Errors that are never those of a record; a process raises ``ProcessFailed`` to fail the run."""
+_NOT_THE_RECORDS = (MemoryError, ImportError, KeyboardInterrupt)
+# Nor are this package's errors: a process raises ``ProcessFailed`` to fail the run.
 _GROUP = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11
 _SHORT = 100
 CUT = "source.cut"
@@ -51,7 +51,16 @@ def is_records(error: BaseException) -> bool:
     """
     if isinstance(error, _GROUP):
         return all(is_records(inner) for inner in error.exceptions)
-    return not isinstance(error, NOT_THE_RECORDS) and signal_of(class_names(error)) is None
+    return may_be_records(class_names(error))
+
+
+def may_be_records(raised: Iterable[str]) -> bool:
+    """Return whether a record may have caused an exception, by the names of its class and bases."""
+    names = [name.removeprefix("builtins.") for name in raised]
+    kinds = [getattr(builtins, name, None) for name in names]
+    never = any(isinstance(kind, type) and issubclass(kind, _NOT_THE_RECORDS) for kind in kinds)
+    is_own = any(name.startswith(f"{EosError.__module__}.") for name in names)
+    return not never and not is_own and signal_of(names) is None
 
 
 def place_of(record: pa.RecordBatch) -> tuple[str, int, int]:
@@ -71,21 +80,17 @@ class DeadLetterRule:
     at_most: int
 
     def check(self, count: int, first: str | None) -> None:
-        """Check the dead letters of all tasks together.
+        """Check the number of dead letters.
 
         :param first: place and error of one of them.
-        :raises ProcessFailed: there are too many.
+        :raises ProcessFailed: there are more than a run may have.
         """
         if count > self.at_most:
-            raise self.too_many(count, first)
-
-    def too_many(self, count: int, first: str | None) -> ProcessFailed:
-        """Return the error of a run with too many dead letters."""
-        example = "" if first is None else f" The first: {first}."
-        return ProcessFailed(
-            f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing was "
-            f"written.{example} Correct the function, or allow more"
-        )
+            example = "" if first is None else f" The first: {first}."
+            raise ProcessFailed(
+                f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing "
+                f"was written.{example} Correct the function, or allow more"
+            )
 
 
 @dataclass(slots=True)
@@ -109,11 +114,6 @@ class DeadLetters:
     def count(self) -> int:
         """Number of dead letters."""
         return len(self.records)
-
-    @property
-    def first(self) -> str | None:
-        """Place and error of the first one."""
-        return str(self.records[0]) if self.records else None
 
     def results(
         self,
@@ -162,8 +162,7 @@ class DeadLetters:
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
         self.records.append(FailingRecord(*place_of(record), cause))
-        if self.count > self.rule.at_most:
-            raise self.rule.too_many(self.count, self.first)
+        self.rule.check(self.count, str(self.records[0]))
         if self.only_names:
             return
         for letter in self._ever_smaller(record, cause, lacks):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RunFailed
 from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.spark.dead_letters import may_be_records
 from airflow_eos.spark.errors import ErrorMark, process_error, root_cause
 from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, failing_records, named
 from airflow_eos.spark.session import cancelled_after
 from airflow_eos.spark.set_aside import SECONDS as SET_ASIDE_SECONDS
-from airflow_eos.spark.set_aside import SetAside, may_be_records
+from airflow_eos.spark.set_aside import SetAside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.model.output import NOT_COUNTED
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import TopicPartition, timestamp_of
 from airflow_eos.spark.session import is_connect, observed
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SliceCount:
 
     def __init__(self, late_before: dt.datetime | None) -> None:
         # Microseconds, as the column has them.
-        self._late_before = None if late_before is None else _milliseconds(late_before) * 1000
+        self._late_before = None if late_before is None else timestamp_of(late_before) * 1000
         self.records = 0
         self.late = 0
 
@@ -154,7 +154,7 @@ class ObservedReads:
         several = len({r.topic for r in self._ranges}) > 1
         late = F.lit(0)
         if self._late_before is not None:
-            late = F.count_if(F.unix_millis(F.col("timestamp")) < F.lit(_milliseconds(self._late_before)))
+            late = F.count_if(F.unix_millis(F.col("timestamp")) < F.lit(timestamp_of(self._late_before)))
         metrics = [late.alias("late")]
         for i, wanted in enumerate(self._counted):
             matches = F.col("partition") == F.lit(wanted.partition)
@@ -173,7 +173,3 @@ class ObservedReads:
             return counts, NOT_COUNTED if self._late_before is not None else 0
         counts.update(zip(self._counted, values[1:], strict=True))
         return counts, values[0]
-
-
-def _milliseconds(moment: dt.datetime) -> int:
-    return int(moment.timestamp() * 1000)

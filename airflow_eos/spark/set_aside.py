@@ -8,19 +8,17 @@ set aside if ``process`` raises on that record alone.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_eos.exceptions import EosError, ProcessFailed, ProtocolViolation
+from airflow_eos.exceptions import ProcessFailed, ProtocolViolation
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, place_of
+from airflow_eos.spark.dead_letters import place_of
 from airflow_eos.spark.frame_contract import ROW_TYPES
-from airflow_eos.task_signals import signal_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,11 +54,6 @@ class SetAside:
             for record in sorted(self.records)
         ]
 
-    @property
-    def first(self) -> str | None:
-        """Place and error of the first record, for messages."""
-        return next(map(str, self.failing), None)
-
     def without(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges without these records, in their order; omits empty parts."""
         left: list[OffsetRange] = []
@@ -82,8 +75,7 @@ class SetAside:
         """
         together = SetAside({**self.records, **search.records}, self.seconds + seconds)
         count = len(together.records)
-        if count > rule.at_most:
-            raise rule.too_many(count, together.first)
+        rule.check(count, next(map(str, together.failing), None))
         if search.cut_after is not None:
             raise ProcessFailed(
                 f"process failed, nothing was written: {cause}. The search for the records that go to "
@@ -105,18 +97,6 @@ class RecordsRaise(Exception):
     def __init__(self, set_aside: SetAside) -> None:
         super().__init__(f"{len(set_aside.records)} records are set aside")
         self.set_aside = set_aside
-
-
-def may_be_records(raised: Iterable[str]) -> bool:
-    """Return whether a record may have caused an exception, by the names of its class and bases.
-
-    :func:`airflow_eos.spark.dead_letters.is_records` decides the same from the exception itself.
-    """
-    names = [name.removeprefix("builtins.") for name in raised]
-    kinds = [getattr(builtins, name, None) for name in names]
-    never = any(isinstance(kind, type) and issubclass(kind, NOT_THE_RECORDS) for kind in kinds)
-    is_own = any(name.startswith(f"{EosError.__module__}.") for name in names)
-    return not never and not is_own and signal_of(names) is None
 
 
 @dataclass(frozen=True, slots=True)
