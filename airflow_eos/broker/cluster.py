@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from airflow_eos.broker.features import broker_features
-from airflow_eos.broker.shared_connections import Link, LinkUser
+from airflow_eos.broker.shared_connections import LinkUser
 from airflow_eos.exceptions import AuthorizationFailed, EosError
 from airflow_eos.model.kafka import (
     ActiveProducer,
@@ -22,7 +21,6 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
-from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.describe_configs import topic_settings
 from airflow_eos.wire.fetch import fetch_answers
@@ -57,25 +55,16 @@ class KafkaCluster(LinkUser):
     """The cluster's current state, requested from the brokers at each call; a context manager.
 
     Transient errors are retried until :data:`~airflow_eos.wire.connection.METADATA_TIMEOUT`.
-
-    :param config: client configuration in librdkafka's names.
-    :param link: connections to share; opens its own by default.
     """
-
-    def __init__(self, config: ClientConfig | Mapping[str, Any], *, link: Link | None = None) -> None:
-        super().__init__(config, link)
 
     # -- topics -------------------------------------------------------------------------------------------
 
     def describe_topics(
         self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True
     ) -> Mapping[str, TopicDescription]:
-        """Return id, leaders and allowed operations per topic.
+        """See :class:`~airflow_eos.ports.Cluster`.
 
-        :param optional: topics that are left out if they do not exist or may not be described.
         :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
-        :raises UnknownTopic: names a topic that does not exist.
-        :raises AuthorizationFailed: Describe on a topic is missing.
         """
         with self._link.connections() as connections:
             metadata, failed = connections.visible_topics([*topics, *optional])
@@ -156,10 +145,7 @@ class KafkaCluster(LinkUser):
         return self._link.ask(max_timestamps, partitions)
 
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
-        """Return whether ``read_committed`` readers get the record that a producer wrote at ``offset``.
-
-        None if its transaction is undecided, or if the log no longer has the producer's record there.
-        """
+        """See :class:`~airflow_eos.ports.Cluster`."""
         with self._link.connections() as connections:
             start = list_offsets(connections, [tp], "earliest")[tp]
             stable = list_offsets(connections, [tp], "latest")[tp]
@@ -186,11 +172,8 @@ class KafkaCluster(LinkUser):
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return committed offsets (KIP-447); partitions without one are absent.
+        """See :class:`~airflow_eos.ports.Cluster`.
 
-        :param partitions: None for all partitions with a committed offset.
-        :param stable: wait while an open transaction holds offsets of the group. False returns the last
-            committed ones at once, for a caller that owns the open transaction.
         :raises AuthorizationFailed: Describe on the group or a topic is missing.
         """
         return self._link.ask(fetch_committed_offsets, group, partitions, stable=stable)
@@ -203,10 +186,7 @@ class KafkaCluster(LinkUser):
         return self._link.ask(has_pending_offsets, group, partitions)
 
     def describe_group(self, group: str) -> GroupDescription:
-        """Return the number of live members, and which operations are allowed.
-
-        :raises AuthorizationFailed: Describe on the group is missing.
-        """
+        """See :class:`~airflow_eos.ports.Cluster`."""
         return self._link.ask(describe_group, group)
 
     def group_offsets_partition(self, group: str) -> TopicPartition:

@@ -65,9 +65,10 @@ class LinkUser(Closeable):
     """Base class for users of a :class:`Link`, either shared or owned; an owned link is closed with it.
 
     :param config: client configuration in librdkafka's names.
+    :param link: connections to share; opens its own by default.
     """
 
-    def __init__(self, config: ClientConfig | Mapping[str, Any], link: Link | None) -> None:
+    def __init__(self, config: ClientConfig | Mapping[str, Any], *, link: Link | None = None) -> None:
         self._owns_link = link is None
         self._link = link or Link(config)
         self._config = self._link.config

@@ -54,7 +54,7 @@ class KafkaTransactions(LinkUser):
         fence_timeout: dt.timedelta = FENCE_TIMEOUT,
         link: Link | None = None,
     ) -> None:
-        super().__init__(config, link)
+        super().__init__(config, link=link)
         self._ledger = ledger
         self._transaction_timeout = transaction_timeout.total_seconds()
         self._delivery_timeout = delivery_timeout.total_seconds()

@@ -3,7 +3,7 @@
 Write path (seal in one task, stamp and send in another)::
 
     partitioner.partitions_for(rows, partitions, topic=, key=, explicit=, seed=) -> int32 array
-    compression.Compressor(codec="zstd", level=None)
+    compression.Compressor(codec="zstd")
     sealer.seal(value, partition, topic=, key=, timestamp=, headers=, compressor=, batch_bytes=,
                 max_message_bytes=)
         -> iterator of SealedBatch(partition, records, max_timestamp, data): partitions ascending, input order

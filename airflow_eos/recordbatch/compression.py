@@ -74,23 +74,19 @@ class Codec(IntEnum):
 class Compressor:
     """Compresses records sections with one codec; make one per task, not per batch.
 
+    Its levels are fast ones: zstd 1, gzip 1, lz4 0.
+
     :param codec: name or id
-    :param level: as in ``compression.level``; ``None`` takes a fast one (zstd 1, gzip 1, lz4 0). snappy has
-        none
-    :raises ConfigurationError: no such codec, or a level outside the codec's bounds
+    :raises ConfigurationError: no such codec
     :raises EnvironmentMismatch: the codec is lz4, and its package is not installed here
     """
 
-    def __init__(self, codec: str | Codec, level: int | None = None) -> None:
+    def __init__(self, codec: str | Codec) -> None:
         self.codec = Codec.parse(codec)
-        self._level = level
         self._arrow: Any = None
         self._lz4: Any = None
-        _check_level(self.codec, level)
-        if self.codec is Codec.ZSTD:
-            self._arrow = pa.Codec("zstd", compression_level=level)
-        elif self.codec is Codec.SNAPPY:
-            self._arrow = pa.Codec("snappy")
+        if self.codec in (Codec.ZSTD, Codec.SNAPPY):
+            self._arrow = pa.Codec(self.codec.label)
         elif self.codec is Codec.LZ4:
             self._lz4 = _lz4_frame()
 
@@ -99,23 +95,11 @@ class Compressor:
         if self._arrow is not None:
             return bytes(self._arrow.compress(data, asbytes=True))
         if self.codec is Codec.GZIP:
-            level = _GZIP_LEVEL if self._level is None else self._level
-            packer = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
+            packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
             return packer.compress(data) + packer.flush()
         if self.codec is Codec.LZ4:
-            return bytes(self._lz4.compress(data, compression_level=self._level or 0, block_linked=False))
+            return bytes(self._lz4.compress(data, block_linked=False))
         return memoryview(data)
-
-
-_LEVELS = {Codec.GZIP: (-1, 9), Codec.LZ4: (-65537, 16), Codec.ZSTD: (-131072, 22)}
-
-
-def _check_level(codec: Codec, level: int | None) -> None:
-    if level is None or codec not in _LEVELS:
-        return
-    low, high = _LEVELS[codec]
-    if not low <= level <= high:
-        raise ConfigurationError(f"compression.level {level} is outside {low}..{high} of {codec.label}")
 
 
 def decompress(codec: int, data: bytes, budget: int) -> bytes | pa.Buffer:

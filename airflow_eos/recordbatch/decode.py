@@ -90,14 +90,10 @@ def decode_batches(
 
     Batches outside the range are skipped, results may be empty.
 
+    Other parameters and errors as :func:`decode_batch`.
+
     :param batches: data batches of one partition, in log order
-    :param start: as :func:`decode_batch`
-    :param end: as :func:`decode_batch`
-    :param check_crc: as :func:`decode_batch`
-    :param headers: as :func:`decode_batch`
-    :param limits: as :func:`decode_batch`
-    :raises CorruptBatch: as :func:`decode_batch`; batches before the damaged one may not have been delivered
-    :raises EnvironmentMismatch: as :func:`decode_batch`
+    :raises CorruptBatch: batches before the damaged one may not have been delivered
     """
     wanted = _Wanted(start, end, check_crc, headers, limits)
     group: list[RawBatch] = []

@@ -23,16 +23,11 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 
 class ControlType(IntEnum):
-    """Type of a control record; others than the two transaction markers belong to KRaft's own log."""
+    """Type of a control record; UNKNOWN: it belongs to KRaft's own log."""
 
     UNKNOWN = -1
     ABORT = 0
     COMMIT = 1
-    LEADER_CHANGE = 2
-    SNAPSHOT_HEADER = 3
-    SNAPSHOT_FOOTER = 4
-    KRAFT_VERSION = 5
-    KRAFT_VOTERS = 6
 
     @classmethod
     def parse(cls, key: bytes) -> ControlType:

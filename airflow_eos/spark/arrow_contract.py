@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.model.arrow_result import returned_table, without_dictionary
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, listed_headers
+from airflow_eos.spark.frame_contract import check_names
 
 _IN_A_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
 
@@ -36,14 +37,7 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
         if names.count(name) > 1:
             raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
         columns[name] = convert(name, without_dictionary(table.column(name)))
-    if "value" not in columns:
-        raise ProcessFailed(
-            f"process returned no column 'value', but {sorted(names)}; the sink needs it: string or binary"
-        )
-    if "topic" not in columns and sink_topic is None:
-        raise ProcessFailed(
-            "process returned no column 'topic' and there is no sink topic; set sink_topic, or add the column"
-        )
+    check_names(columns, names, sink_topic)
     if "topic" in columns and sink_topic is not None:
         columns["topic"] = _routed(columns["topic"], sink_topic, source_topics)
     return pa.table(columns) if table.num_rows else None

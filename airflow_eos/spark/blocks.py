@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_eos.spark import opaque_rows
 from airflow_eos.spark.arrow_batches import settings_of_small_records
 from airflow_eos.spark.local_python import is_local
-from airflow_eos.spark.placement import OwnerLayout, route
+from airflow_eos.spark.placement import route
 from airflow_eos.spark.sealed_blocks import COUNTED, BlockCounts, count_blocks, read_manifest
 from airflow_eos.spark.sealing import ArrowSealing
 from airflow_eos.spark.send_task import ANSWER_DDL, STREAM_ORDER
@@ -53,35 +53,9 @@ _SEND_SETTINGS = {
 _KEY_BYTES = 8
 
 
-class Blocks(Protocol):
-    """Sealed rows: those of owner task i are in partition i."""
-
-    source: Any
-    """The rows that they are computed from."""
-    layout: OwnerLayout
-    """Which task owns which target partition."""
-
-    def keep(self, *, local: bool) -> BlockCounts:
-        """Materialise the rows on the executors, cut off from their source, and count them.
-
-        :param local: in this process; else two replicas are kept, so that the loss of an executor needs no
-            new seal.
-        :raises InconsistentSeal: names the difference.
-        """
-
-    def send(self, task: SendTask) -> list[str]:
-        """Run a task per owner; return the tasks' answers."""
-
-    def batches(self) -> list[bytes]:
-        """Return the batches, without trailers; for tables, which have few and small ones."""
-
-    def free(self) -> None:
-        """Free the materialised rows; never raises."""
-
-
 def planned_blocks(
     spark: SparkSession, sealing: Sealing, evaluation: SingleEvaluation, *, are_small: bool = True
-) -> Blocks:
+) -> FrameBlocks | OpaqueBlocks:
     """Return the blocks of a seal, not materialised yet; calls an author's function on DataFrames.
 
     :param are_small: False: the read tasks have met large records.
@@ -120,7 +94,11 @@ def interpreted(spark: SparkSession, frame: DataFrame) -> Mapping[str, str]:
 
 
 class FrameBlocks:
-    """Implements :class:`Blocks` by a local checkpoint of a DataFrame, classic or Connect."""
+    """Sealed rows as a local checkpoint of a DataFrame, classic or Connect: those of owner i in partition i.
+
+    :ivar source: the rows that they are computed from.
+    :ivar layout: which task owns which target partition.
+    """
 
     def __init__(self, spark: SparkSession, rows: SealedFrame, *, are_small: bool) -> None:
         self._spark = spark
@@ -133,7 +111,12 @@ class FrameBlocks:
         self.frame: DataFrame | None = None
 
     def keep(self, *, local: bool) -> BlockCounts:
-        """Materialise by one action, count by another one."""
+        """Materialise the rows on the executors, cut off from their source; count them by another action.
+
+        :param local: in this process; else two replicas are kept, so that the loss of an executor needs no
+            new seal.
+        :raises InconsistentSeal: names the difference.
+        """
         from pyspark import StorageLevel
 
         level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
@@ -149,7 +132,7 @@ class FrameBlocks:
             return read_manifest(self.frame)
 
     def send(self, task: SendTask) -> list[str]:
-        """Send by one narrow job."""
+        """Run a task per owner, in one narrow job; return the tasks' answers."""
         frame = self.frame
         assert frame is not None, "they are kept"
         if task.streamed:
@@ -158,19 +141,19 @@ class FrameBlocks:
             return [row.answer for row in frame.mapInArrow(task, ANSWER_DDL).collect()]
 
     def batches(self) -> list[bytes]:
-        """Collect the batches."""
+        """Return the batches, without trailers; for tables, which have few and small ones."""
         assert self.frame is not None, "they are kept"
         named = self.frame.where("topic is not null and batch is not null")
         return [bytes(row.batch) for row in named.select("batch").collect()]
 
     def free(self) -> None:
-        """Free the checkpoint."""
+        """Free the materialised rows; never raises."""
         if self.frame is not None:
             free_checkpoint(self.frame)
 
 
 class OpaqueBlocks:
-    """Implements :class:`Blocks` by a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
+    """The same as :class:`FrameBlocks`, by a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
 
     def __init__(self, spark: SparkSession, tasks: ArrowTasks) -> None:
         self._spark = spark

@@ -10,6 +10,7 @@ import atexit
 import hashlib
 import importlib.util
 import logging
+import marshal
 import shutil
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import threading
 import weakref
 import zipfile
 from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +65,7 @@ _DRIVERS = (
     "run",
     "sinks",
 )
-_PYC_HEADER = 16  # magic 4, flags 4, then source hash 8, or time 4 and size 4 (PEP 552)
-_UNCHECKED_HASH = (1).to_bytes(4, "little")
+_UNCHECKED_HASH = (1).to_bytes(4, "little")  # flags of a cached module (PEP 552)
 _shipped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -126,28 +127,14 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 
 def _compiled(name: str, path: Path) -> bytes:
-    """Return the module's code in the unchecked form, never compared with a source (PEP 552)."""
-    source = path.read_bytes()
-    code = _cached_code(path)
-    if code is None:
-        import marshal
-
-        code = marshal.dumps(compile(source, f"shipped/{name}", "exec", dont_inherit=True))
-    return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + code
-
-
-def _cached_code(path: Path) -> bytes | None:
-    """Return the code that Python has cached beside the source; None if there is none, or it is outdated."""
-    try:
-        data = Path(importlib.util.cache_from_source(str(path))).read_bytes()
-        status = path.stat()
-    except (OSError, NotImplementedError):
-        return None
-    stamp = int(status.st_mtime).to_bytes(8, "little")[:4] + (status.st_size & 0xFFFFFFFF).to_bytes(
-        4, "little"
+    """Return the module's code, as Python caches it, in the unchecked form: never compared with a source."""
+    code = SourceFileLoader(f"shipped/{name}", str(path)).get_code(f"shipped/{name}")
+    return (
+        importlib.util.MAGIC_NUMBER
+        + _UNCHECKED_HASH
+        + importlib.util.source_hash(path.read_bytes())
+        + marshal.dumps(code)
     )
-    fresh = importlib.util.MAGIC_NUMBER + bytes(4) + stamp
-    return data[_PYC_HEADER:] if data[:_PYC_HEADER] == fresh else None
 
 
 def our_modules() -> list[str]:

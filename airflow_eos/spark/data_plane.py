@@ -21,6 +21,7 @@ from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFa
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
+from airflow_eos.spark.dead_letters import may_be_records
 from airflow_eos.spark.errors import (
     ErrorMark,
     RecordsAreLarge,
@@ -38,12 +39,13 @@ from airflow_eos.spark.sealing import sealing_class
 from airflow_eos.spark.session import (
     add_tag,
     cancel_tag,
+    cancelled_after,
     is_connect,
     is_stopped,
     speculates,
     tagged,
 )
-from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
+from airflow_eos.spark.set_aside import RecordsRaise, SetAside
 from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
 from airflow_eos.spark.spark_failure import is_block_lost
 from airflow_eos.spark.stage_log import progress
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.model.table import DataFileMade
-    from airflow_eos.spark.blocks import Blocks
+    from airflow_eos.spark.blocks import FrameBlocks, OpaqueBlocks
     from airflow_eos.spark.sealing import Sealing
     from airflow_eos.spark.single_evaluation import SingleEvaluation
     from airflow_eos.table_ports import TableWriter
@@ -81,7 +83,7 @@ class SealedBlocks:
     """
 
     manifest: SealedManifest
-    blocks: Blocks
+    blocks: FrameBlocks | OpaqueBlocks
     attempts: Mapping[int, int]
 
     @property
@@ -138,11 +140,6 @@ class SparkDataPlane:
         self._mark = ErrorMark()
         self._cancelled = threading.Event()
 
-    @property
-    def tag(self) -> str:
-        """Tag of all Spark jobs of this object."""
-        return self._tag
-
     def preflight(self) -> Mapping[str, Any]:
         """Check executors, once per session; return versions and the application id.
 
@@ -189,11 +186,7 @@ class SparkDataPlane:
     def send(
         self, sealed: SealedBlocks, identity: ProducerIdentity, timeout: float
     ) -> Sequence[PartitionReceipt]:
-        """Write all sealed batches under ``identity``, within ``timeout`` seconds; return the receipts.
-
-        :raises SendError: a writer failed; some batches may have been written.
-        :raises SealedBlockLost: sealed batches are lost, or are not the ones that the manifest counted.
-        """
+        """See :class:`~airflow_eos.ports.SealAndSend`."""
         from airflow_eos.spark.send_task import SECOND_ATTEMPT_WAIT, SendTask, read_answers
 
         manifest = sealed.manifest
@@ -218,12 +211,11 @@ class SparkDataPlane:
             second_attempt_wait=wait,
             mark=self._mark,
         )
-        # The tasks keep the time-out themselves; this is for those that start late, never start or hang.
-        watchdog = threading.Timer(timeout + _CANCEL_GRACE, cancel_tag, (self._spark, self._tag))
-        watchdog.daemon = True
-        watchdog.start()
         try:
             with (
+                # The tasks keep the time-out themselves; this is for those that start late, never start or
+                # hang.
+                cancelled_after(self._spark, self._tag, timeout + _CANCEL_GRACE),
                 tagged(self._spark, self._tag, once=True),
                 progress(self._spark, f"sending {manifest.records} records"),
                 watched,
@@ -236,8 +228,6 @@ class SparkDataPlane:
             if isinstance(error, Exception):
                 raise send_error(error, self._mark) from error
             raise
-        finally:
-            watchdog.cancel()
 
     def release(self, sealed: SealedBlocks | SealedFiles) -> None:
         """Free the materialised blocks; the table's upkeep removes data files of runs without a commit."""
@@ -294,7 +284,7 @@ class SparkDataPlane:
         plan: RunPlan,
         environment: Environment,
         sealing: Sealing,
-        blocks: Blocks,
+        blocks: FrameBlocks | OpaqueBlocks,
         evaluation: SingleEvaluation,
     ) -> SealedBlocks:
         # The author's function may have taken its time, and had no job that could be cancelled.

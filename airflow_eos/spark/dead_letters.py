@@ -8,9 +8,9 @@ record and exception fits one: what its topic would refuse is cut.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 from airflow_eos.exceptions import EosError, ProcessFailed
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, with_headers
-from airflow_eos.spark.errors import process_failed, root_cause
+from airflow_eos.spark.errors import root_cause
 from airflow_eos.task_signals import class_names, signal_of
 
 if TYPE_CHECKING:
     from airflow_eos.spark.targets import TargetTopic
+
+T = TypeVar("T")
 
 SCHEMA = pa.schema(
     [
@@ -33,8 +35,8 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-NOT_THE_RECORDS = (EosError, MemoryError, ImportError, KeyboardInterrupt)
-"""Errors that are never those of a record; a process raises ``ProcessFailed`` to fail the run."""
+_NOT_THE_RECORDS = (MemoryError, ImportError, KeyboardInterrupt)
+# Nor are this package's errors: a process raises ``ProcessFailed`` to fail the run.
 _GROUP = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11
 _SHORT = 100
 CUT = "source.cut"
@@ -49,7 +51,16 @@ def is_records(error: BaseException) -> bool:
     """
     if isinstance(error, _GROUP):
         return all(is_records(inner) for inner in error.exceptions)
-    return not isinstance(error, NOT_THE_RECORDS) and signal_of(class_names(error)) is None
+    return may_be_records(class_names(error))
+
+
+def may_be_records(raised: Iterable[str]) -> bool:
+    """Return whether a record may have caused an exception, by the names of its class and bases."""
+    names = [name.removeprefix("builtins.") for name in raised]
+    kinds = [getattr(builtins, name, None) for name in names]
+    never = any(isinstance(kind, type) and issubclass(kind, _NOT_THE_RECORDS) for kind in kinds)
+    is_own = any(name.startswith(f"{EosError.__module__}.") for name in names)
+    return not never and not is_own and signal_of(names) is None
 
 
 def place_of(record: pa.RecordBatch) -> tuple[str, int, int]:
@@ -69,39 +80,29 @@ class DeadLetterRule:
     at_most: int
 
     def check(self, count: int, first: str | None) -> None:
-        """Check the dead letters of all tasks together.
+        """Check the number of dead letters.
 
         :param first: place and error of one of them.
-        :raises ProcessFailed: there are too many.
+        :raises ProcessFailed: there are more than a run may have.
         """
         if count > self.at_most:
-            raise self.too_many(count, first)
-
-    def too_many(self, count: int, first: str | None) -> ProcessFailed:
-        """Return the error of a run with too many dead letters."""
-        example = "" if first is None else f" The first: {first}."
-        return ProcessFailed(
-            f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing was "
-            f"written.{example} Correct the function, or allow more"
-        )
+            example = "" if first is None else f" The first: {first}."
+            raise ProcessFailed(
+                f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing "
+                f"was written.{example} Correct the function, or allow more"
+            )
 
 
 @dataclass(slots=True)
 class DeadLetters:
     """The dead letters of one seal task.
 
-    :param call: calls the author's function and converts its result to rows.
-    :param failed: makes the error of a run that fails, from an exception that no record caused.
     :param target: the topic of dead letters, if its settings are known.
     :param fits: returns whether that topic takes a dead letter of this size.
     :param only_names: keep the places of the records alone; the letters are made later.
     """
 
     rule: DeadLetterRule
-    call: Callable[[pa.RecordBatch], Any]
-    failed: Callable[[pa.RecordBatch, BaseException], ProcessFailed] = field(
-        default=lambda _part, error: process_failed(error)
-    )
     target: TargetTopic | None = None
     fits: Callable[[pa.Table], bool] = field(default=lambda _letter: True)
     only_names: bool = False
@@ -114,14 +115,16 @@ class DeadLetters:
         """Number of dead letters."""
         return len(self.records)
 
-    @property
-    def first(self) -> str | None:
-        """Place and error of the first one."""
-        return str(self.records[0]) if self.records else None
-
-    def results(self, batch: pa.RecordBatch) -> Iterator[Any]:
+    def results(
+        self,
+        batch: pa.RecordBatch,
+        call: Callable[[pa.RecordBatch], T],
+        failed: Callable[[pa.RecordBatch, BaseException], ProcessFailed],
+    ) -> Iterator[T]:
         """Yield the function's results for a batch, in order; keep the records on which it raises.
 
+        :param call: calls the author's function and converts its result to rows.
+        :param failed: makes the error of a run that fails, from an exception that no record caused.
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
         waiting = [batch]
@@ -129,12 +132,12 @@ class DeadLetters:
             part = waiting.pop()
             failure: BaseException | None = None
             try:
-                result = self.call(part)
+                result = call(part)
             except (EosError, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 if not part.num_rows or not is_records(error):
-                    raise self.failed(part, error) from error
+                    raise failed(part, error) from error
                 failure = error
             if failure is None:
                 yield result
@@ -159,8 +162,7 @@ class DeadLetters:
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
         self.records.append(FailingRecord(*place_of(record), cause))
-        if self.count > self.rule.at_most:
-            raise self.rule.too_many(self.count, self.first)
+        self.rule.check(self.count, str(self.records[0]))
         if self.only_names:
             return
         for letter in self._ever_smaller(record, cause, lacks):

@@ -12,11 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.decode import way_on
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SEARCH_SECONDS = 60.0
@@ -48,25 +50,19 @@ def failing_part(
     :param ranges: the ranges of the failed seal.
     :param seconds: time limit; a try that ends later does not count.
     """
-    deadline = clock() + seconds
+    tries = _Tries(raises, clock() + seconds, clock)
     part: Sequence[OffsetRange] = [offsets for offsets in ranges if offsets.span]
     seen: Sequence[OffsetRange] = []
-    if not part:
-        return FailingPart(seen)
-    without_records = raises([])
-    if clock() >= deadline:
+    try:
+        if not part or tries.result([]):
+            return FailingPart(seen)
+        while sum(offsets.span for offsets in part) > 1:
+            half = next((half for half in halves(part) if tries.result(half)), None)
+            if half is None:
+                return FailingPart(seen)
+            seen = part = half
+    except TimeoutError:
         return FailingPart(seen, seconds)
-    if without_records:
-        return FailingPart(seen)
-    while sum(offsets.span for offsets in part) > 1:
-        for half in halves(part):
-            if clock() >= deadline:
-                return FailingPart(seen, seconds)
-            if raises(half):
-                seen = part = half
-                break
-        else:
-            return FailingPart(seen, seconds if clock() >= deadline else None)
     return FailingPart(seen or part)
 
 
@@ -103,14 +99,18 @@ def failing_records(
     records: dict[OffsetRange, str] = {}
     raising: list[Sequence[OffsetRange]] = [[offsets for offsets in ranges if offsets.span]]
     try:
-        if not raising[0] or tries.cause([]) is not None:
+        if not raising[0] or tries.result([]) is not None:
             return FailingRecords(records, is_not_one_record=True)
         while raising and len(records) <= at_most:
             part = raising.pop()
             if sum(offsets.span for offsets in part) > 1:
-                raising += tries.raising_halves(part)
+                first, second = halves(part)
+                if tries.result(first) is None:
+                    raising.append(second)
+                else:
+                    raising += [first] if tries.result(second) is None else [second, first]
                 continue
-            cause = tries.cause(part)
+            cause = tries.result(part)
             if cause is None:
                 return FailingRecords(records, is_not_one_record=True)
             records[part[0]] = cause
@@ -119,32 +119,25 @@ def failing_records(
     return FailingRecords(records)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tries:
-    failure: Failure
+@dataclass(frozen=True)
+class _Tries(Generic[T]):
+    attempt: Callable[[Sequence[OffsetRange]], T]
     deadline: float
     clock: Callable[[], float]
 
-    def cause(self, part: Sequence[OffsetRange]) -> str | None:
-        """Return the error of the process on a part; None if it does not raise."""
+    def result(self, part: Sequence[OffsetRange]) -> T:
+        """Return the result of a try that ends in time; raises TimeoutError for others."""
         if self.clock() >= self.deadline:
             raise TimeoutError
         try:
-            cause = self.failure(part)
+            result = self.attempt(part)
         except EosError:
             if self.clock() < self.deadline:
                 raise
             raise TimeoutError from None
         if self.clock() >= self.deadline:
             raise TimeoutError
-        return cause
-
-    def raising_halves(self, part: Sequence[OffsetRange]) -> list[Sequence[OffsetRange]]:
-        """Return the halves that raise, the first one last."""
-        first, second = halves(part)
-        if self.cause(first) is None:
-            return [second]
-        return [first] if self.cause(second) is None else [second, first]
+        return result
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Sequence[OffsetRange], Sequence[OffsetRange]]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RunFailed
 from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.spark.dead_letters import may_be_records
 from airflow_eos.spark.errors import ErrorMark, process_error, root_cause
 from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, failing_records, named
-from airflow_eos.spark.session import cancel_tag
+from airflow_eos.spark.session import cancelled_after
 from airflow_eos.spark.set_aside import SECONDS as SET_ASIDE_SECONDS
-from airflow_eos.spark.set_aside import SetAside, may_be_records
+from airflow_eos.spark.set_aside import SetAside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_eos.spark.sealing import Sealing
 
 log = logging.getLogger(__name__)
+_MORE = 0.1
+"""Seconds until a try that is cancelled has surely ended too late to count."""
 
 
 class FailureSearch:
@@ -77,20 +78,10 @@ class FailureSearch:
             return None
 
         started = time.monotonic()
-        with self._cancelled_after(seconds):
+        with cancelled_after(self._spark, self._tag, seconds + _MORE):
             may_be_more = rule.at_most - len(set_aside.records)
             search = failing_records(sealing.ranges, failure_on, may_be_more, seconds)
         return set_aside.and_more(search, time.monotonic() - started, rule, root_cause(error))
-
-    @contextmanager
-    def _cancelled_after(self, seconds: float) -> Iterator[None]:
-        over = threading.Timer(seconds + 0.1, cancel_tag, (self._spark, self._tag))
-        over.daemon = True
-        over.start()
-        try:
-            yield
-        finally:
-            over.cancel()
 
     def smallest_failure(self, sealing: Sealing, error: Exception) -> tuple[Exception, str, str]:
         """Return the error on the fewest records that raise one of its kind, and their place, for messages.
@@ -118,7 +109,7 @@ class FailureSearch:
                 "was read are processed again, nothing is written",
                 SEARCH_SECONDS,
             )
-            with self._cancelled_after(SEARCH_SECONDS):
+            with cancelled_after(self._spark, self._tag, SEARCH_SECONDS + _MORE):
                 part = failing_part(sealing.ranges, raises, SEARCH_SECONDS)
         except RunFailed:  # cancelled: the error of the process is known
             return error, "", ""

@@ -25,7 +25,7 @@ from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.spark.session import is_connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -124,16 +124,24 @@ def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
                 f"process returned column {name!r} as {column.dataType.simpleString()}; {_WANTED[name]}, "
                 "or drop the column"
             )
+    check_names(names, df.columns, sink_topic)
+    return names
+
+
+def check_names(names: Collection[str], returned: Iterable[str], sink_topic: str | None) -> None:
+    """Check that no column of a sink is missing.
+
+    :param names: of the sink's columns among those that were returned.
+    :raises ProcessFailed: names column and next step.
+    """
     if "value" not in names:
         raise ProcessFailed(
-            f"process returned no column 'value', but {sorted(df.columns)}; "
-            "the sink needs it: string or binary"
+            f"process returned no column 'value', but {sorted(returned)}; the sink needs it: string or binary"
         )
     if "topic" not in names and sink_topic is None:
         raise ProcessFailed(
             "process returned no column 'topic' and there is no sink topic; set sink_topic, or add the column"
         )
-    return names
 
 
 def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) -> Column:
@@ -150,7 +158,7 @@ def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) 
 
         # Milliseconds, so that no session time zone is asked of an instant.
         return F.unix_millis(column.cast(TimestampType())).alias(name)
-    return column.cast(_SEALED[name]).alias(name)
+    return column.cast(ROW_TYPES[name]).alias(name)
 
 
 def _is_local_time(df: DataFrame, kind: Any) -> bool:
@@ -180,13 +188,15 @@ _KINDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "headers": _is_headers,
     "timestamp": lambda types, kind: isinstance(kind, types.TimestampType),
 }
-_SEALED = {
+ROW_TYPES = {
     "value": "binary",
     "key": "binary",
     "topic": "string",
     "partition": "int",
     "headers": _HEADERS,
+    "timestamp": "bigint",
 }
+"""Columns of rows that are sealed, as :func:`sink_columns` returns them."""
 _WANTED = {
     "value": "make it string or binary, for example by .cast",
     "key": "make it string or binary, for example by .cast",

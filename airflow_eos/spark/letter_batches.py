@@ -20,10 +20,10 @@ from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTar
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.spark.arrow_contract import sink_rows
-from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
+from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.placement import OwnerLayout
 from airflow_eos.spark.seal_task import SealTask
-from airflow_eos.spark.source import arrow_schema, read_slices
+from airflow_eos.spark.source import ARROW_SCHEMA, read_slices
 from airflow_eos.spark.targets import describe_targets
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
@@ -58,12 +58,7 @@ def seal_letters(config: ClientConfig, compression: str, due: DueLetters) -> Let
         places = sorted({record.range.topic_partition for record in due.records})
         starts = list_offsets(connections, places, "earliest")
     task = SealTask(config, OwnerLayout(1), {due.topic: target}, due.topic, compression)
-    letters = DeadLetters(
-        DeadLetterRule(due.topic, len(due.records)),
-        _not_called,
-        target=target,
-        fits=lambda letter: task.fits(letter, target),
-    )
+    letters = task.letters(DeadLetterRule(due.topic, len(due.records)))
     kept = [record for record in due.records if record.offset >= starts[record.range.topic_partition]]
     read = _read(config, kept)
     for record in due.records:
@@ -122,8 +117,4 @@ def _without_content(record: FailingRecord) -> pa.RecordBatch:
         "offset": record.offset,
         "timestamp": int(time.time()) * 1_000_000,
     }
-    return pa.RecordBatch.from_pylist([row], schema=arrow_schema())
-
-
-def _not_called(_: pa.RecordBatch) -> None:
-    raise AssertionError("the records were processed before")
+    return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)

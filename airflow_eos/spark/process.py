@@ -13,12 +13,11 @@ from airflow_eos.model.ranges import Interval, PartitionInterval, interval_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Function = TypeVar("Function", bound=Callable[..., Any])
-    from collections.abc import Callable
-
     from airflow_eos.model.plan import ModeName, RunPlan
     from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.model.spec import RunSpec
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)

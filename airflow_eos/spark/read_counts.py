@@ -10,13 +10,13 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.model.output import NOT_COUNTED
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import TopicPartition, timestamp_of
 from airflow_eos.spark.session import is_connect, observed
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SliceCount:
 
     def __init__(self, late_before: dt.datetime | None) -> None:
         # Microseconds, as the column has them.
-        self._late_before = None if late_before is None else _milliseconds(late_before) * 1000
+        self._late_before = None if late_before is None else timestamp_of(late_before) * 1000
         self.records = 0
         self.late = 0
 
@@ -55,26 +55,12 @@ class SliceCount:
             self.late += pc.sum(older).as_py() or 0
 
 
-class ReadCounter(Protocol):
-    """Counts the rows of the source DataFrame of a run."""
-
-    @property
-    def tally(self) -> Tally | None:
-        """The accumulator of the read tasks."""
-
-    def attach(self, df: DataFrame) -> DataFrame:
-        """Return the source DataFrame, counted while it is read."""
-
-    def read(self, df: DataFrame) -> Counts:
-        """Return the counts, after the action that materialised ``df``; empty ranges count 0."""
-
-
 def read_counter(
     spark: SparkSession,
     ranges: Sequence[OffsetRange],
     slices: Sequence[OffsetRange],
     late_before: dt.datetime | None,
-) -> ReadCounter:
+) -> TalliedReads | ObservedReads:
     """Return the counter that the session supports.
 
     :param slices: the slices of the ranges.
@@ -98,7 +84,10 @@ def sums(
 
 
 class TalliedReads:
-    """Counts by reports of the read tasks: repeated slices count once, incomplete ones not at all."""
+    """Counts by reports of the read tasks: repeated slices count once, incomplete ones not at all.
+
+    :ivar tally: the accumulator of the read tasks.
+    """
 
     def __init__(
         self,
@@ -113,11 +102,14 @@ class TalliedReads:
         self.tally: Tally | None = spark.sparkContext.accumulator({}, _PerSlice())
 
     def attach(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame unchanged: its tasks count."""
+        """Return the source DataFrame, counted while it is read: unchanged, its tasks count."""
         return df
 
     def read(self, df: DataFrame) -> Counts:  # noqa: ARG002 - the tasks have told
-        """Return the sums over slices; a partition with a missing report has no count."""
+        """Return the counts, after the action that materialised ``df``; empty ranges count 0.
+
+        A partition with a missing report has no count.
+        """
         assert self.tally is not None
         reported: Mapping[int, tuple[int, int]] = self.tally.value
         counts, late = sums(self._ranges, self._slices, reported)
@@ -162,7 +154,7 @@ class ObservedReads:
         several = len({r.topic for r in self._ranges}) > 1
         late = F.lit(0)
         if self._late_before is not None:
-            late = F.count_if(F.unix_millis(F.col("timestamp")) < F.lit(_milliseconds(self._late_before)))
+            late = F.count_if(F.unix_millis(F.col("timestamp")) < F.lit(timestamp_of(self._late_before)))
         metrics = [late.alias("late")]
         for i, wanted in enumerate(self._counted):
             matches = F.col("partition") == F.lit(wanted.partition)
@@ -181,7 +173,3 @@ class ObservedReads:
             return counts, NOT_COUNTED if self._late_before is not None else 0
         counts.update(zip(self._counted, values[1:], strict=True))
         return counts, values[0]
-
-
-def _milliseconds(moment: dt.datetime) -> int:
-    return int(moment.timestamp() * 1000)

@@ -7,6 +7,7 @@ and yields them: memory is one flush.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ from airflow_eos.spark.sealed_rows import (
     SealedRows,
 )
 from airflow_eos.spark.source import read_slices
-from airflow_eos.spark.table_seal_task import TableSealTask
+from airflow_eos.spark.table_seal_task import TableSealTask, flushes
 from airflow_eos.spark.targets import TargetTopic, describe_targets
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.client_config import ClientConfig
@@ -95,23 +96,27 @@ class SealTask:
         """Return the result of an Arrow process as rows for the sink."""
         return sink_rows(result, run.sink_topic, run.source_topics)
 
+    def letters(self, rule: DeadLetterRule) -> DeadLetters:
+        """Return what makes dead letters of records, as their topic takes them."""
+        target = self.targets.get(rule.topic)
+        return DeadLetters(rule, target, lambda letter: self.fits(letter, target))
+
     def fits(self, rows: pa.Table, target: TargetTopic | None) -> bool:
         """Return whether the largest record of some rows fits into a topic."""
         if target is None:
             return True
         table = with_headers(rows, self.headers) if self.headers else rows
-        columns = {name: table.column(name) for name in ("value", "key", "headers")}
+        batches = seal(
+            table["value"],
+            np.zeros(table.num_rows, np.int32),
+            topic=target.topic,
+            key=table["key"],
+            headers=table["headers"],
+            compressor=target.codec or self.compression,
+            max_message_bytes=target.max_message_bytes,
+        )
         try:
-            for _ in seal(
-                columns["value"],
-                np.zeros(table.num_rows, np.int32),
-                topic=target.topic,
-                key=columns["key"],
-                headers=columns["headers"],
-                compressor=target.codec or self.compression,
-                max_message_bytes=target.max_message_bytes,
-            ):
-                pass
+            deque(batches, maxlen=0)
         except RecordTooLarge:
             return False
         return True
@@ -141,28 +146,10 @@ class _Sealer:
             self._connections.close()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        waiting: list[pa.RecordBatch] = []
-        rows = size = 0
-        flush_bytes = self._task.flush_bytes
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            if waiting and batch.schema != waiting[0].schema:
-                # An Arrow process may name a topic for some of its batches only.
-                yield self._sealed(waiting)
-                waiting, rows, size = [], 0, 0
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if size >= flush_bytes or rows >= _FLUSH_ROWS:
-                yield self._sealed(waiting)
-                waiting, rows, size = [], 0, 0
-        if waiting:
-            yield self._sealed(waiting)
+        yield from map(self._sealed, flushes(batches, self._task.flush_bytes, _FLUSH_ROWS))
         yield self._trailers()
 
-    def _sealed(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        table = pa.Table.from_batches(batches)
+    def _sealed(self, table: pa.Table) -> pa.RecordBatch:
         if self._task.headers:
             table = with_headers(table, self._task.headers)
         rows = SealedRows(self._seal_partition, self._attempt_id)
@@ -263,7 +250,7 @@ class ArrowSealTask:
 
     def read_and_seal(self, number: int, attempt_id: int) -> Iterator[pa.RecordBatch]:
         """Read, transform and seal the slices of task ``number``; yields the read counts last."""
-        dead = None if self.dead_letters is None else self._letters(self.dead_letters)
+        dead = None if self.dead_letters is None else self.seal.letters(self.dead_letters)
         counts: list[tuple[int, SliceCount]] = []
         yield from self.seal.seal(self._transformed(number, counts, dead), number, attempt_id)
         rows = SealedRows(number, attempt_id)
@@ -275,17 +262,6 @@ class ArrowSealTask:
             places = json.dumps([record.to_list() for record in named]).encode()
             rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, places)
         yield rows.batch()
-
-    def _letters(self, rule: DeadLetterRule) -> DeadLetters:
-        target = self.seal.targets.get(rule.topic)
-        return DeadLetters(
-            rule,
-            self._call,
-            self._located,
-            target,
-            lambda letter: self.seal.fits(letter, target),
-            only_names=not isinstance(self.seal, SealTask),
-        )
 
     def _transformed(
         self, number: int, counts: list[tuple[int, SliceCount]], dead: DeadLetters | None
@@ -306,7 +282,8 @@ class ArrowSealTask:
 
     def _rows_of(self, batch: pa.RecordBatch, dead: DeadLetters | None) -> Iterator[pa.RecordBatch]:
         # Lazy: each result is sealed before the next part of the batch is processed.
-        for table in self._results(batch) if dead is None else dead.results(batch):
+        results = self._results(batch) if dead is None else dead.results(batch, self._call, self._located)
+        for table in results:
             if table is not None:
                 yield from table.to_batches()
 

@@ -17,7 +17,7 @@ from airflow_eos.spark.errors import process_failed
 from airflow_eos.spark.frame_contract import addressed, check_frame, sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
-from airflow_eos.spark.read_counts import ReadCounter, read_counter, sums
+from airflow_eos.spark.read_counts import ObservedReads, TalliedReads, read_counter, sums
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.session import settings
 from airflow_eos.spark.set_aside import SetAside, letters_of, with_letters
@@ -199,7 +199,7 @@ class FrameSealing(Sealing):
         interval = self._context.interval
         self._late_before = None if interval is None else interval.start
         self._counter = read_counter(self._spark, self._plan.ranges, self._slices, self._late_before)
-        self._letter_counter: ReadCounter | None = None
+        self._letter_counter: TalliedReads | ObservedReads | None = None
         self._settings: Mapping[str, str] = {}
 
     def rows(self) -> SealedFrame:

@@ -8,18 +8,17 @@ set aside if ``process`` raises on that record alone.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_eos.exceptions import EosError, ProcessFailed, ProtocolViolation
+from airflow_eos.exceptions import ProcessFailed, ProtocolViolation
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, DeadLetters, place_of
-from airflow_eos.task_signals import signal_of
+from airflow_eos.spark.dead_letters import place_of
+from airflow_eos.spark.frame_contract import ROW_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,15 +33,6 @@ _LETTER_DDL = (
     "value binary, key binary, topic string, headers array<struct<key:string,value:binary>>, "
     "timestamp timestamp_ltz"
 )
-_ROW_TYPES: Mapping[str, str] = {
-    "value": "binary",
-    "key": "binary",
-    "topic": "string",
-    "partition": "int",
-    "headers": "array<struct<key:string,value:binary>>",
-    "timestamp": "bigint",
-}
-"""Columns of rows that are sealed, as :func:`airflow_eos.spark.frame_contract.sink_columns` returns them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +53,6 @@ class SetAside:
             FailingRecord(record.topic, record.partition, record.start, self.records[record])
             for record in sorted(self.records)
         ]
-
-    @property
-    def first(self) -> str | None:
-        """Place and error of the first record, for messages."""
-        return next(map(str, self.failing), None)
 
     def without(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges without these records, in their order; omits empty parts."""
@@ -90,8 +75,7 @@ class SetAside:
         """
         together = SetAside({**self.records, **search.records}, self.seconds + seconds)
         count = len(together.records)
-        if count > rule.at_most:
-            raise rule.too_many(count, together.first)
+        rule.check(count, next(map(str, together.failing), None))
         if search.cut_after is not None:
             raise ProcessFailed(
                 f"process failed, nothing was written: {cause}. The search for the records that go to "
@@ -115,18 +99,6 @@ class RecordsRaise(Exception):
         self.set_aside = set_aside
 
 
-def may_be_records(raised: Iterable[str]) -> bool:
-    """Return whether a record may have caused an exception, by the names of its class and bases.
-
-    :func:`airflow_eos.spark.dead_letters.is_records` decides the same from the exception itself.
-    """
-    names = [name.removeprefix("builtins.") for name in raised]
-    kinds = [getattr(builtins, name, None) for name in names]
-    never = any(isinstance(kind, type) and issubclass(kind, NOT_THE_RECORDS) for kind in kinds)
-    is_own = any(name.startswith(f"{EosError.__module__}.") for name in names)
-    return not never and not is_own and signal_of(names) is None
-
-
 @dataclass(frozen=True, slots=True)
 class LetterTask:
     """Makes dead letters of the records that are set aside; pickled with the plan.
@@ -141,10 +113,7 @@ class LetterTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield dead letters, in the order in which their records are read."""
-        target = self.seal.targets.get(self.rule.topic)
-        letters = DeadLetters(
-            self.rule, _not_called, target=target, fits=lambda letter: self.seal.fits(letter, target)
-        )
+        letters = self.seal.letters(self.rule)
         with self.seal.mark.errors():
             for batch in batches:
                 for row in range(batch.num_rows):
@@ -176,7 +145,7 @@ def with_letters(rows: DataFrame, letters: DataFrame, sink_topic: str | None) ->
 
     :param sink_topic: topic of rows that have no column ``topic``.
     """
-    names = [name for name in _ROW_TYPES if name in (*rows.columns, *letters.columns)]
+    names = [name for name in ROW_TYPES if name in (*rows.columns, *letters.columns)]
     missing = {"topic": sink_topic}
     return _completed(rows, names, missing).union(_completed(letters, names, {}))
 
@@ -188,11 +157,7 @@ def _completed(rows: DataFrame, names: Sequence[str], missing: Mapping[str, str 
         *(
             F.col(name)
             if name in rows.columns
-            else F.lit(missing.get(name)).cast(_ROW_TYPES[name]).alias(name)
+            else F.lit(missing.get(name)).cast(ROW_TYPES[name]).alias(name)
             for name in names
         )
     )
-
-
-def _not_called(_: pa.RecordBatch) -> None:
-    raise AssertionError("records that are set aside are not processed")

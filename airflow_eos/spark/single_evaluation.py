@@ -32,7 +32,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.cached_blocks import CachedBlocks
@@ -69,8 +69,11 @@ _UNKNOWN = "it cannot be told whether the transform was evaluated once"
 _NOT_RUN = ("PENDING", "SKIPPED")
 
 
-class SingleEvaluation(Protocol):
-    """Watches one seal, from before the author's function is called until the blocks are counted."""
+class SingleEvaluation:
+    """Watches one seal, from before the author's function is called until the blocks are counted.
+
+    This class accepts everything: for plans without anything below the seal tasks.
+    """
 
     def admit(self, sealed: DataFrame) -> None:
         """Refuse a plan whose evaluation could not be checked.
@@ -95,7 +98,7 @@ def single_evaluation(
     :param local: driver and executor are one process: if an output is lost, Spark counts all as lost.
     """
     if not isinstance(sealing, FrameSealing):
-        yield NothingBelow()
+        yield SingleEvaluation()
     elif local:
         yield OneProcess(spark)
     elif not is_connect(spark):
@@ -105,18 +108,8 @@ def single_evaluation(
             yield ServerEvidence(spark)
 
 
-class NothingBelow:
-    """For plans without anything below the seal tasks."""
-
-    def admit(self, sealed: DataFrame) -> None:
-        """Accept every plan."""
-
-    def check(self) -> None:
-        """Accept every evaluation."""
-
-
-class OneProcess:
-    """For sessions whose driver and executor are one process."""
+class OneProcess(SingleEvaluation):
+    """For sessions of one process: if an output is lost, so are all its readers."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -125,12 +118,9 @@ class OneProcess:
         """Refuse memory-only caches."""
         refuse_caches_in_memory_only(self._spark, sealed)
 
-    def check(self) -> None:
-        """Accept every evaluation: if an output is lost, so are all its readers."""
 
-
-class ServerEvidence:
-    """For Spark Connect, whose server checks evaluations itself."""
+class ServerEvidence(SingleEvaluation):
+    """For Spark Connect, whose server repeats the readers of a second evaluation, or fails the job."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -156,9 +146,6 @@ class ServerEvidence:
             f"the same rows each time it is evaluated, set {REPEATABLE}=true"
         )
 
-    def check(self) -> None:
-        """Accept every evaluation: the server repeats the readers of a second one, or fails the job."""
-
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
@@ -175,7 +162,7 @@ class StageRun:
     written: int
 
 
-class StatusStoreEvidence:
+class StatusStoreEvidence(SingleEvaluation):
     """For classic sessions, by the driver's status store."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:

@@ -47,7 +47,7 @@ _RUNS_NAMED = 20  # of neighbouring offsets, in one error
 _HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
-_ARROW_SCHEMA = pa.schema(
+ARROW_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
@@ -56,8 +56,10 @@ _ARROW_SCHEMA = pa.schema(
         pa.field("offset", pa.int64()),
         pa.field("timestamp", pa.timestamp("us", tz="UTC")),
         pa.field("timestampType", pa.int32()),
+        pa.field("headers", _HEADERS_TYPE),
     ]
 )
+"""The columns of source records."""
 # Record batches in a log may hold a handful of records each, or many times their compressed bytes: they are
 # glued, and cut, to about this size.
 _ROWS = 16_384
@@ -66,31 +68,15 @@ _BYTES = 8 << 20
 _RECORDS_PER_ROW = 4
 
 
-def arrow_schema() -> pa.Schema:
-    """Return the columns of source records, including headers."""
-    return _ARROW_SCHEMA.append(pa.field("headers", _HEADERS_TYPE))
-
-
 def source_schema() -> StructType:
     """Return the same columns as Spark's types.
 
     Not as text, whose meaning depends on the session: with ``spark.sql.timestampType=TIMESTAMP_NTZ`` the word
     timestamp is a type without a time zone, while Kafka's timestamps are instants.
     """
-    from pyspark.sql import types as T  # noqa: N812
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    header = T.StructType().add("key", T.StringType()).add("value", T.BinaryType())
-    return (
-        T.StructType()
-        .add("key", T.BinaryType())
-        .add("value", T.BinaryType())
-        .add("topic", T.StringType())
-        .add("partition", T.IntegerType())
-        .add("offset", T.LongType())
-        .add("timestamp", T.TimestampType())
-        .add("timestampType", T.IntegerType())
-        .add("headers", T.ArrayType(header))
-    )
+    return from_arrow_schema(ARROW_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +200,7 @@ class _Records(Iterator[pa.RecordBatch]):
             limits=config.decode_limits,
             first=first,
         )
-        self._source = arrow_batches(batches, wanted.topic, wanted.partition, headers=True)
+        self._source = arrow_batches(batches, wanted.topic, wanted.partition)
         self.ended = False
 
     def __next__(self) -> pa.RecordBatch:
@@ -224,13 +210,7 @@ class _Records(Iterator[pa.RecordBatch]):
         raise StopIteration
 
 
-def arrow_batches(
-    batches: Iterable[DecodedBatch],
-    topic: str,
-    partition: int,
-    *,
-    headers: bool,
-) -> Iterator[pa.RecordBatch]:
+def arrow_batches(batches: Iterable[DecodedBatch], topic: str, partition: int) -> Iterator[pa.RecordBatch]:
     """Join decoded batches to larger ones in Spark's types, and cut those that are much larger."""
     waiting: list[DecodedBatch] = []
     have_rows = have_size = 0
@@ -241,10 +221,10 @@ def arrow_batches(
         if batch.headers is not None:
             have_size += batch.headers.nbytes
         if have_rows >= _ROWS or have_size >= _BYTES:
-            yield from _cut(_record_batch(waiting, have_rows, topic, partition, headers=headers))
+            yield from _cut(_record_batch(waiting, have_rows, topic, partition))
             waiting, have_rows, have_size = [], 0, 0
     if waiting:
-        yield from _cut(_record_batch(waiting, have_rows, topic, partition, headers=headers))
+        yield from _cut(_record_batch(waiting, have_rows, topic, partition))
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -257,9 +237,7 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _cut(batch.slice(rows // 2))
 
 
-def _record_batch(
-    batches: list[DecodedBatch], rows: int, topic: str, partition: int, *, headers: bool
-) -> pa.RecordBatch:
+def _record_batch(batches: list[DecodedBatch], rows: int, topic: str, partition: int) -> pa.RecordBatch:
     milliseconds = np.concatenate([b.timestamp for b in batches])
     offsets = np.concatenate([b.offset for b in batches])
     _check_timestamps(milliseconds, offsets, topic, partition)
@@ -269,14 +247,11 @@ def _record_batch(
         pa.repeat(pa.scalar(topic, pa.string()), rows),
         pa.array(np.full(rows, partition, np.int32)),
         pa.array(offsets),
-        pa.array(milliseconds * 1000).cast(_ARROW_SCHEMA.field("timestamp").type),
+        pa.array(milliseconds * 1000).cast(ARROW_SCHEMA.field("timestamp").type),
         pa.array(np.concatenate([np.full(len(b), int(b.timestamp_type), np.int32) for b in batches])),
+        _headers(batches),
     ]
-    schema = _ARROW_SCHEMA
-    if headers:
-        columns.append(_headers(batches))
-        schema = arrow_schema()
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def _check_timestamps(milliseconds: Int64s, offsets: Int64s, topic: str, partition: int) -> None:

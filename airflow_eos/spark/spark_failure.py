@@ -221,7 +221,7 @@ def is_server_gone(error: BaseException) -> bool:
     """Return whether Spark Connect's client has lost its server or its session."""
     if not module_of(error).startswith(_CONNECT):
         return module_of(error).startswith("grpc.") and _grpc_code(error) == "UNAVAILABLE"
-    condition = _condition_of(error)
+    condition = _asked(error, "getCondition")
     if condition is not None:
         return condition in _GONE_CONDITIONS or condition.startswith(_GONE_SESSION)
     return _grpc_code(error) == "UNAVAILABLE"
@@ -264,16 +264,12 @@ def _of_client(error: BaseException) -> list[JavaError]:
         return [JavaError(PYTHON_EXCEPTION, None, text)]
     if not module_of(error).startswith(_CONNECT):
         return []
-    condition = _condition_of(error)
+    condition = _asked(error, "getCondition")
     unknown = _UNKNOWN.match(text)
     if unknown is not None:
         return [JavaError(unknown["java"], condition, text[unknown.end() :])]
     plain = type(error).__name__ in ("SparkException", "SparkConnectGrpcException")
     return [JavaError(SPARK_EXCEPTION if plain else "", condition, text)]
-
-
-def _condition_of(error: BaseException) -> str | None:
-    return _asked(error, "getCondition")
 
 
 def _asked(thing: Any, name: str) -> str | None:

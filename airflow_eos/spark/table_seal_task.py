@@ -7,21 +7,22 @@ counted. Memory is the rows of one file.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_eos.exceptions import EosError, SendError
+from airflow_eos.spark.dead_letters import DeadLetters
 from airflow_eos.spark.errors import ErrorMark, root_cause
 from airflow_eos.spark.sealed_rows import TASK_TRAILER_PARTITION, SealedRows
 from airflow_eos.spark.worker_memory import tidy
 
 if TYPE_CHECKING:
     from airflow_eos.model.table import DataFileMade
+    from airflow_eos.spark.dead_letters import DeadLetterRule
     from airflow_eos.spark.process import RunContext
-    from airflow_eos.spark.targets import TargetTopic
     from airflow_eos.table_ports import TableWriter
     from airflow_eos.wire.client_config import ClientConfig
 
@@ -42,7 +43,6 @@ class TableSealTask:
     config: ClientConfig = field(repr=False)
     writer: TableWriter
     mark: ErrorMark = field(default_factory=ErrorMark)
-    targets: Mapping[str, TargetTopic] = field(default_factory=dict)
     writes: bool = True
     names: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ class TableSealTask:
         """Write one task's rows, which have the table's columns; yield a row per file, and the trailers."""
         files, count = 0, 0
         try:
-            for table in self._flushes(batches):
+            for table in flushes(batches, self.writer.flush_bytes, _FLUSH_ROWS):
                 if not self.writes:
                     continue
                 rows = SealedRows(seal_partition, attempt_id)
@@ -82,9 +82,9 @@ class TableSealTask:
         """Return the result of an Arrow process as rows of the table."""
         return self.writer.columns(result)
 
-    def fits(self, rows: pa.Table, target: TargetTopic | None) -> bool:  # noqa: ARG002 - as a topic's
-        """Return True: no row is too large."""
-        return True
+    def letters(self, rule: DeadLetterRule) -> DeadLetters:
+        """Return what keeps the places of dead letters, which are made when the run commits."""
+        return DeadLetters(rule, only_names=True)
 
     def _in_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -92,23 +92,6 @@ class TableSealTask:
             table = self.writer.columns(named)
             if table is not None:
                 yield from table.to_batches()
-
-    def _flushes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        waiting: list[pa.RecordBatch] = []
-        rows = size = 0
-        limit = self.writer.flush_bytes
-        for batch in batches:
-            if waiting and batch.schema != waiting[0].schema:  # columns that are left out are not there
-                yield pa.Table.from_batches(waiting)
-                waiting, rows, size = [], 0, 0
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if size >= limit or rows >= _FLUSH_ROWS:
-                yield pa.Table.from_batches(waiting)
-                waiting, rows, size = [], 0, 0
-        if rows:
-            yield pa.Table.from_batches(waiting)
 
     def _written(self, table: pa.Table) -> list[DataFileMade]:
         try:
@@ -119,3 +102,26 @@ class TableSealTask:
             raise SendError(
                 f"{self.writer.name}: a data file cannot be written: {root_cause(error)}"
             ) from error
+
+
+def flushes(batches: Iterator[pa.RecordBatch], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
+    """Yield neighbouring batches together, until they have so many bytes or rows.
+
+    Batches of other columns begin another table: the author's function may leave a column out of some.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if waiting and batch.schema != waiting[0].schema:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if size >= most_bytes or rows >= most_rows:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

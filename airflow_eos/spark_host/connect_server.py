@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.spark.distributions import import_session_class
 from airflow_eos.spark.encryption import LOOPBACK, server_defaults
 from airflow_eos.spark_host import class_data, jvm, worker_daemon
 
@@ -210,12 +209,9 @@ def server_environment(master: str) -> dict[str, str]:
 
 
 def _check_spark() -> None:
-    import_session_class()
+    jvm.check_spark()
     import pyspark
-    from pyspark.util import is_remote_only
 
-    if is_remote_only():
-        raise ConfigurationError("only Spark's client is installed: no JVM of Spark starts here")
     jars = list((Path(str(pyspark.__file__)).parent / "jars").glob("spark-connect_*.jar"))
     if not any(_TOKEN_CHECK in zipfile.ZipFile(jar).namelist() for jar in jars):
         raise ConfigurationError(

@@ -83,6 +83,19 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_AIRFLOW)}
 
 
+def check_spark() -> None:
+    """Check that a JVM of Spark can start here.
+
+    :raises ConfigurationError: only Spark's client is installed.
+    :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
+    """
+    import_session_class()
+    from pyspark.util import is_remote_only
+
+    if is_remote_only():
+        raise ConfigurationError("only Spark's client is installed: no JVM of Spark starts here")
+
+
 def _cores() -> int:
     """Cores that this process may use; where the system does not say, those that there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -133,11 +146,7 @@ def write_archive(folder: Path, java: Path) -> Path:
         session failed: with its last lines.
     :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
     """
-    import_session_class()
-    from pyspark.util import is_remote_only
-
-    if is_remote_only():
-        raise ConfigurationError("only Spark's client is installed: no JVM of Spark starts here")
+    check_spark()
     archive = archive_of(folder, java)
     if class_data.is_trusted(archive):
         return archive

@@ -91,10 +91,6 @@ class BrokerConnections(NodeConnections):
             for partition, leader in topic.leaders.items()
         }
 
-    def refresh(self, names: Iterable[str]) -> bool:
-        """Request metadata again; return whether all topics are known. Unreachable brokers do not raise."""
-        return self.run(self.refresh_async(names))
-
     def known_topic(self, topic: str) -> TopicDescription | None:
         """Return the cached metadata of a topic; sends no request."""
         return self._topics.get(topic)
@@ -128,7 +124,7 @@ class BrokerConnections(NodeConnections):
         return await self.retry_async(attempt, subject=f"metadata of {', '.join(wanted)}", timeout=timeout)
 
     async def refresh_async(self, names: Iterable[str]) -> bool:
-        """See :meth:`refresh`."""
+        """Request metadata again; return whether all topics are known. Unreachable brokers do not raise."""
         try:
             return not await self._metadata(sorted(set(names)))
         except (kafka_errors.KafkaError, NotYet, OSError):

@@ -191,10 +191,7 @@ ADD_PARTITIONS: Mapping[int, Reaction] = {
     29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Write on the topic"),
     47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt exists"),
     48: Fatal(ProtocolViolation, "INVALID_TXN_STATE: the transaction is already ending"),
-    49: Fatal(
-        ProtocolViolation,
-        "INVALID_PRODUCER_ID_MAPPING: producer id and transactional id do not belong together",
-    ),
+    49: PRODUCE[49],
     # Set on every partition of the request when another one failed; that one decides.
     55: Retry("OPERATION_NOT_ATTEMPTED: another partition of the request failed"),
     90: Fatal(ProducerFenced, "PRODUCER_FENCED: a newer attempt exists"),

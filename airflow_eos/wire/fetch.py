@@ -213,7 +213,10 @@ class _RangeReader:
     async def _try(self, position: int) -> FetchedAnswer:
         tp = self._tp
         node = await self._connections.leader_async(tp.topic, tp.partition, timeout=self._backoff.left)
-        answer = await self._connections.send(self._request(position), node)
+        request = fetch_request(
+            {tp: position}, isolation=self._isolation, max_bytes=self._max_bytes, max_wait_ms=_MAX_WAIT_MS
+        )
+        answer = await self._connections.send(request, node)
         part = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
         code = answer.error_code if part is None else part.error_code
         if code == 1:
@@ -285,14 +288,6 @@ class _RangeReader:
         if isinstance(decision, Retry) and decision.refresh:
             self._connections.forget_leader(self._tp.topic)
         raise NotYet(decision.meaning)
-
-    def _request(self, position: int) -> Any:
-        return fetch_request(
-            {self._tp: position},
-            isolation=self._isolation,
-            max_bytes=self._max_bytes,
-            max_wait_ms=_MAX_WAIT_MS,
-        )
 
 
 def fetch_request(

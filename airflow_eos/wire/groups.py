@@ -161,7 +161,8 @@ def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartit
 
 def offsets_partition_of(group: str, partitions: int) -> TopicPartition:
     """Return the partition that holds the group's commits if ``__consumer_offsets`` has so many."""
-    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % partitions)
+    positive = abs(java_hash(group)) % (1 << 31)  # Kafka's Utils.abs: 0 for the smallest 32-bit integer
+    return TopicPartition(OFFSETS_TOPIC, positive % partitions)
 
 
 def java_hash(text: str) -> int:
@@ -173,8 +174,3 @@ def java_hash(text: str) -> int:
         0,
     )
     return value - (1 << 32) if value >= 1 << 31 else value
-
-
-def kafka_abs(value: int) -> int:
-    """Return Kafka's ``Utils.abs``: 0 for the smallest 32-bit integer, which has no positive counterpart."""
-    return 0 if value == -(1 << 31) else abs(value)

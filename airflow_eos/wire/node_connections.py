@@ -135,13 +135,9 @@ class NodeConnections(Closeable):
         future.add_callback(lambda _: self._suspects.pop(node, None))
         return future
 
-    async def call_async(self, request: Any, node: Any) -> Any:
-        """Send a request and return its answer; raises kafka-python's exceptions."""
-        return await self.send(request, node)
-
     def call(self, request: Any, node: Any) -> Any:
-        """Send a request and return its answer; blocks, does not retry."""
-        return self.run(self.call_async(request, node))
+        """Send a request and return its answer; blocks, does not retry; raises kafka-python's exceptions."""
+        return self.wait(self.send(request, node))
 
     async def ask_any_async(self, request: Any) -> Any:
         """Try one broker after the other until one answers the request; return the answer.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_eos.exceptions import DeliveryTimedOut, DuplicateReceipt, ProtocolViolation
 from airflow_eos.model.kafka import ProducerIdentity
@@ -75,18 +75,6 @@ class Batch:
 
 
 @dataclass(slots=True)
-class _Written:
-    """Totals of the batches acknowledged in order so far."""
-
-    first_offset: int = NO_OFFSET
-    last_offset: int = NO_OFFSET
-    records: int = 0
-    size: int = 0
-    batches: int = 0
-    last_sequence: int = -1
-
-
-@dataclass(slots=True)
 class PartitionQueue:
     """Stamps and orders the batches of one partition.
 
@@ -96,6 +84,7 @@ class PartitionQueue:
     :param end_before: end offset (read_uncommitted) before the first send; an acknowledgement below it
         belongs to another attempt.
     :param delivery_timeout: seconds for the first unacknowledged batch, from the first try to send it.
+    :ivar receipt: of the batches acknowledged in order so far.
     """
 
     tp: TopicPartition
@@ -104,7 +93,6 @@ class PartitionQueue:
     end_before: int
     delivery_timeout: float
     _window: deque[Batch] = field(default_factory=deque)
-    _written: _Written = field(default_factory=_Written)
     _next_sequence: int = 0
     _exhausted: bool = False
     _proven: bool = False
@@ -112,25 +100,24 @@ class PartitionQueue:
     _trying_since: float | None = None
     pause_until: float = 0.0
     last_error: str = "no answer yet"
+    receipt: PartitionReceipt = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.receipt = PartitionReceipt(
+            self.tp.topic,
+            self.tp.partition,
+            NO_OFFSET,
+            NO_OFFSET,
+            records=0,
+            size=0,
+            batches=0,
+            last_sequence=NO_OFFSET,
+        )
 
     @property
     def finished(self) -> bool:
         """Whether every batch of the source is acknowledged."""
         return not self._window and self._take_next() is None
-
-    def receipt(self) -> PartitionReceipt:
-        """Return the receipt of the acknowledged batches."""
-        written = self._written
-        return PartitionReceipt(
-            topic=self.tp.topic,
-            partition=self.tp.partition,
-            first_offset=written.first_offset,
-            last_offset=written.last_offset,
-            records=written.records,
-            size=written.size,
-            batches=written.batches,
-            last_sequence=written.last_sequence,
-        )
 
     def next_batch(self, now: float) -> Batch | None:
         """Return the batch that may be sent now, if any; it stays WAITING until :meth:`sent`."""
@@ -167,7 +154,7 @@ class PartitionQueue:
         if self.give_up_at is not None and now >= self.give_up_at:
             raise DeliveryTimedOut(
                 f"{self.tp}: a batch was not acknowledged within {self.delivery_timeout:.0f} s "
-                f"(delivery time-out); {self._written.records} records before it were; last: "
+                f"(delivery time-out); {self.receipt.records} records before it were; last: "
                 f"{self.last_error}"
             )
 
@@ -196,7 +183,7 @@ class PartitionQueue:
             self._decide(now)
 
     def _accept(self, batch: Batch, now: float) -> None:
-        written = self._written
+        written = self.receipt
         if batch.base_offset < self.end_before:
             raise DuplicateReceipt(
                 f"{self.tp}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
@@ -209,13 +196,15 @@ class PartitionQueue:
                 f"{batch.base_offset}, not behind {written.last_offset} of the batch before it: another "
                 "attempt writes in the same epoch. The run must abort and take a new epoch"
             )
-        if not written.batches:
-            written.first_offset = batch.base_offset
-        written.last_offset = batch.base_offset + batch.records - 1
-        written.records += batch.records
-        written.size += len(batch.data)
-        written.batches += 1
-        written.last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
+        self.receipt = replace(
+            written,
+            first_offset=written.first_offset if written.batches else batch.base_offset,
+            last_offset=batch.base_offset + batch.records - 1,
+            records=written.records + batch.records,
+            size=written.size + len(batch.data),
+            batches=written.batches + 1,
+            last_sequence=next_sequence(batch.base_sequence, batch.records - 1),
+        )
         self._proven = True
         self._failures = 0
         self._trying_since = now if self._window else None

@@ -111,7 +111,7 @@ async def _send(
     ]
     deadline = None if timeout is None else started + timeout
     await _Dispatcher(connections, identity.transactional_id, queues, deadline).run()
-    return [queue.receipt() for queue in queues]
+    return [queue.receipt for queue in queues]
 
 
 _Load = list[tuple[PartitionQueue, Batch]]

@@ -66,13 +66,13 @@ def _pem(value: Any) -> str:
 
 
 def _load_client_certificate(context: ssl.SSLContext, config: ClientConfig) -> None:
-    password = config.get("ssl.key.password")
-    secret = None if password is None else str(password)
+    # Without a password OpenSSL would ask on the terminal and hang the task.
+    password = str(config.get("ssl.key.password", ""))
     if "ssl.certificate.pem" in config:
         if "ssl.key.pem" not in config:
             raise ConfigurationError("client setting 'ssl.key.pem' is missing; ssl.certificate.pem needs it")
         text = _pem(f"{config['ssl.key.pem']}\n{config['ssl.certificate.pem']}\n")
-        _guarded("ssl.certificate.pem", lambda: _load_pem_text(context, text, secret))
+        _guarded("ssl.certificate.pem", lambda: _load_pem_text(context, text, password))
     elif "ssl.certificate.location" in config:
         key = config.get("ssl.key.location")
         _guarded(
@@ -80,36 +80,31 @@ def _load_client_certificate(context: ssl.SSLContext, config: ClientConfig) -> N
             lambda: context.load_cert_chain(
                 str(config["ssl.certificate.location"]),
                 None if key is None else str(key),
-                # Without a password OpenSSL would ask on the terminal and hang the task.
-                password=secret if secret is not None else "",
+                password=password,
             ),
         )
 
 
-def _load_pem_text(context: ssl.SSLContext, text: str, password: str | None) -> None:
+def _load_pem_text(context: ssl.SSLContext, text: str, password: str) -> None:
     # Python's ssl loads certificates from files only. A memfd disappears with the process, however it ends.
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
         with os.fdopen(os.memfd_create("certificate"), "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
-            _load_chain(context, f"/proc/self/fd/{file.fileno()}", password)
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=password)
         return
     handle, name = tempfile.mkstemp(suffix=".pem")  # readable only by this user
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(text)
-        _load_chain(context, name, password)
+        context.load_cert_chain(name, password=password)
     finally:
         Path(name).unlink()
 
 
-def _load_chain(context: ssl.SSLContext, name: str, password: str | None) -> None:
-    context.load_cert_chain(name, password=password if password is not None else "")
-
-
-def _guarded(key: str, load: object) -> None:
+def _guarded(key: str, load: Callable[[], object]) -> None:
     try:
-        load()  # type: ignore[operator]
+        load()
     except (OSError, ValueError, ssl.SSLError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
         raise ConfigurationError(f"client setting {key!r} cannot be used for TLS: {reason}") from None

@@ -5,7 +5,7 @@
     add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
     end_txn(connections, identity, commit=False)                 # ENDED | NOTHING_OPEN | FENCED
     describe_transaction(connections, transactional_id)          # TransactionStatus | None
-    describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
+    describe_producers(connections, partitions)                  # {partition: (ActiveProducer, ...)}
     write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of open ones
 
 They bypass librdkafka, which sends EndTxn only if it has written something itself: otherwise its abort
@@ -68,16 +68,6 @@ class TransactionStatus(TransactionDescription):
     """
 
     timeout_ms: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerStatus(ActiveProducer):
-    """A partition leader's view of one producer (DescribeProducers, KIP-664).
-
-    :param coordinator_epoch: epoch of the coordinator that wrote the producer's last marker; -1 without one.
-    """
-
-    coordinator_epoch: int = -1
 
 
 def add_partitions_to_txn(
@@ -216,8 +206,8 @@ def _listed(connections: BrokerConnections, request: Any) -> list[Any]:
 
 def describe_producers(
     connections: BrokerConnections, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, tuple[ProducerStatus, ...]]:
-    """Return the producers that each partition's leader knows; sends one request per broker.
+) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+    """Return the producers that each leader knows (DescribeProducers, KIP-664); one request per broker.
 
     Leaders list the older epoch of a producer id until the new epoch writes to the partition.
 
@@ -295,7 +285,7 @@ def _read_markers(answer: Any) -> Iterator[tuple[TopicPartition, int, None]]:
                 yield TopicPartition(topic.name, part.partition_index), part.error_code, None
 
 
-def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[ProducerStatus, ...]]]:
+def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[ActiveProducer, ...]]]:
     for topic in answer.topics:
         for part in topic.partitions:
             producers = tuple(_producer(entry) for entry in part.active_producers)
@@ -325,12 +315,11 @@ def _producers_request(partitions: Collection[TopicPartition]) -> Any:
     )
 
 
-def _producer(entry: Any) -> ProducerStatus:
-    return ProducerStatus(
+def _producer(entry: Any) -> ActiveProducer:
+    return ActiveProducer(
         producer_id=entry.producer_id,
         producer_epoch=entry.producer_epoch,
         last_sequence=entry.last_sequence,
         last_timestamp=entry.last_timestamp,
         current_txn_start_offset=entry.current_txn_start_offset,
-        coordinator_epoch=entry.coordinator_epoch,
     )

@@ -162,7 +162,7 @@ def _parts(records: Sequence[SourceRecord], source_topics: Sequence[str]) -> lis
     """Return the records as a run reads them, a table for each partition, in the order of offsets."""
     import pyarrow as pa
 
-    from airflow_eos.spark.source import arrow_schema
+    from airflow_eos.spark.source import ARROW_SCHEMA
 
     rows: defaultdict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
@@ -186,7 +186,7 @@ def _parts(records: Sequence[SourceRecord], source_topics: Sequence[str]) -> lis
                 "headers": [{"key": key, "value": value} for key, value in headers] if headers else None,
             }
         )
-    return [pa.Table.from_pylist(rows[tp], arrow_schema()) for tp in sorted(rows)]
+    return [pa.Table.from_pylist(rows[tp], ARROW_SCHEMA) for tp in sorted(rows)]
 
 
 def _range_of(part: pa.Table) -> OffsetRange:
@@ -227,11 +227,11 @@ def _by_frame(
     from airflow_eos.spark.by_value import pickled_by_value
     from airflow_eos.spark.frame_contract import check_frame, sink_columns
     from airflow_eos.spark.process import call_process
-    from airflow_eos.spark.source import arrow_schema, source_schema
+    from airflow_eos.spark.source import ARROW_SCHEMA, source_schema
 
     if spark is None:
         raise ConfigurationError("give spark=..., a session: only an @arrow_process can be tried without")
-    records: Any = pa.concat_tables([*parts, arrow_schema().empty_table()])
+    records: Any = pa.concat_tables([*parts, ARROW_SCHEMA.empty_table()])
     frame = spark.createDataFrame(records, source_schema())
     with pickled_by_value(process):
         result = call_process(process, frame, context)

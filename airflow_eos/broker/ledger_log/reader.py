@@ -115,17 +115,12 @@ class LedgerReader:
         :raises FetchStalled: a leader did not answer in time.
         """
         if self._ledger.key and self._signed_from is None:
-            self._read_signed_from()
+            self._signed_from = self._ledger.signed_from()
         for partition, end in sorted(self._ends.items()):
             position = self._positions[partition]
             if position < end:
                 yield from self._read(partition, position, end)
                 self._positions[partition] = end
-
-    def _read_signed_from(self) -> None:
-        key = self._ledger.own_keys.signed
-        value = self._ledger.view(0, [key]).committed.get(key) if key else None
-        self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
 
     def _read(self, partition: int, position: int, end: int) -> Iterator[LedgerChange]:
         bounds = (self._signed_from or SignedFrom()).bounds(partition)

@@ -81,7 +81,7 @@ class KafkaLedger(LinkUser):
         *,
         link: Link | None = None,
     ) -> None:
-        super().__init__(config, link)
+        super().__init__(config, link=link)
         self._settings = settings
         self.key = LedgerKey(settings.key)
         self.own_keys = own_keys or OwnKeys()
@@ -102,11 +102,8 @@ class KafkaLedger(LinkUser):
         return self._topic_id or self.describe().topic_id
 
     def describe(self, *, wait: bool = True) -> TopicDescription:
-        """Request the ledger topic's description.
+        """See :class:`~airflow_eos.ports.Ledger`; waits no second time after that was in vain.
 
-        :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale; not
-            again after that was in vain.
-        :raises LedgerMissing: names the command that creates the topic.
         :raises AuthorizationFailed: Describe on the topic is missing.
         """
         try:
@@ -169,8 +166,10 @@ class KafkaLedger(LinkUser):
         query = KeyQuery(frozenset(keys), tuple(prefixes))
         view = self._view(partition, query)
         # Records written before the ledger had a key are unsigned; a ledger record says up to which offsets.
-        if view.unsigned and self._read_signed_from():
-            view = self._view(partition, query)
+        if view.unsigned:
+            before, self._signed_from = self._signed_from, self.signed_from()
+            if before != self._signed_from:
+                view = self._view(partition, query)
         return view
 
     def latest(
@@ -198,13 +197,11 @@ class KafkaLedger(LinkUser):
                 end, size = max(first, end - size), size * 2
         return _view_of(stable, high, start, findings.result(partition), tail)
 
-    def _read_signed_from(self) -> bool:
-        """Read from which offsets on records are signed; return whether that has changed."""
+    def signed_from(self) -> SignedFrom:
+        """Read from which offsets on records are signed."""
         key = self.own_keys.signed
         value = self._view(0, KeyQuery(frozenset({key}))).committed.get(key) if key else None
-        before = self._signed_from
-        self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
-        return before != self._signed_from
+        return SignedFrom() if value is None else SignedFrom.from_json(value, key)
 
     def signed_by_version_1(self, partition: int, keys: Collection[str]) -> Mapping[str, LedgerValue]:
         """Return the committed values of keys whose last signed record has a signature of version 1."""

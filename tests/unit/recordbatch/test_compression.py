@@ -262,21 +262,6 @@ def test_an_unknown_compression_type_lists_the_known_ones():
         Compressor("brotli")
 
 
-@pytest.mark.parametrize(("codec", "level"), [("gzip", 10), ("gzip", -2), ("zstd", 23), ("lz4", 17)])
-def test_a_level_out_of_bounds_is_refused(codec, level):
-    """Before the first batch, not at it."""
-    with pytest.raises(ConfigurationError, match=f"level {level} is outside"):
-        Compressor(codec, level)
-
-
-@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", 1, 19), ("lz4", 0, 12)])
-def test_a_level_has_its_effect(codec, low, high):
-    """The highest level makes less of the same data."""
-    small, large = Compressor(codec, high).compress(TEXT), Compressor(codec, low).compress(TEXT)
-    assert len(small) < len(large)
-    assert decompress(Codec.parse(codec), bytes(small), BUDGET) == TEXT
-
-
 WITHOUT_LZ4 = """
 import sys
 from pathlib import Path

@@ -59,7 +59,7 @@ def test_only_record_of_all_needs_one_try() -> None:
 
 def test_search_ends_in_time_with_what_it_has() -> None:
     """A try that takes long is the last one."""
-    seconds = iter(range(0, 1000, 10))
+    seconds = iter(range(0, 1000, 5))
     found = failing_part(READ, lambda part: holds(part, 2, 517), 45, clock=lambda: next(seconds))
     assert 1 < sum(one.span for one in found.ranges) < 1010
     assert holds(found.ranges, 2, 517)

@@ -6,9 +6,9 @@ import pytest
 
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.dead_letters import DeadLetterRule
+from airflow_eos.spark.dead_letters import DeadLetterRule, may_be_records
 from airflow_eos.spark.failing_records import FailingRecords
-from airflow_eos.spark.set_aside import SetAside, may_be_records
+from airflow_eos.spark.set_aside import SetAside
 
 RULE = DeadLetterRule("dead", 2)
 
@@ -30,7 +30,7 @@ def test_searches_add_up() -> None:
     """In records and in time; the first record is the one that messages name."""
     one = SetAside().and_more(FailingRecords(at(7)), 20, RULE, "why")
     two = one.and_more(FailingRecords(at(3)), 30, RULE, "why")
-    assert (two.records, two.seconds, two.first) == (at(3, 7), 50, "a-0, offset 3: error 3")
+    assert (two.records, two.seconds, str(two.failing[0])) == (at(3, 7), 50, "a-0, offset 3: error 3")
 
 
 @pytest.mark.parametrize(

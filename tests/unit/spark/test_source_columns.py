@@ -18,7 +18,7 @@ LAST = (2**63 - 1) // 1000  # ms that microseconds can hold
 def columns(*timestamps):
     records = [Record(offset, timestamp, None, b"v") for offset, timestamp in enumerate(timestamps, 40)]
     decoded = decode_batch(raw(write(records, base_offset=40)))
-    (batch,) = arrow_batches([decoded], "topic", 3, headers=False)
+    (batch,) = arrow_batches([decoded], "topic", 3)
     return batch
 
 
@@ -50,7 +50,7 @@ def test_headers_count_where_batches_are_glued():
     """Thousands of records with nothing but headers are not gigabytes in one batch of Spark's."""
     headers = (("k" * 1000, b"v" * 1000),) * 500
     decoded = decode_batch(raw(write([Record(0, 0, None, None, headers)])))
-    sizes = [batch.nbytes for batch in arrow_batches([decoded] * 40, "topic", 3, headers=True)]
+    sizes = [batch.nbytes for batch in arrow_batches([decoded] * 40, "topic", 3)]
     assert len(sizes) == 5
     assert max(sizes) < 10 << 20
 
@@ -63,7 +63,7 @@ def test_a_decoded_batch_that_is_much_larger_is_cut(monkeypatch):
     headers = (("h", b"x"),)
     records = [Record(n, n, b"%d" % n, b"v" * size, headers) for n, size in enumerate(sizes)]
     decoded = decode_batch(raw(write(records)))
-    batches = list(arrow_batches([decoded], "topic", 3, headers=True))
+    batches = list(arrow_batches([decoded], "topic", 3))
     assert max(batch.num_rows for batch in batches) <= 200
     assert [batch.num_rows for batch in batches if batch.nbytes > 40_000] == [1]
     assert len(batches) < 20

@@ -344,8 +344,8 @@ def test_a_dead_letter_is_the_record_with_error_and_place_in_its_headers():
         "headers": [{"key": "own", "value": b"x"}],
     }
     schema = pa.schema([*dead_letters.SCHEMA, ("partition", pa.int32()), ("offset", pa.int64())])
-    found = DeadLetters(DeadLetterRule("dlq", 1), parse)
-    assert list(found.results(pa.RecordBatch.from_pylist([row], schema))) == []
+    found = DeadLetters(DeadLetterRule("dlq", 1))
+    assert list(found.results(pa.RecordBatch.from_pylist([row], schema), parse, pytest.fail)) == []
     (dead,) = found.batch().to_pylist()
     headers = {one["key"]: one["value"] for one in dead.pop("headers")}
     assert dead == {"key": b"k", "value": b"-1", "topic": "dlq", "timestamp": moment}
@@ -453,10 +453,8 @@ def test_a_dead_letter_fits_its_topic_or_says_what_is_cut(monkeypatch, limit, he
     schema = pa.schema([*dead_letters.SCHEMA, ("partition", pa.int32()), ("offset", pa.int64())])
     target = TargetTopic("dlq", {0: 1}, limit)
     sealer = task(compression="none")
-    dead = DeadLetters(
-        DeadLetterRule("dlq", 1), parse, target=target, fits=lambda letter: sealer.fits(letter, target)
-    )
-    assert list(dead.results(pa.RecordBatch.from_pylist([row], schema))) == []
+    dead = DeadLetters(DeadLetterRule("dlq", 1), target, lambda letter: sealer.fits(letter, target))
+    assert list(dead.results(pa.RecordBatch.from_pylist([row], schema), parse, pytest.fail)) == []
     assert sealer.fits(pa.Table.from_batches([dead.batch()]), target) == (limit > 300)
     (letter,) = dead.batch().to_pylist()
     found = {one["key"]: one["value"] for one in letter["headers"]}

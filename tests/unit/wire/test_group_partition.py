@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.wire.groups import java_hash, kafka_abs
+from airflow_eos.wire.groups import java_hash, offsets_partition_of
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,7 @@ def test_the_hash_is_javas(text, expected):
     assert java_hash(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(5, 5), (-5, 5), (0, 0), (-(1 << 31), 0), ((1 << 31) - 1, (1 << 31) - 1)]
-)
-def test_the_absolute_value_is_kafkas(value, expected):
-    """The smallest 32-bit number becomes 0."""
-    assert kafka_abs(value) == expected
+def test_the_absolute_value_is_kafkas():
+    """The smallest 32-bit number becomes 0; 2**31 would be in partition 2 of three."""
+    assert offsets_partition_of("polygenelubricants", 3).partition == 0
+    assert offsets_partition_of("consumer-group", 50).partition == 1738392088 % 50

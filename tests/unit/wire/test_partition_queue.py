@@ -189,7 +189,7 @@ def test_an_acknowledged_batch_behind_a_failed_one_is_not_repeated():
     assert again is first
     made.settle(again, Ack(103), 5.0)
     assert made.finished
-    assert made.receipt().last_offset == 108
+    assert made.receipt.last_offset == 108
 
 
 def test_a_failed_batch_waits_before_it_is_repeated():
@@ -255,10 +255,10 @@ def test_acknowledgements_out_of_order_are_counted_in_order():
     made = proven(batches=3)
     first, second = send_all(made)
     made.settle(second, Ack(110), 0.0)
-    assert made.receipt().records == 3
+    assert made.receipt.records == 3
     made.settle(first, Ack(103), 0.0)
-    size = made.receipt().size
-    assert made.receipt() == PartitionReceipt("out", 3, 100, 112, 9, size, 3, 8)
+    size = made.receipt.size
+    assert made.receipt == PartitionReceipt("out", 3, 100, 112, 9, size, 3, 8)
     assert size > 0
 
 
@@ -282,7 +282,7 @@ def test_an_empty_source_gives_an_empty_receipt():
     """A partition without batches is finished at once, with offsets and sequence -1."""
     made = PartitionQueue(WHERE, IDENTITY, iter([]), 100, 120.0)
     assert made.finished
-    assert made.receipt() == PartitionReceipt("out", 3, -1, -1, 0, 0, 0, -1)
+    assert made.receipt == PartitionReceipt("out", 3, -1, -1, 0, 0, 0, -1)
 
 
 def test_the_record_count_must_be_the_batchs_own():
@@ -306,4 +306,4 @@ def test_sequences_wrap_as_the_broker_counts():
     made._next_sequence = 2**31 - 2
     made.settle(send(made), Ack(100), 0.0)
     assert send(made).base_sequence == 1
-    assert made.receipt().last_sequence == 0
+    assert made.receipt.last_sequence == 0
