@@ -150,7 +150,7 @@ def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) 
     column = F.col(name)
     if name == "topic" and sink_topic is not None:
         others = [t for t in source_topics if t != sink_topic]
-        column = column.cast(_SEALED[name])  # of no collation: Kafka tells topics apart by case
+        column = column.cast(ROW_TYPES[name])  # of no collation: Kafka tells topics apart by case
         unrouted = column.isNull() | column.isin(others) if others else column.isNull()
         return F.when(unrouted, F.lit(sink_topic)).otherwise(column).alias(name)
     if name == "timestamp":
