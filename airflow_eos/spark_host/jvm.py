@@ -36,6 +36,13 @@ FEW_CORES = 2
 
 SERIAL_COLLECTOR = "-XX:+UseSerialGC"
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", SERIAL_COLLECTOR, "-XX:-UsePerfData")
+LATE_OPTIMISER = (
+    "-XX:Tier4InvocationThreshold=40000",
+    "-XX:Tier4MinInvocationThreshold=4800",
+    "-XX:Tier4CompileThreshold=120000",
+    "-XX:Tier4BackEdgeThreshold=320000",
+)
+"""Eight times HotSpot's defaults: only what runs for each record of a large plan is worth optimising."""
 _TIMEOUT = 180.0
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -59,15 +66,18 @@ gateway.proc.wait()
 def options_for(offsets: int, folder: Path, *, rows: bool = True) -> str:
     """Return the options of a local session's JVM.
 
-    :param offsets: how many the run reads: up to :data:`SMALL_PLAN` it is compiled quickly, not well.
+    :param offsets: how many the run reads: up to :data:`SMALL_PLAN` it is compiled quickly, not well, and
+        beyond that only what runs most often is compiled well.
     :param rows: whether they pass the JVM as rows; else there is little in it that is worth more, ever.
     :param folder: where archives are, see :func:`write_archive`.
     """
     options = log_options()
     if offsets <= SMALL_PLAN or not rows:
         options += SHORT_LIVED
-    elif _cores() <= FEW_CORES:
-        options.append(SERIAL_COLLECTOR)
+    else:
+        options += LATE_OPTIMISER
+        if _cores() <= FEW_CORES:
+            options.append(SERIAL_COLLECTOR)
     archive = archive_of(folder, java())
     if class_data.is_trusted(archive):
         options += class_data.use_options(archive)

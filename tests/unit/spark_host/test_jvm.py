@@ -45,6 +45,7 @@ def test_the_optimising_compiler_is_for_many_rows(
     """Records of an Arrow process are no rows of the JVM; the archive is for all."""
     options = jvm.options_for(offsets, archive.parent, rows=rows).split()
     assert ("-XX:TieredStopAtLevel=1" in options) is quick
+    assert {*jvm.LATE_OPTIMISER}.isdisjoint(options) is quick
     assert f"-XX:SharedArchiveFile={archive}" in options
 
 
