@@ -42,17 +42,17 @@ class OwnerLayout:
         return (zlib.crc32(topic.encode()) + partition) % self.tasks
 
 
-def plan_owners(leaders: Mapping[str, Mapping[int, int]], slots: int, *, open_ended: bool) -> OwnerLayout:
+def plan_owners(leaders: Mapping[str, Mapping[int, int]], slots: int, undeclared: int = 0) -> OwnerLayout:
     """Spread the declared partitions over at most ``2 * slots`` tasks, so that a task has few leaders.
 
     :param leaders: leader's node id per partition and topic.
-    :param open_ended: whether rows may name other topics.
+    :param undeclared: tasks at least, within the limit, for topics that only rows name; 0: they name none.
     """
     limit = max(1, TASKS_PER_SLOT * slots)
     ordered = sorted(
         (leader, topic, partition) for topic, parts in leaders.items() for partition, leader in parts.items()
     )
-    tasks = min(max(len(ordered), slots if open_ended or not ordered else 1), limit)
+    tasks = min(max(len(ordered), undeclared, 1), limit)
     owners: dict[str, dict[int, int]] = {}
     for position, (_, topic, partition) in enumerate(ordered):
         owners.setdefault(topic, {})[partition] = position * tasks // len(ordered)

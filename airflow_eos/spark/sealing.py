@@ -176,7 +176,9 @@ class Sealing:
 
         targets = {name: described[name] for name in outputs}
         leaders = {name: target.leaders for name, target in targets.items()}
-        layout = plan_owners(leaders, self._slots, open_ended=open_ended)
+        # A seal of few tasks, on however many cores, has no rows for more owners.
+        undeclared = min(self._slots, len(self._tasks)) if open_ended else 0
+        layout = plan_owners(leaders, self._slots, undeclared)
         sink, codec = self._spec.sink_topic, self._spec.compression
         task = SealTask(self._config, layout, targets, sink, codec, self._mark, self._plan.headers)
         return task, layout

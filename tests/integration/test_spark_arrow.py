@@ -11,6 +11,7 @@ import os
 import time
 import traceback
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +23,8 @@ from airflow_eos import arrow_process
 from airflow_eos.exceptions import OffsetsOutOfRange, ProcessFailed, UnknownTopic
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
-from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark import SparkDataPlane, data_plane
+from airflow_eos.spark.preflight import check_environment
 from airflow_eos.spark.session import is_connect
 from airflow_eos_testing import read_topic
 from tests.support.source_order import out_of_order, seal_in_tasks
@@ -200,6 +202,18 @@ def seal(broker, spark, topics, function, sink="sink"):
     source, out = topics
     spec = broker.spec(source, out if sink == "sink" else sink)
     return SparkDataPlane(spark, spec, arrow_process(function)).seal(broker.plan(source))
+
+
+def test_a_small_run_on_many_cores_has_few_owners(broker, spark, topics, monkeypatch):
+    """Rows of an Arrow process may name any topic, but two tasks seal no rows for 400."""
+
+    def on_many_cores(*arguments):
+        return replace(check_environment(*arguments), slots=400)
+
+    monkeypatch.setattr(data_plane, "check_environment", on_many_cores)
+    sealed = seal(broker, spark, topics, lambda batch: batch)
+    assert sealed.manifest.records == 400
+    assert sealed.blocks.layout.tasks == 2
 
 
 def test_what_the_sink_cannot_write_is_refused(broker, spark, topics):

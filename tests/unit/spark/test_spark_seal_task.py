@@ -34,9 +34,7 @@ TARGETS = {
 
 
 def task(sink_topic="out", **changes):
-    layout = changes.pop(
-        "layout", plan_owners({t: x.leaders for t, x in TARGETS.items()}, 2, open_ended=False)
-    )
+    layout = changes.pop("layout", plan_owners({t: x.leaders for t, x in TARGETS.items()}, 2))
     return SealTask(CONFIG, layout, TARGETS, sink_topic, changes.pop("compression", "zstd"))
 
 
