@@ -84,8 +84,8 @@ def examine(options: DoctorOptions) -> list[Check]:
     If the cluster is unreachable, that is the only finding.
     """
     with ControlPlane(options.deployment) as control:
-        control.cluster.limit_patience(CHECK_PATIENCE)
         try:
+            control.cluster.limit_patience(CHECK_PATIENCE)
             brokers = control.cluster.brokers()
         except EosError as error:
             return [Check("brokers", "fail", error_line(error), "check addresses and security settings")]
