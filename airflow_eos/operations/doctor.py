@@ -102,7 +102,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         unreadable = _unreadable_ledger(control)
 
         def in_ledger(subject: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-            """Guard a check that reads the ledger: each would wait a minute for a leader."""
+            """Guard a check that reads the ledger: each would wait for a leader."""
             if unreadable:
                 return [Check(subject, "unknown", f"the ledger cannot be read: {unreadable}")]
             return guarded(subject, look)

@@ -115,7 +115,6 @@ class Sealing:
     ) -> None:
         self._spark = spark
         self._writer = writer
-        self._names: tuple[str, ...] = ()
         self._mark = mark
         self._spec = spec
         self._plan = plan
@@ -148,7 +147,7 @@ class Sealing:
         raise NotImplementedError
 
     def _seal_task(
-        self, *, open_ended: bool, is_nested: bool = False
+        self, *, open_ended: bool, is_nested: bool = False, names: tuple[str, ...] = ()
     ) -> tuple[SealTask | TableSealTask, OwnerLayout]:
         from airflow_eos.spark.targets import TargetTopic, describe_targets
         from airflow_eos.wire.connection import BrokerConnections
@@ -170,7 +169,7 @@ class Sealing:
         if self._writer is not None:
             from airflow_eos.spark.table_seal_task import TableSealTask
 
-            task_of_table = TableSealTask(self._config, self._writer, self._mark, names=self._names)
+            task_of_table = TableSealTask(self._config, self._writer, self._mark, names=names)
             return task_of_table, OwnerLayout(1)
         from airflow_eos.spark.seal_task import SealTask
 
@@ -212,9 +211,11 @@ class FrameSealing(Sealing):
         source = source_frame(
             self._spark, self._config, self._tasks, self._counter.tally, self._late_before, self._mark
         )
-        rows = self._processed(self._counter.attach(source))
+        rows, names = self._processed(self._counter.attach(source))
         is_nested = any(field.dataType.typeName() in NESTED for field in rows.schema)
-        self._sealer, layout = self._seal_task(open_ended="topic" in rows.columns, is_nested=is_nested)
+        self._sealer, layout = self._seal_task(
+            open_ended="topic" in rows.columns, is_nested=is_nested, names=names
+        )
         if self.set_aside.records and self._writer is None:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
         if any(field.dataType.typeName() in NESTED for field in rows.schema):
@@ -238,7 +239,8 @@ class FrameSealing(Sealing):
         )
         return letters_of(counter.attach(source), self.set_aside, self.dead_letters, self._sealer)
 
-    def _processed(self, source: DataFrame) -> DataFrame:
+    def _processed(self, source: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+        """Return the rows to seal, and the names of their columns where they are numbered."""
         try:
             result = call_process(self._process, source, self._context)
         except (SystemExit, GeneratorExit) as error:
@@ -246,9 +248,8 @@ class FrameSealing(Sealing):
             raise process_failed(error) from error
         check_frame(result, self._spark)
         if self._writer is not None:
-            frame, self._names = addressed(table_frame(result, self._writer.check))
-            return frame
-        return sink_columns(result, self._spec.sink_topic, self._spec.source_topics)
+            return addressed(table_frame(result, self._writer.check))
+        return sink_columns(result, self._spec.sink_topic, self._spec.source_topics), ()
 
     def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
         """Process and seal some of the ranges and discard the result."""
@@ -257,7 +258,8 @@ class FrameSealing(Sealing):
 
         source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
         with settings(self._spark, self._settings):
-            _throw_away(self._processed(source).mapInArrow(_trial(self._sealer, writes), DDL))
+            rows, _ = self._processed(source)
+            _throw_away(rows.mapInArrow(_trial(self._sealer, writes), DDL))
 
     def reads(
         self,
