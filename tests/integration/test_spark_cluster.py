@@ -301,9 +301,7 @@ def test_a_seal_task_that_fails_once_is_run_again(spark, broker):
         plane.send(sealed, identity, 120)
     found = read_topic(broker.bootstrap, sink)
     assert Counter(r.value for r in found) == EXPECTED
-    attempts = {}
-    for record in found:
-        attempts.setdefault(record.value.split(b":")[0], set()).add(record.key)
+    attempts = attempts_by_source_partition(found)
     assert all(len(numbers) == 1 for numbers in attempts.values())
     assert {b"1"} in attempts.values()
 
@@ -448,6 +446,14 @@ def test_speculation_does_not_write_twice(spark, broker, tmp_path, monkeypatch):
     assert len(list(begun.iterdir())) == 1
 
 
+def attempts_by_source_partition(records):
+    """Return the attempts that sealed the records of each source partition; each has its key."""
+    attempts = {}
+    for record in records:
+        attempts.setdefault(record.value.split(b":")[0], set()).add(record.key)
+    return attempts
+
+
 def meeting(folder):
     """Return a function by which an attempt of the first task waits for a second one, to go on beside it."""
 
@@ -508,8 +514,5 @@ def test_a_run_whose_tasks_have_copies_side_by_side_is_exact(spark, broker, tmp_
     assert [states.count(state) for state in ("FENCED", "ABORTED", "COMMITTED")] == [1, 0, 1]
     found = read_topic(broker.bootstrap, sink)
     assert Counter(r.value for r in found) == EXPECTED
-    attempts = {}
-    for row in found:
-        attempts.setdefault(row.value.split(b":")[0], set()).add(row.key)
-    assert all(len(keys) == 1 for keys in attempts.values())
+    assert all(len(keys) == 1 for keys in attempts_by_source_partition(found).values())
     assert count_records(broker.bootstrap, sink, "read_uncommitted") == 8000

@@ -92,6 +92,19 @@ def test_a_catalog_that_does_not_answer_is_named_without_its_properties():
     assert "tenant-7%2F" not in str(caught.value)
 
 
+@contextmanager
+def _serving(handler):
+    """Serve on a port of this host; yields the address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 class _CatalogOfOneAnswer(BaseHTTPRequestHandler):
     """Gives out a token in an answer that lacks its type."""
 
@@ -117,17 +130,10 @@ class _CatalogOfOneAnswer(BaseHTTPRequestHandler):
 )
 def test_a_token_that_a_library_repeats_is_not_shown(properties, error):
     """As Python writes a line's end; and one that the catalog gave out, in an answer that may pass."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _CatalogOfOneAnswer) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            uri = f"http://127.0.0.1:{server.server_port}"
-            catalog = {"type": "rest", "uri": uri, "oauth2-server-uri": f"{uri}/tokens", **properties}
-            with pytest.raises(error, match=r"eader|token_type") as caught:
-                IcebergSink(IcebergTable("db.t", catalog="c", properties=catalog), "eos.p").load()
-        finally:
-            server.shutdown()
-            thread.join()
+    with _serving(_CatalogOfOneAnswer) as uri:
+        catalog = {"type": "rest", "uri": uri, "oauth2-server-uri": f"{uri}/tokens", **properties}
+        with pytest.raises(error, match=r"eader|token_type") as caught:
+            IcebergSink(IcebergTable("db.t", catalog="c", properties=catalog), "eos.p").load()
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
@@ -149,11 +155,9 @@ class _StoreOfOneAnswer(BaseHTTPRequestHandler):
 
 def test_a_token_of_no_connection_that_a_store_repeats_is_not_shown(monkeypatch):
     """Where driver and executors have credentials of their own, as in the environment."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _StoreOfOneAnswer) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with _serving(_StoreOfOneAnswer) as uri:
         for name, value in {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+            "AWS_ENDPOINT_URL": uri,
             "AWS_ALLOW_HTTP": "true",
             "AWS_REGION": "r",
             "AWS_ACCESS_KEY_ID": "AKIA",
@@ -161,12 +165,8 @@ def test_a_token_of_no_connection_that_a_store_repeats_is_not_shown(monkeypatch)
             "AWS_SESSION_TOKEN": PASSWORD,
         }.items():
             monkeypatch.setenv(name, value)
-        try:
-            with pytest.raises(OutcomeUnknown, match="SignatureDoesNotMatch") as caught:
-                DeltaSink(DeltaTable("s3://lake/t", connection=None), "p").load()
-        finally:
-            server.shutdown()
-            thread.join()
+        with pytest.raises(OutcomeUnknown, match="SignatureDoesNotMatch") as caught:
+            DeltaSink(DeltaTable("s3://lake/t", connection=None), "p").load()
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
