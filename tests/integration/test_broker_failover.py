@@ -31,7 +31,7 @@ from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.brokers import make_transactions, message, tp
 from tests.support.ledger_values import texts
 from tests.support.local_runs import Pipeline
-from tests.support.patience import wait_until
+from tests.support.patience import eventually, wait_until
 from tests.support.topic_settings import change_topic
 
 
@@ -172,13 +172,13 @@ def test_a_sink_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
     victim = kafka.brokers[0]
     victim.kill()
     try:
-        found = wait_until(lambda: replicas_of(spec.deployment, pipeline.sink, "fail"))
+        found = wait_for_replicas(spec.deployment, pipeline.sink, "fail")
         assert found == "3 replicas, min.insync.replicas=3; partition 0 has 2 in sync"
         with pytest.raises(BrokersUnavailable, match=r"CONCURRENT_TRANSACTIONS.*`airflow eos doctor --sink"):
             pipeline.run("r1", delivery_timeout=dt.timedelta(seconds=5))
     finally:
         victim.start()
-    wait_until(lambda: replicas_of(spec.deployment, pipeline.sink, "warn"))
+    wait_for_replicas(spec.deployment, pipeline.sink, "warn")
     assert pipeline.run("r1").records_written == 1
 
 
@@ -192,7 +192,7 @@ def test_a_transaction_log_with_too_few_replicas_in_sync_is_named(kafka, monkeyp
     pipeline.publish(["a"])
     pipeline.run("r1")
     with needing_all(kafka, "__transaction_state"):
-        found = wait_until(lambda: replicas_of(pipeline.spec.deployment, "__transaction_state", "fail"))
+        found = wait_for_replicas(pipeline.spec.deployment, "__transaction_state", "fail")
         assert found.startswith("3 replicas, min.insync.replicas=3; partition 0 has 2 in sync; ")
         with pytest.raises(BrokersUnavailable, match=r"COORDINATOR_NOT_AVAILABLE.*`airflow eos doctor`"):
             pipeline.run("r2")
@@ -211,7 +211,7 @@ def test_offsets_of_a_run_that_the_ledger_hides_are_not_called_moved(kafka):
         def stop(state):
             if state is State.PROVEN:
                 stack.enter_context(needing_all(kafka, spec.ledger.topic))
-                wait_until(lambda: replicas_of(spec.deployment, spec.ledger.topic, "fail"))
+                wait_for_replicas(spec.deployment, spec.ledger.topic, "fail")
 
         with pytest.raises(NotYetVisible, match="is committed, not yet visible in ledger"):
             pipeline.run("b", on_state=stop, **times)
@@ -430,8 +430,13 @@ def leaders(spec, *topics):
         return [*connections.leaders(topics).values()]
 
 
-def replicas_of(deployment, topic, status):
-    """What the doctor says of a topic's replicas; None if it has another status."""
-    checks = {check.name: check for check in examine(DoctorOptions(deployment, sinks=[topic]))}
-    check = checks.get(f"topic {topic} replicas")
-    return check.found if check is not None and check.status == status else None
+def wait_for_replicas(deployment, topic, status):
+    """Wait until the doctor gives a topic's replicas this status; return its words."""
+
+    def look():
+        checks = {check.name: check for check in examine(DoctorOptions(deployment, sinks=[topic]))}
+        check = checks.get(f"topic {topic} replicas")
+        return check.found if check is not None and check.status == status else None
+
+    # Each look asks all that the doctor asks: without a pause they would take a processor.
+    return eventually(look, bool, pause=1.0)

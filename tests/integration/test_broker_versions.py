@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-@pytest.fixture(scope="module", params=["3.6.2", "3.9.2", "4.4.0"])
+@pytest.fixture(scope="module", params=["3.6.2", pytest.param("3.9.2", marks=pytest.mark.chaos), "4.4.0"])
 def embedded_kafka(request):
     """Stands in for the shared broker of the default version."""
     with EmbeddedKafka(version=request.param) as kafka:

@@ -232,6 +232,7 @@ def test_a_consumer_group_starts_without_delay(kafka):
     assert found["group.initial.rebalance.delay.ms"].value == "0"
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(("version", "expected"), [("4.3.1", 2), ("3.9.2", 1)])
 def test_the_transaction_version_is_the_newest_of_the_release(version, expected):
     """KIP-890 transactions are on by default: version 2 on 4.x, version 1 on 3.9."""
@@ -291,6 +292,7 @@ def test_a_paused_broker_answers_nothing_and_goes_on_after_resume(kafka):
     assert [record.value for record in read_topic(kafka.client_config(), "paused")] == [b"before", b"during"]
 
 
+@pytest.mark.chaos
 def test_a_topic_can_be_created_while_a_broker_is_down(three):
     """Waiting for metadata asks the running brokers only."""
     three.wait_in_sync()
@@ -351,6 +353,7 @@ def test_a_broker_that_cannot_start_shows_its_log_and_leaves_nothing(monkeypatch
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.chaos
 def test_a_port_taken_in_the_meantime_is_replaced(monkeypatch):
     """Another process that binds a chosen port first costs a second try, not the test."""
     choose = cluster.free_ports
@@ -374,6 +377,7 @@ def test_a_port_of_ones_own_that_is_taken_is_not_replaced():
             EmbeddedKafka(port=number).start()
 
 
+@pytest.mark.chaos
 def test_the_callers_settings_reach_the_broker():
     """broker_config wins over the defaults."""
     with EmbeddedKafka(broker_config={"num.partitions": 7}) as kafka:
@@ -383,6 +387,7 @@ def test_the_callers_settings_reach_the_broker():
     assert found["num.partitions"].value == "7"
 
 
+@pytest.mark.chaos
 def test_the_second_cluster_of_a_machine_maps_the_classes_of_the_first(monkeypatch, tmp_path):
     """An orderly end writes the archive that makes later starts cheap, and later starts use it."""
     own = tmp_path / f"kafka-{cluster.DEFAULT_VERSION}"
@@ -428,6 +433,7 @@ def test_the_with_block_cleans_up_without_its_watchdog_too(monkeypatch, tmp_path
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.chaos
 def test_keep_leaves_logs_for_a_look_afterwards(monkeypatch, tmp_path, caplog):
     """With keep the folder stays and a log line names it."""
     monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
@@ -610,6 +616,7 @@ def test_passwords_stand_in_no_log_and_no_repr(secured):
     assert not [password for password in passwords for place in places if password in place]
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("brokers", "version", "security"),
     [(3, "4.3.1", "SASL_PLAINTEXT"), (1, "4.3.1", "SSL"), (1, "3.9.2", "SASL_SSL")],
@@ -627,7 +634,9 @@ def test_every_protocol_serves_readers_and_writers(brokers, version, security):
 # -- command line and fixtures -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("signum", "port"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+@pytest.mark.parametrize(
+    ("signum", "port"), [pytest.param(signal.SIGINT, False, marks=pytest.mark.chaos), (signal.SIGTERM, True)]
+)
 def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum, port):
     """The first line is the bootstrap servers, at a port of one's own if one is named; a signal ends it."""
     command = ["-m", "airflow_eos_testing.kafka", "--topic", "orders:3", "--topic", "other"]

@@ -23,6 +23,7 @@ from airflow_eos.exceptions import ProcessFailed, RecordRefused, RecordTooLarge,
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.retriable import is_final
 from airflow_eos_testing import read_topic
+from tests.support.cases import rest_in_chaos
 
 NOW = int(time.time() * 1000)
 DAY, HOUR = 86_400_000, 3_600_000
@@ -72,16 +73,16 @@ def error_of(broker, spark, process, source, sink=None, **changes):
 # -- words ------------------------------------------------------------------------------------------------
 
 WORDS = [
+    "x\nCaused by: java.lang.OutOfMemoryError: y\n\tat a.B.c(B.java:1)",
+    "[OPERATION_CANCELED] INVALID_HANDLE.SESSION_NOT_FOUND StatusCode.UNAVAILABLE",
     "order 17 has been cancelled",
     "java.lang.OutOfMemoryError: Java heap space",
-    "x\nCaused by: java.lang.OutOfMemoryError: y\n\tat a.B.c(B.java:1)",
     "No space left on device",
     "ExecutorLostFailure (executor 3 exited)",
-    "[OPERATION_CANCELED] INVALID_HANDLE.SESSION_NOT_FOUND StatusCode.UNAVAILABLE",
 ]
 
 
-@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("words", rest_in_chaos(2, WORDS))
 def test_what_a_function_says_is_not_taken_for_spark(broker, spark, fn, words):
     """It is the function that failed, on that record."""
     source = numbered(broker)
@@ -118,7 +119,7 @@ def test_a_record_that_the_function_quotes_is_shown_and_not_obeyed(broker, spark
     assert [line for text in caplog.messages for line in text.split("\n") if not printable_line(line)] == []
 
 
-@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("words", rest_in_chaos(2, WORDS))
 def test_what_a_record_says_is_not_taken_for_spark(broker, spark, fn, words):
     """A log line that tells of memory is cast to a number."""
     source = numbered(broker, words.encode())
@@ -234,7 +235,9 @@ def test_every_record_on_which_the_function_raises_becomes_a_dead_letter(broker,
         assert 0 < len(headers["error"]) < 2000
 
 
-@pytest.mark.parametrize("name", [b"half_an_emoji", b"unreadable", b"leaves", b"panics", b"generator_exit"])
+@pytest.mark.parametrize(
+    "name", rest_in_chaos(2, [b"unreadable", b"panics", b"half_an_emoji", b"leaves", b"generator_exit"])
+)
 def test_without_dead_letters_the_record_is_named(broker, spark, name):
     """Also where the exception has no text, or is no Exception."""
     source = numbered(broker, name)
@@ -356,7 +359,7 @@ def check_refused(error, source, caplog, sends):
 
 
 @BOTH
-@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("policy", rest_in_chaos(1, ["compact", "compact,delete"]))
 def test_a_record_without_a_key_for_a_compacted_sink_is_refused_before_it_is_sent(
     broker, spark, process, policy, caplog
 ):
@@ -497,14 +500,17 @@ def raising_airflows(name, where):
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [
-        ("AirflowSkipException", "driver"),
-        ("AirflowFailException", "driver"),
-        ("AirflowSkipException", "arrow"),
-        ("AirflowFailException", "arrow"),
-        ("AirflowFailException", "udf"),
-        ("AirflowSkipException", "udf"),
-    ],
+    rest_in_chaos(
+        3,
+        [
+            ("AirflowSkipException", "driver"),
+            ("AirflowFailException", "arrow"),
+            ("AirflowSkipException", "udf"),
+            ("AirflowFailException", "driver"),
+            ("AirflowSkipException", "arrow"),
+            ("AirflowFailException", "udf"),
+        ],
+    ),
 )
 def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker, spark, name, where):
     """Also from an executor, where only the class is known, and where bad records are dead letters."""

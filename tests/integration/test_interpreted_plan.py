@@ -12,6 +12,7 @@ from airflow_eos.spark.session import settings
 from airflow_eos.spark.source import source_frame
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import read_topic
+from tests.support.cases import rest_in_chaos
 from tests.support.spark_sessions import run
 
 _never_used = itertools.count(1_000_003)
@@ -144,14 +145,14 @@ def same_rows(spark, query):
 
 
 @pytest.mark.usefixtures("rows")
-@pytest.mark.parametrize("columns", EXPRESSIONS)
+@pytest.mark.parametrize("columns", rest_in_chaos(6, EXPRESSIONS))
 def test_interpreted_expressions_have_the_values_of_generated_code(spark, columns):
     """Over values at the edge of their types."""
     assert same_rows(spark, f"SELECT {columns} FROM t")
 
 
 @pytest.mark.usefixtures("rows")
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", rest_in_chaos(2, QUERIES))
 def test_interpreted_queries_have_the_rows_of_generated_code(spark, query):
     """Spark still compiles the order of some."""
     same_rows(spark, query)

@@ -14,6 +14,7 @@ from airflow_eos.ui.attempt_rows import MEANING  # isort: skip
 from airflow_eos.run.states import IN_WORDS, State  # isort: skip
 from tests.support.accessible import faint, names, reached_by_tab  # isort: skip
 from tests.support.browser import browser, with_browser  # isort: skip
+from tests.support.cases import rest_in_chaos  # isort: skip
 from tests.support.page_example import BROKEN, BROKEN_LEDGER, DAILY, FLIGHTS, NEVER, NOW, example_site  # isort: skip
 from tests.support.page_site import Site, site_served  # isort: skip
 
@@ -51,7 +52,7 @@ def pages(pipelines: int) -> list[str]:
 
 
 @with_browser
-@pytest.mark.parametrize("pipelines", [0, 1, FEW, MANY])
+@pytest.mark.parametrize("pipelines", rest_in_chaos(2, [FEW, MANY, 0, 1]))
 def test_everything_is_seen_in_any_window_by_day_and_by_night(seen, pipelines):
     """Nothing has to be scrolled sideways, no text is faint, and what needs a name has one."""
     with site_served(site_of(pipelines)) as served:

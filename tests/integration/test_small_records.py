@@ -9,6 +9,7 @@ import pytest
 from airflow_eos.spark import arrow_batches, blocks
 from airflow_eos.spark.session import settings
 from airflow_eos_testing import read_topic
+from tests.support.cases import rest_in_chaos
 from tests.support.spark_sessions import run
 
 COUNT = 200
@@ -81,7 +82,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("process", "only_selects"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("process", "only_selects"), rest_in_chaos(5, CASES.values()), ids=CASES)
 def test_rows_are_only_counted_where_the_plan_bounds_them(
     broker, spark, source, uncounted, process, only_selects
 ):

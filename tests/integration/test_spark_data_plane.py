@@ -49,6 +49,7 @@ from airflow_eos.spark.single_evaluation import REPEATABLE
 from airflow_eos.spark.source import ReadTask, source_frame
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import count_records, read_topic
+from tests.support.cases import rest_in_chaos
 from tests.support.patience import wait_until
 from tests.support.source_order import out_of_order, seal_in_tasks
 from tests.support.spark_sessions import KIND, attempt, run
@@ -425,7 +426,7 @@ def setting(spark):
         spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
-@pytest.mark.parametrize("settings", MEANING.values(), ids=MEANING)
+@pytest.mark.parametrize("settings", rest_in_chaos(3, MEANING.values()), ids=MEANING)
 def test_settings_of_the_session_change_nothing_in_what_is_read_and_written(broker, spark, setting, settings):
     """Kafka's timestamps are instants, in the source and in the sink, whatever words mean to the session."""
     source, sink = broker.topic("src", 1), broker.topic("out", 1)
@@ -451,7 +452,7 @@ def test_settings_of_the_session_change_nothing_in_what_is_read_and_written(brok
     ]
 
 
-@pytest.mark.parametrize("cast", ["timestamp", "timestamp_ltz", "timestamp_ntz"])
+@pytest.mark.parametrize("cast", rest_in_chaos(1, ["timestamp_ntz", "timestamp", "timestamp_ltz"]))
 def test_a_local_time_is_one_of_the_session_where_timestamp_means_that(broker, spark, setting, cast):
     """Cast to timestamp, to an instant or to a local time: written is the instant it came from."""
     source, sink = broker.topic("src", 1), broker.topic("out", 1)

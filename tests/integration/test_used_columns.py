@@ -16,6 +16,7 @@ from airflow_eos.spark.source import source_frame
 from airflow_eos.spark.used_columns import SWITCH, used_columns
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import read_topic
+from tests.support.cases import rest_in_chaos
 from tests.support.spark_sessions import run
 
 START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
@@ -190,7 +191,7 @@ def content(broker, topic):
     return Counter((r.key, r.value, r.headers) for r in read_topic(broker.bootstrap, topic))
 
 
-@pytest.mark.parametrize(("process", "columns"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("process", "columns"), rest_in_chaos(12, CASES.values()), ids=CASES)
 def test_a_run_writes_what_the_transform_returns(broker, spark, source, answers, process, columns):
     """Whatever the plan: each column that it uses is filled, and where that cannot be told all are."""
     sink = broker.topic("out", 2)
