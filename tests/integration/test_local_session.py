@@ -75,7 +75,7 @@ def run_session(**settings: str) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("sockets", ["true", "false"])
+@pytest.mark.parametrize("sockets", ["true", pytest.param("false", marks=pytest.mark.chaos)])
 def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
     """Started with another environment, it would serve nobody, and a task would start a second one."""
     seen = run_session(**{"spark.python.unix.domain.socket.enabled": sockets})
