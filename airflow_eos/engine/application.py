@@ -139,13 +139,17 @@ def command_line() -> None:
 
 
 class _Termination:
-    """The SIGTERM handler, from before the session exists until the end of the run."""
+    """The SIGTERM handler, from before the session exists until the end of the run.
+
+    Processes that the author's function forks, such as a pool's, have it, too, and end by it alone.
+    """
 
     def __init__(self) -> None:
         self.run: RunAttempt | None = None
+        self._process_id = os.getpid()
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        if self.run is not None:
+        if self.run is not None and os.getpid() == self._process_id:
             self.run.kill()
         os._exit(_TERMINATED_CODE)  # the JVM may be gone, so a regular exit could hang
 
