@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -165,6 +166,10 @@ def _carry_out(
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         spark.stop()
+        left = [thread.name for thread in threading.enumerate() if not thread.daemon]
+        left.remove(threading.main_thread().name)
+        if left:
+            log.warning("the run has ended; the driver ends once these threads have: %s", ", ".join(left))
 
 
 def _session() -> SparkSession:

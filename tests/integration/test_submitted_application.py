@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -142,6 +143,31 @@ def test_application_told_to_stop_ends_and_commits_nothing_more(
     assert len(pipeline.output()) == (5 if committed else 0)
     if where not in ("session", "ASKED"):
         assert (find_committed(pipeline.spec) is not None) is committed
+
+
+def test_threads_that_keep_the_driver_are_named(
+    pipeline: Pipeline, start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Python waits for them, and the task for the driver, although the run is committed."""
+    seal, may_end = LocalDataPlane.seal, threading.Event()
+    threads = [
+        threading.Thread(target=may_end.wait, name=f"of-the-function-{n}", daemon=n > 1) for n in (1, 2)
+    ]
+
+    def starts_and_seals(self: LocalDataPlane, plan: Any) -> Any:
+        for thread in threads:
+            thread.start()
+        return seal(self, plan)
+
+    monkeypatch.setattr(LocalDataPlane, "seal", starts_and_seals)
+    try:
+        start()
+    finally:
+        may_end.set()
+    assert "the driver ends once these threads have: of-the-function-1" in caplog.text.splitlines()[-1]
+    assert "of-the-function-2" not in caplog.text
+    start()
+    assert caplog.text.count("once these threads have") == 1
 
 
 def test_process_that_the_function_forks_leaves_the_run_alone(
