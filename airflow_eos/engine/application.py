@@ -136,7 +136,11 @@ def command_line() -> None:
         raise SystemExit(f"{PROCESS_OPTION} must be module:function, got {name!r}")
     from importlib import import_module
 
-    main(getattr(import_module(module), function))
+    try:
+        process = getattr(import_module(module), function)
+    except SystemExit as error:  # with code 0 it would look like a run that committed
+        raise ImportError(f"{module} ends its program when it is imported: SystemExit: {error}") from error
+    main(process)
 
 
 class _Termination:
