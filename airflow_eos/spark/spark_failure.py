@@ -76,7 +76,8 @@ _RAN_OUT = (
 _IS_RAN_OUT = r"java\.io\.IOException: {}"
 # Where Java's classes for files put the operating system's text
 _MACHINE_RAN_OUT = {
-    "java.io.IOException": r'(?:Cannot run program ".*, )?{}',
+    # Of a program that could not start: as Java 17 says it, and as Java 25 does
+    "java.io.IOException": r'(?:Cannot run program ".*error(?:=\d+, |: \d+ \())?{}(?:\) ?)?',
     "java.io.FileNotFoundException": r"/.* \({}\)",
     "java.nio.file.FileSystemException": r"/.*: {}",
     "com.esotericsoftware.kryo.KryoException": _IS_RAN_OUT,

@@ -331,6 +331,7 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
         f"{STAGE}java.io.FileNotFoundException: /d/0c/temp_shuffle_1 (Too many open files)\n\tat x.Y",
         f"{STAGE}java.nio.file.FileSystemException: /d/blockmgr-1/26: Disk quota exceeded",
         f'{STAGE}java.io.IOException: Cannot run program "python3": error=24, Too many open files',
+        f'{STAGE}java.io.IOException: Cannot run program "p": Exec failed, error: 24 (Too many open files) ',
         f"{STAGE}com.esotericsoftware.kryo.KryoException: java.io.IOException: No space left on device\nx",
         f"{STAGE}org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
         f"{SERIALIZATION}java.nio.file.FileSystemException: /d/26: No space left on device\njava.nio.x",
