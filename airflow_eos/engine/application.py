@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -135,17 +136,25 @@ def command_line() -> None:
         raise SystemExit(f"{PROCESS_OPTION} must be module:function, got {name!r}")
     from importlib import import_module
 
-    main(getattr(import_module(module), function))
+    try:
+        process = getattr(import_module(module), function)
+    except SystemExit as error:  # with code 0 it would look like a run that committed
+        raise ImportError(f"{module} ends its program when it is imported: SystemExit: {error}") from error
+    main(process)
 
 
 class _Termination:
-    """The SIGTERM handler, from before the session exists until the end of the run."""
+    """The SIGTERM handler, from before the session exists until the end of the run.
+
+    Processes that the author's function forks, such as a pool's, have it, too, and end by it alone.
+    """
 
     def __init__(self) -> None:
         self.run: RunAttempt | None = None
+        self._process_id = os.getpid()
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        if self.run is not None:
+        if self.run is not None and os.getpid() == self._process_id:
             self.run.kill()
         os._exit(_TERMINATED_CODE)  # the JVM may be gone, so a regular exit could hang
 
@@ -161,6 +170,10 @@ def _carry_out(
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         spark.stop()
+        left = [thread.name for thread in threading.enumerate() if not thread.daemon]
+        left.remove(threading.main_thread().name)
+        if left:
+            log.warning("the run has ended; the driver ends once these threads have: %s", ", ".join(left))
 
 
 def _session() -> SparkSession:

@@ -34,7 +34,7 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
     try:
         module = _load_file(relative_to / place) if place.endswith(".py") else importlib.import_module(place)
         function = getattr(module, name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ImportError):
             import_session_class()  # where PySpark itself is the cause, that is said
         raise ConfigurationError(

@@ -288,17 +288,18 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if failure is not None:
                 self.log.warning("The Spark job failed after its commit, which stands: %s", failure)
             return record
-        if ended is None:
-            ended = failure is None or not self._may_be_running(context)
-        if ended:
-            self._forget_job(context)
+        why = "does the application call airflow_eos.spark.main(process)?"
+        try:
+            if self._is_other_life(context, spec):
+                why = "the task was changed after it was submitted, and the next try submits it as it is now"
+            if ended is None:
+                ended = failure is None or not self._may_be_running(context)
+            if ended:
+                self._forget_job(context)
+        except Exception as error:  # noqa: BLE001 - of the cluster, or of Airflow; the job's own is raised
+            self.log.warning("It is not known whether the job goes on; the next try asks again: %s", error)
         if failure is not None:
             raise self._error_of_the_application() or failure
-        why = (
-            "the task was changed after it was submitted, and the next try submits it as it is now"
-            if self._is_other_life(context, spec)
-            else "does the application call airflow_eos.spark.main(process)?"
-        )
         raise RunFailed(
             f"the Spark job ended well, but the ledger does not hold run {spec.run_id!r} of {spec.pipeline}; "
             f"{why}"
@@ -367,19 +368,18 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             )
 
     def _may_be_running(self, context: Context) -> bool:
-        """Return whether a stored job goes on; True if its cluster does not answer."""
+        """Return whether a stored job goes on.
+
+        :raises Exception: its cluster, or Airflow, does not answer.
+        """
         store = context.get("task_state_store")
         stored = None if store is None else store.get(self.external_id_key)
         if stored is None or self._hook is None:
             return stored is not None
-        try:
-            driver = SparkDriver(
-                submit_hook.cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook
-            )
-            status = driver.status()
-        except Exception as error:  # noqa: BLE001 - any error: the state is unknown
-            self.log.warning("Driver %s could not be asked; the next try takes it up: %s", stored, error)
-            return True
+        driver = SparkDriver(
+            submit_hook.cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook
+        )
+        status = driver.status()
         self.log.info("Driver %s: %s", stored, status)
         return driver.is_running(status)
 

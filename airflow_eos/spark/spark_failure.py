@@ -9,6 +9,8 @@ Conditions: https://spark.apache.org/docs/latest/sql-error-conditions.html
 from __future__ import annotations
 
 import errno
+import functools
+import gettext
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -65,15 +67,23 @@ _LOST_CONDITIONS = frozenset(
 )
 _LOST_WORKER = ("Python worker exited unexpectedly", "Python worker failed to connect back")
 _SHUT_DOWN = re.compile(r"Job \d+ cancelled because SparkContext was shut down")
-# Whole messages of the operating system, where Java's classes for files put them
-_RAN_OUT = "(?:No space left on device|Disk quota exceeded|Too many open files(?: in system)?)"
+_RAN_OUT = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "Too many open files",
+    "Too many open files in system",
+)
+_IS_RAN_OUT = r"java\.io\.IOException: {}"
+# Where Java's classes for files put the operating system's text
 _MACHINE_RAN_OUT = {
-    "java.io.IOException": re.compile(rf'(?:Cannot run program ".*, )?{_RAN_OUT}'),
-    "java.io.FileNotFoundException": re.compile(rf"/.* \({_RAN_OUT}\)"),
-    "java.nio.file.FileSystemException": re.compile(rf"/.*: {_RAN_OUT}"),
-    "com.esotericsoftware.kryo.KryoException": re.compile(rf"java\.io\.IOException: {_RAN_OUT}"),
-    "org.apache.hadoop.fs.FSError": re.compile(rf"java\.io\.IOException: {_RAN_OUT}"),
+    # Of a program that could not start: as Java 17 says it, and as Java 25 does
+    "java.io.IOException": r'(?:Cannot run program ".*error(?:=\d+, |: \d+ \())?{}(?:\) ?)?',
+    "java.io.FileNotFoundException": r"/.* \({}\)",
+    "java.nio.file.FileSystemException": r"/.*: {}",
+    "com.esotericsoftware.kryo.KryoException": _IS_RAN_OUT,
+    "org.apache.hadoop.fs.FSError": _IS_RAN_OUT,
 }
+_CATALOGS = "/usr/share/locale"
 _DRIVER_RAN_OUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _BLOCK_CONDITIONS = frozenset(
     {"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND", "DATAFRAME_NOT_FOUND"}
@@ -125,7 +135,7 @@ class JavaError:
             return True
         ran_out = _MACHINE_RAN_OUT.get(self.java)
         if ran_out is not None:
-            return ran_out.fullmatch(self.message.partition("\n")[0]) is not None
+            return re.fullmatch(ran_out.format(_ran_out()), self.message.partition("\n")[0]) is not None
         if self.java != SPARK_EXCEPTION:
             return False
         if self.message.startswith(_LOST_WORKER):
@@ -151,6 +161,14 @@ class JavaError:
         message = reason[thrown.end() :]
         condition = _CONDITION.match(message) if thrown["java"].startswith("org.apache.spark.") else None
         return JavaError(thrown["java"], condition and condition["name"], message)
+
+
+@functools.cache
+def _ran_out() -> str:
+    """Return a pattern of the operating system's texts, in English and in the language of a JVM here."""
+    translated = gettext.translation("libc", _CATALOGS, fallback=True).gettext
+    texts = {text for english in _RAN_OUT for text in (english, translated(english))}
+    return f"(?:{'|'.join(map(re.escape, sorted(texts)))})"
 
 
 def module_of(error: BaseException) -> str:

@@ -61,7 +61,9 @@ class Launcher:
             sharing = class_data.use_options(self.archive)
         else:
             sharing = class_data.dump_options(self._dumped) if dump and self._makes_archives else []
-        settings = [process_mark(self.home), f"-Dlog4j2.configurationFile={self._write_log_settings()}"]
+        # Kafka puts names in capitals by the rules of the locale: in Turkish, "classic" is "CLASSİC".
+        settings = ["-Duser.language=en", process_mark(self.home)]
+        settings.append(f"-Dlog4j2.configurationFile={self._write_log_settings()}")
         classpath = ["-cp", os.pathsep.join(map(str, self.classpath))]
         return [str(self.java), *self.jvm_options, *sharing, *settings, *classpath, main_class, *arguments]
 

@@ -377,9 +377,9 @@ def test_a_port_of_ones_own_that_is_taken_is_not_replaced():
             EmbeddedKafka(port=number).start()
 
 
-@pytest.mark.chaos
-def test_the_callers_settings_reach_the_broker():
-    """broker_config wins over the defaults."""
+def test_the_callers_settings_reach_the_broker(monkeypatch):
+    """broker_config wins over the defaults. A broker starts in Turkish, too, which has a capital dotted I."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=tr")
     with EmbeddedKafka(broker_config={"num.partitions": 7}) as kafka:
         resource = ConfigResource(ResourceType.BROKER, "1")
         found = kafka.admin().describe_configs([resource])[resource].result()

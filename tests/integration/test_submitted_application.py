@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from airflow_eos.engine import application, find_committed
@@ -142,3 +147,60 @@ def test_application_told_to_stop_ends_and_commits_nothing_more(
     assert len(pipeline.output()) == (5 if committed else 0)
     if where not in ("session", "ASKED"):
         assert (find_committed(pipeline.spec) is not None) is committed
+
+
+def test_threads_that_keep_the_driver_are_named(
+    pipeline: Pipeline, start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Python waits for them, and the task for the driver, although the run is committed."""
+    seal, may_end = LocalDataPlane.seal, threading.Event()
+    threads = [
+        threading.Thread(target=may_end.wait, name=f"of-the-function-{n}", daemon=n > 1) for n in (1, 2)
+    ]
+
+    def starts_and_seals(self: LocalDataPlane, plan: Any) -> Any:
+        for thread in threads:
+            thread.start()
+        return seal(self, plan)
+
+    monkeypatch.setattr(LocalDataPlane, "seal", starts_and_seals)
+    try:
+        start()
+    finally:
+        may_end.set()
+    assert "the driver ends once these threads have: of-the-function-1" in caplog.text.splitlines()[-1]
+    assert "of-the-function-2" not in caplog.text
+    start()
+    assert caplog.text.count("once these threads have") == 1
+
+
+def test_process_that_the_function_forks_leaves_the_run_alone(
+    pipeline: Pipeline, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told to stop, as a pool's are, while the transaction is open, and has the driver's handler."""
+    send, ended = LocalDataPlane.send, []
+
+    def forks_and_sends(self: LocalDataPlane, sealed: Any, identity: Any, timeout: float) -> Any:
+        receipts = send(self, sealed, identity, timeout)
+        forked, forks = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(forks, b"here")
+            time.sleep(30)
+            os._exit(0)
+        os.read(forked, 4)
+        os.close(forked)
+        os.close(forks)
+        forked_process = psutil.Process(child)
+        forked_process.terminate()
+        try:
+            ended.append(forked_process.wait(10))
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                forked_process.kill()
+        return receipts
+
+    monkeypatch.setattr(LocalDataPlane, "send", forks_and_sends)
+    start()
+    assert ended == [128 + signal.SIGTERM]
+    assert len(pipeline.output()) == 5

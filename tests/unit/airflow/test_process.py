@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
+from airflow_eos.engine.application import PROCESS_OPTION, command_line
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.operators.process_function import load_process, ship_by_value
 
@@ -24,6 +25,7 @@ def app(tmp_path: Path) -> Iterator[Path]:
     )
     (tmp_path / "apps" / "eos_neighbour.py").write_text("def shout(text):\n    return text.upper()\n")
     (tmp_path / "apps" / "eos_broken.py").write_text("import eos_no_such_module\n")
+    (tmp_path / "apps" / "eos_script.py").write_text("import sys\n\ndef process(df): ...\n\nsys.exit(0)\n")
     yield tmp_path / "dags"
     sys.path[:] = path
     for name in set(sys.modules) - modules:
@@ -56,6 +58,7 @@ def test_function_is_taken_as_it_is(app: Path) -> None:
         ("process", "'package.module:function'"),
         ("../apps/eos_absent.py:process", "there is no file"),
         ("../apps/eos_broken.py:process", "eos_no_such_module"),
+        ("../apps/eos_script.py:process", "SystemExit: 0"),
         ("../apps/eos_app.py:other", "other"),
         ("../apps/eos_app.py:number", "not a function"),
         ("eos_not_installed:process", "eos_not_installed"),
@@ -87,3 +90,13 @@ def test_installed_modules_are_named_not_shipped() -> None:
     ship_by_value(partial(load_process("json:dumps", relative_to=Path())))
     ship_by_value(len)
     assert cloudpickle.list_registry_pickle_by_value() == before
+
+
+def test_module_that_ends_the_driver_does_not_look_like_a_commit(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application that ends with code 0 has succeeded for its cluster."""
+    monkeypatch.syspath_prepend(str(app.parent / "apps"))
+    monkeypatch.setattr(sys, "argv", ["submit.py", PROCESS_OPTION, "eos_script:process"])
+    with pytest.raises(ImportError, match="eos_script ends its program when it is imported: SystemExit: 0"):
+        command_line()

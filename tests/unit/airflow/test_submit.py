@@ -325,6 +325,31 @@ def test_time_out_of_the_task_holds_while_it_is_deferred(dag: DAG, ledger: Ledge
     assert "spark_job_id" not in store
 
 
+@pytest.mark.parametrize(
+    ("succeeded", "says"), [(False, "Spark driver driver-2: ENDED"), (True, "the Spark job ended well, but")]
+)
+def test_error_of_the_job_is_told_while_airflow_is_away(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, succeeded: bool, says: str
+) -> None:
+    """Airflow's API server, which has the job's id, has no part in how the job ended."""
+    operator, store = make(dag), Store(spark_job_id="driver-2", airflow_eos_life=LIFE)
+
+    def away(*_: Any) -> None:
+        raise AirflowException("API_SERVER_ERROR")
+
+    def polled(*_: Any) -> None:
+        monkeypatch.setattr(store, "get", away)
+        raise RuntimeError("failed to poll")
+
+    monkeypatch.setattr(operator, "poll_until_complete", polled)
+    with pytest.raises(RuntimeError, match="failed to poll"):
+        operator.execute(context_of(operator, store))
+    ended = {"driver_id": "driver-2", "status": "ENDED", "succeeded": succeeded}
+    with pytest.raises(RunFailed, match=says):
+        operator.resume(context_of(operator, store), ended)
+    assert store["spark_job_id"] == "driver-2"
+
+
 def test_ended_driver_is_judged_when_the_ledger_can_be_asked(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
 from types import SimpleNamespace
 from unittest import mock
 
@@ -27,6 +28,7 @@ from airflow_eos.exceptions import (
     SessionLost,
     SparkUnavailable,
 )
+from airflow_eos.spark import spark_failure
 from airflow_eos.spark.errors import (
     ErrorMark,
     TaskError,
@@ -329,6 +331,7 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
         f"{STAGE}java.io.FileNotFoundException: /d/0c/temp_shuffle_1 (Too many open files)\n\tat x.Y",
         f"{STAGE}java.nio.file.FileSystemException: /d/blockmgr-1/26: Disk quota exceeded",
         f'{STAGE}java.io.IOException: Cannot run program "python3": error=24, Too many open files',
+        f'{STAGE}java.io.IOException: Cannot run program "p": Exec failed, error: 24 (Too many open files) ',
         f"{STAGE}com.esotericsoftware.kryo.KryoException: java.io.IOException: No space left on device\nx",
         f"{STAGE}org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
         f"{SERIALIZATION}java.nio.file.FileSystemException: /d/26: No space left on device\njava.nio.x",
@@ -342,6 +345,36 @@ def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault
     """Infrastructure fails runs, not functions: as Spark 4.2 words it."""
     assert type(process_error(spark_error(message), MARK)) is RunFailed
     assert type(environment_error(spark_error(message), "fix")) is RunFailed
+
+
+def test_a_machine_that_runs_out_says_so_in_its_own_language(monkeypatch, tmp_path):
+    """A JVM has the operating system's texts in the language of its environment."""
+    english, korean = b"No space left on device", "장치에 남은 공간이 없음"
+    folder = tmp_path / "ko" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    (folder / "libc.mo").write_bytes(
+        a_catalog({b"": b"Content-Type: x; charset=utf-8", english: korean.encode()})
+    )
+    monkeypatch.setattr(spark_failure, "_CATALOGS", str(tmp_path))
+    monkeypatch.setattr(spark_failure, "_ran_out", spark_failure._ran_out.__wrapped__)
+    monkeypatch.setenv("LANGUAGE", "ko_KR.UTF-8")
+    for text in (korean, english.decode()):
+        for message in (f"java.io.IOException: {text}", f"java.nio.file.FileSystemException: /d/26: {text}"):
+            assert type(process_error(on_connect(f"{STAGE}{message}\n\tat x.Y"), MARK)) is RunFailed
+    monkeypatch.setenv("LANGUAGE", "C")
+    assert type(process_error(on_connect(f"{STAGE}java.io.IOException: {korean}"), MARK)) is ProcessFailed
+
+
+def a_catalog(messages):
+    """Return a catalog of translations in the format of GNU gettext."""
+    texts = [*sorted(messages), *(messages[text] for text in sorted(messages))]
+    place = 28 + 8 * len(texts)
+    table, data = b"", b""
+    for text in texts:
+        table += struct.pack("<II", len(text), place + len(data))
+        data += text + b"\0"
+    head = struct.pack("<7I", 0x950412DE, 0, len(messages), 28, 28 + 4 * len(texts), 0, 0)
+    return head + table + data
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
