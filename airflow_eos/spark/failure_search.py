@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _MORE = 0.1
 """Seconds until a try that is cancelled has surely ended too late to count."""
+_ROWS = 1024
 
 
 def _unchanged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,8 +63,8 @@ class FailureSearch:
         end = time.monotonic() + SEARCH_SECONDS
         try:
             with cancelled_after(self._spark, self._tag, SEARCH_SECONDS + _MORE):
-                # As a seal does: through Python workers, and a shuffle.
-                throw_away(self._spark.range(0, 2, 1, 2).mapInArrow(_unchanged, "id long").repartition(2))
+                # As a seal does: on all cores, through Python workers, and a shuffle.
+                throw_away(self._spark.range(_ROWS).mapInArrow(_unchanged, "id long").repartition(2))
         except Exception as again:  # noqa: BLE001 - of whatever is broken
             self._check_cancelled()
             failure = process_error(again, self._mark)
