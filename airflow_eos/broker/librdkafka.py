@@ -121,8 +121,8 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         ),
         BrokersUnavailable,
         (
-            "check that the brokers run and are reachable; `airflow eos doctor` names partitions without a "
-            "leader, and topics with too few replicas in sync"
+            "check that the brokers run, are reachable and take more connections (max.connections.per.ip); "
+            "`airflow eos doctor` names partitions without a leader, and topics with too few replicas in sync"
         ),
     ),
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import threading
 import time
 import weakref
@@ -26,8 +27,10 @@ from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.signature import HEADER
 from airflow_eos.wire.client_config import ClientConfig, read_int
+from airflow_eos.wire.node_connections import SILENT_SECONDS
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 Record = tuple[int, str, str | None]
 """Partition, key and value."""
 _NO_OFFSET = -1001
@@ -164,6 +167,7 @@ class TransactionalProducer:
             _, error = attempt(functools.partial(self.instance.list_topics, topic, timeout=wait))
             if error is None:
                 self._refusals.forget()
+        warned = False
         while True:
             # In slices, because librdkafka would retry refused credentials until the timeout.
             wait = min(_INIT_SLICE_SECONDS, max(deadline - time.monotonic(), 0.1))
@@ -173,8 +177,12 @@ class TransactionalProducer:
             error = self._refusals.last or error
             if self._refusals.last or error.fatal() or not error.retriable():
                 raise explained(error, doing)
-            if time.monotonic() >= deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise explained(error, f"{doing} within {timeout:.0f} s")
+            if not warned and timeout - left >= SILENT_SECONDS:
+                warned = True
+                log.warning("%s has no answer yet (%s); asking for another %.0f s", doing, error.name(), left)
         if not self._events.identified.wait(max(deadline - time.monotonic(), 5.0)):
             if self._events.fatal is not None:
                 raise explained(self._events.fatal, doing)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from airflow_eos.broker.features import broker_features
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
@@ -38,6 +39,7 @@ class KafkaTransactions(LinkUser):
     :param ledger: the ledger to which sessions write their messages, signed if it has a key.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
+    :param may_be_shorter: whether brokers that allow less get less; else they refuse the fence.
     :param commit_timeout: time after which the answer to a commit counts as lost.
     :param fence_timeout: for initialising a producer, including all retries.
     :param link: connections to share; opens its own by default.
@@ -50,6 +52,7 @@ class KafkaTransactions(LinkUser):
         ledger: KafkaLedger,
         transaction_timeout: dt.timedelta,
         delivery_timeout: dt.timedelta,
+        may_be_shorter: bool = False,
         commit_timeout: dt.timedelta = COMMIT_TIMEOUT,
         fence_timeout: dt.timedelta = FENCE_TIMEOUT,
         link: Link | None = None,
@@ -58,6 +61,7 @@ class KafkaTransactions(LinkUser):
         self._ledger = ledger
         self._transaction_timeout = transaction_timeout.total_seconds()
         self._delivery_timeout = delivery_timeout.total_seconds()
+        self._may_be_shorter = may_be_shorter
         self._commit_timeout = commit_timeout.total_seconds()
         self._fence_timeout = fence_timeout.total_seconds()
 
@@ -71,11 +75,13 @@ class KafkaTransactions(LinkUser):
         :raises TimeoutsInconsistent: the brokers do not allow the transaction timeout.
         :raises BrokersUnavailable: no coordinator answered in time.
         """
+        transaction, delivery = self._transaction_timeout, self._delivery_timeout
+        if self._may_be_shorter:
+            allowed_ms = self._link.ask(broker_features).transaction_max_timeout_ms
+            transaction = transaction if allowed_ms is None else min(transaction, allowed_ms / 1000)
+            delivery = min(delivery, transaction / 2)
         producer = TransactionalProducer(
-            self._config,
-            transactional_id,
-            transaction_timeout=self._transaction_timeout,
-            delivery_timeout=self._delivery_timeout,
+            self._config, transactional_id, transaction_timeout=transaction, delivery_timeout=delivery
         )
         try:
             identity = producer.initialise(self._fence_timeout, topic=self._ledger.topic)
@@ -94,7 +100,7 @@ class KafkaTransactions(LinkUser):
             identity,
             ledger=self._ledger,
             link=self._link,
-            stage_timeout=self._delivery_timeout,
+            stage_timeout=delivery,
             commit_timeout=self._commit_timeout,
         )
 

@@ -61,6 +61,7 @@ class ControlPlane(Closeable):
             ledger=self.ledger,
             transaction_timeout=self._spec.transaction_timeout if self._spec else TRANSACTION_TIMEOUT,
             delivery_timeout=self._spec.delivery_timeout if self._spec else DELIVERY_TIMEOUT,
+            may_be_shorter=self._spec is None,
             link=self.link,
         )
         self.authority = Authority(self.ledger)
@@ -175,6 +176,7 @@ class ControlPlane(Closeable):
             ledger=self.ledger,
             transaction_timeout=INDEX_TRANSACTION_TIMEOUT,
             delivery_timeout=INDEX_DELIVERY_TIMEOUT,
+            may_be_shorter=True,
             link=self.link,
         )
         return IndexKeeper(self.ledger, LedgerWriter(self.cluster, transactions), prefix)

@@ -120,7 +120,29 @@ class DeltaInspection:
                 missing.append(path)
             else:
                 removed += 1
-        return HeldRows(len(paths), rows, tuple(missing), removed)
+        undone = not live.issuperset(paths) and self._is_undone(receipt.snapshot, paths)
+        return HeldRows(len(paths), rows, tuple(missing), removed, undone)
+
+    def _is_undone(self, version: int, paths: Sequence[str]) -> bool:
+        """Return whether the table was restored to a version before one that added data files."""
+        newest = int(self._table.version())
+        restored = {
+            int(commit["version"]): commit.get("operationParameters", {}).get("version")
+            for commit in self._table.history(newest - version)
+            if commit.get("operation") == "RESTORE"
+        }
+        now = newest
+        while now > version:
+            if now not in restored:
+                now -= 1
+            elif restored[now] is not None:
+                now = int(restored[now])
+            else:  # to a moment
+                actions = self._entry(now) or ()
+                if any(action.get("remove", {}).get("path") in paths for action in actions):
+                    return True
+                now -= 1
+        return now < version
 
     def _retention(self, kept: str, name: str, need: str) -> Retention:
         text = self._table.metadata().configuration.get(name, _DEFAULTS[name])

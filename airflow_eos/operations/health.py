@@ -23,6 +23,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
     CHECK_PATIENCE,
+    AskFeatures,
     Check,
     Looked,
     brokers_answer,
@@ -43,7 +44,7 @@ from airflow_eos.wording import counted
 
 log = logging.getLogger(__name__)
 
-_SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced, TimeoutsInconsistent)
+_SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced)
 
 
 class LedgerReading(NamedTuple):
@@ -72,7 +73,7 @@ def health(
         checks = [brokers_answer(control, brokers)]
         features = functools.cache(control.cluster.features)
         checks += _guarded("partition verification", verification, features)
-        checks += _guarded("time-outs", timeouts, features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT)
+        checks += _guarded("time-outs", default_timeouts, features)
         checks += _guarded("expiry of ids", expiry, features)
         checks += _guarded("ledger", ledger_identity, control, deployment.ledger.topic)
         checks += _guarded("ledger records", ledger_records, control)
@@ -102,6 +103,15 @@ def _guarded(
             return [Check(name, "fail", error_line(error))]
         log.warning("The page cannot check %s", name, exc_info=error)
         return [Check(name, "unknown", type(error).__name__, "the API server's log has the reason")]
+
+
+def default_timeouts(features: AskFeatures) -> Iterator[Check]:
+    """Check that the brokers allow the time-outs of tasks that set none."""
+    try:
+        yield from timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT)
+    except TimeoutsInconsistent as error:
+        advice = "tasks that set a shorter transaction_timeout and delivery_timeout can run, others fail"
+        yield Check("time-outs", "warn", error.message, advice)
 
 
 def _ledger_writers(reading: LedgerReading) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTa
 from airflow_eos.ledger import keys
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.run.publishing import Claim, published_by, token_is_stale
+from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table
 
 if TYPE_CHECKING:
@@ -33,14 +34,12 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
             return
         name = keys.table_property(ledger_topic_id, intent.record.group_id, table.branch_name)
         with closing(open_table(table, name)) as sink:
-            version = sink.load(to_write=False)
+            version = _version_of(sink, intent)
+            if version is None:
+                return
             claim = Claim.of(intent, transactional_id, table.branch_name, "")
             if version.layout.uuid == intent.layout.uuid and published_by(version, claim) is None:
                 _refuse_unwritable(sink)
-    except UnknownTable as unknown:
-        if unknown.is_missing:
-            return
-        raise
     except (ConfigurationError, OutcomeUnknown) as unknown:
         raise type(unknown)(
             f"{unknown.message}. Where the table is known to be gone, say --table-gone"
@@ -58,11 +57,30 @@ def _is_dropped(table: PostgresTable, intent: Intent) -> bool:
 
     place = place_now(table, intent.layout.uuid)
     if place is not None and place != table.schema_and_table:
-        raise UnknownTable(
-            f"{intent.sink}, in which run {intent.key} was about to publish, is {'.'.join(place)} now: "
-            "rename it back and run the pipeline once with it as the sink"
-        )
+        raise _renamed(intent, ".".join(place))
     return place is None
+
+
+def _version_of(sink: TableSink, intent: Intent) -> TableVersion | None:
+    """Return the table under its name; None if it does not exist.
+
+    :raises UnknownTable: it has another name now, which catalogs of Iceberg tell.
+    """
+    try:
+        return sink.load(to_write=False)
+    except UnknownTable as unknown:
+        if not unknown.is_missing:
+            raise
+    if isinstance(sink, IcebergSink) and (name := sink.name_of(intent.layout.uuid)) is not None:
+        raise _renamed(intent, name)
+    return None
+
+
+def _renamed(intent: Intent, name: str) -> UnknownTable:
+    return UnknownTable(
+        f"{intent.sink}, in which run {intent.key} was about to publish, is {name} now: "
+        "rename it back and run the pipeline once with it as the sink"
+    )
 
 
 def _refuse_unwritable(sink: TableSink) -> None:

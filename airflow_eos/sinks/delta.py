@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -42,6 +43,10 @@ _UNCONDITIONAL = {
 _ENDPOINTS = ("aws_endpoint_url", "aws_endpoint", "azure_storage_endpoint")
 _NOT_SENT = "builder error"
 """What the HTTP client of delta-rs says of a request that it does not send: http:// without allow_http."""
+_NOT_ALLOWED = re.compile(
+    "(Kernel error -> )?The operation lacked (the necessary privileges|valid authentication credentials) "
+)
+"""What delta-rs says of any store's 403 and 401; what the store says comes behind it."""
 _TRUE = ("1", "true", "on", "yes", "y")
 
 
@@ -143,6 +148,11 @@ class DeltaSink(BaseSink):
                 is_missing=is_there,
             ) from None
         except Exception as error:
+            if _NOT_ALLOWED.match(str(error)):
+                raise ConfigurationError(
+                    f"{self.name}: the store does not take the credentials of connection or environment, or "
+                    f"not for this table: {self._reason(error)}"
+                ) from None
             if self._can_ask(error):
                 raise
             raise ConfigurationError(

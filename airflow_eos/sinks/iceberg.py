@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,22 @@ class IcebergSink(BaseSink):
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
         return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
+
+    def name_of(self, identity: str) -> str | None:
+        """Return the name of the table with an id in the sink's namespace; None if none is seen there."""
+        from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError
+
+        with self._looking():
+            catalog = self._opened()
+            try:
+                names = catalog.list_tables(catalog.namespace_from(self._sink.name))
+            except NoSuchNamespaceError:
+                return None
+            for name in names:
+                with suppress(ForbiddenError, NoSuchTableError):
+                    if str(catalog.load_table(name).metadata.table_uuid) == identity:
+                        return ".".join(name)
+        return None
 
     def close(self) -> None:
         """Give up the connections to the catalog, such as those to the database of one in SQL."""

@@ -349,6 +349,7 @@ class SparkDataPlane:
             if sealing is None or type(failure) is not ProcessFailed:
                 raise failure from error
             log.info("::group::What Spark says of the failure\n%s\n::endgroup::", whole_text(error))
+            search.refuse_broken_spark(error)
             if sealing.dead_letters is not None and may_be_records(failure.raised):
                 raise RecordsRaise(search.more_set_aside(sealing, sealing.dead_letters, error)) from None
             smallest, place, way = search.smallest_failure(sealing, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RunFailed
@@ -12,11 +12,14 @@ from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.spark.dead_letters import may_be_records
 from airflow_eos.spark.errors import ErrorMark, process_error, root_cause
 from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, failing_records, named
+from airflow_eos.spark.sealing import throw_away
 from airflow_eos.spark.session import cancelled_after
 from airflow_eos.spark.set_aside import SECONDS as SET_ASIDE_SECONDS
 from airflow_eos.spark.set_aside import SetAside
+from airflow_eos.spark.spark_failure import is_of_jvm
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from airflow_eos.spark.dead_letters import DeadLetterRule
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _MORE = 0.1
 """Seconds until a try that is cancelled has surely ended too late to count."""
+_ROWS = 1024
+
+
+def _unchanged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
 
 
 class FailureSearch:
@@ -42,6 +50,32 @@ class FailureSearch:
         self._tag = tag
         self._mark = mark
         self._check_cancelled = check_cancelled
+
+    def refuse_broken_spark(self, error: Exception) -> None:
+        """Look whether Spark fails without the author's function, if no Python worker has sent the error.
+
+        :param error: of the seal.
+        :raises RunFailed: it does, whatever the records are: by its settings, or a folder that is gone.
+        """
+        if not is_of_jvm(error):
+            return
+        self._check_cancelled()
+        end = time.monotonic() + SEARCH_SECONDS
+        try:
+            with cancelled_after(self._spark, self._tag, SEARCH_SECONDS + _MORE):
+                # As a seal does: on all cores, through Python workers, and a shuffle.
+                throw_away(self._spark.range(_ROWS).mapInArrow(_unchanged, "id long").repartition(2))
+        except Exception as again:  # noqa: BLE001 - of whatever is broken
+            self._check_cancelled()
+            failure = process_error(again, self._mark)
+            if time.monotonic() >= end:
+                return
+            if type(failure) is not ProcessFailed:
+                raise failure from None
+            raise RunFailed(
+                f"Spark fails without process, too, nothing was written: {root_cause(again)}; see its "
+                "settings, its local folders (spark.local.dir) and the executors' logs, or start it anew"
+            ) from None
 
     def of_refusal(self, sealing: Sealing, error: Exception) -> EosError:
         """Return the error of a refused record, with the place where it was read, if that is known."""

@@ -88,7 +88,8 @@ def _trial(task: SealTask | TableSealTask, writes: bool) -> SealTask | TableSeal
     return replace(task, writes=writes) if isinstance(task, TableSealTask) else task
 
 
-def _throw_away(rows: DataFrame) -> None:
+def throw_away(rows: DataFrame) -> None:
+    """Compute rows and write nothing."""
     rows.write.format("noop").mode("overwrite").save()
 
 
@@ -259,7 +260,7 @@ class FrameSealing(Sealing):
         source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
         with settings(self._spark, self._settings):
             rows, _ = self._processed(source)
-            _throw_away(rows.mapInArrow(_trial(self._sealer, writes), DDL))
+            throw_away(rows.mapInArrow(_trial(self._sealer, writes), DDL))
 
     def reads(
         self,
@@ -296,7 +297,7 @@ class ArrowSealing(Sealing):
         """Process and seal some of the ranges and discard the result."""
         tasks = self._tasks_of(ranges)
         task = replace(self._task, tasks=tasks, seal=_trial(self._task.seal, writes))
-        _throw_away(self._rows_of(task, len(tasks)))
+        throw_away(self._rows_of(task, len(tasks)))
 
     def tasks(self) -> ArrowTasks:
         """Return the tasks."""

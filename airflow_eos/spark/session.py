@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 CANCEL_TIMEOUT = 5.0
 """Seconds to wait for Spark's answer to a cancellation."""
+_lock = threading.Lock()
+_held: weakref.WeakKeyDictionary[Any, dict[str, list[str | None]]] = weakref.WeakKeyDictionary()
+"""By session and setting: the value before, and those of the blocks that hold it now."""
 _tag: ContextVar[str | None] = ContextVar("the tag of the jobs that this thread starts", default=None)
 
 
@@ -162,12 +166,15 @@ def cancelled_after(spark: SparkSession, tag: str, seconds: float) -> Iterator[N
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set session settings in this block.
+    """Set session settings in this block; the last of several blocks at once restores what was before them.
 
     An exception out of the block cancels the tagged jobs before the settings are restored. The time-out of a
     task interrupts a call of the JVM, which goes on; the next call of this thread would wait for its end.
     """
-    before = {key: spark.conf.get(key, None) for key in values}
+    with _lock:
+        held = _held.setdefault(spark, {})
+        for key, value in values.items():
+            held.setdefault(key, [spark.conf.get(key, None)]).append(value)
     try:
         for key, value in values.items():
             spark.conf.set(key, value)
@@ -178,12 +185,23 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
             cancel_tag(spark, tag)
         raise
     finally:
-        for key, old in before.items():
-            with suppress(Exception):
-                if old is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, old)
+        for key, value in values.items():
+            with suppress(Exception), _lock:
+                _let_go(spark, held, key, value)
+
+
+def _let_go(spark: SparkSession, held: dict[str, list[str | None]], key: str, value: str) -> None:
+    """Set a setting as another block has it, or as it was before all of them."""
+    before, *others = held[key]
+    others.remove(value)
+    held[key] = [before, *others]
+    if not others:
+        del held[key]
+    now = others[-1] if others else before
+    if now is None:
+        spark.conf.unset(key)
+    else:
+        spark.conf.set(key, now)
 
 
 def observed(df: DataFrame, name: str) -> list[int] | None:

@@ -245,6 +245,12 @@ def is_server_gone(error: BaseException) -> bool:
     return _grpc_code(error) == "UNAVAILABLE"
 
 
+def is_of_jvm(error: BaseException) -> bool:
+    """Return whether the JVM has thrown an exception that no Python worker has sent."""
+    chain = java_errors(error)
+    return bool(chain) and all(thrown.java != PYTHON_EXCEPTION for thrown in chain)
+
+
 def python_class(error: BaseException) -> str | None:
     """Return the name of the class of the exception that a Python worker raised; None if unknown.
 

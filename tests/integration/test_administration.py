@@ -84,6 +84,15 @@ def test_a_key_is_not_dismissed_under_a_run_at_work(pipeline, work, state):
     assert pipeline.output() == copies(COUNT)
 
 
+def test_commands_take_the_time_outs_that_the_brokers_allow(embedded_kafka, monkeypatch):
+    """A run is told to take a shorter time-out there; a command has none to set."""
+    for name in ("TRANSACTION_TIMEOUT", "INDEX_TRANSACTION_TIMEOUT"):
+        monkeypatch.setattr(control_plane, name, dt.timedelta(hours=2))  # Kafka's default is 15 minutes
+    deployment = Pipeline(embedded_kafka, partitions=1).spec.deployment
+    assert create_ledger(deployment).partitions == 2
+    assert len(index_ledger(deployment)) == 2
+
+
 def unsigned_prune(pipeline):
     prune_ledger(pipeline.spec.deployment, now() - 2 * DAY)
 

@@ -407,8 +407,10 @@ def test_a_transaction_time_out_above_the_brokers_limit_is_explained(config, led
         transactions.fence(name)
 
 
-def test_an_unreachable_cluster_is_reported_in_time(ledger, name, unused_port):
-    """fence ends at its deadline with an error that names the transactional id."""
+def test_an_unreachable_cluster_is_reported_in_time(ledger, name, unused_port, monkeypatch, caplog):
+    """fence says that it waits, and ends at its deadline with an error that names the transactional id."""
+    for setting, seconds in {"SILENT_SECONDS": 1.0, "_INIT_SLICE_SECONDS": 0.2}.items():
+        monkeypatch.setattr(f"airflow_eos.broker.producer.{setting}", seconds)
     transactions = make_transactions(
         {"bootstrap.servers": f"127.0.0.1:{unused_port}"}, ledger, fence_timeout=dt.timedelta(seconds=2)
     )
@@ -416,6 +418,7 @@ def test_an_unreachable_cluster_is_reported_in_time(ledger, name, unused_port):
     with pytest.raises(BrokersUnavailable, match=name):
         transactions.fence(name)
     assert time.monotonic() - started < 10
+    assert sum(f"{name!r} has no answer yet" in text for text in caplog.messages) == 1
 
 
 def test_no_thread_is_left_behind(transactions, name):

@@ -134,6 +134,28 @@ def test_what_a_record_says_is_not_taken_for_spark(broker, spark, fn, words):
     assert f"at {source}-0, offset {BAD}," in str(error)
 
 
+# -- Spark fails, whatever it computes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("letters", [False, True], ids=["no letters", "dead letters"])
+def test_a_session_that_computes_nothing_blames_no_function_and_no_record(broker, spark, letters):
+    """No row reaches a Python worker there: all that is read fails, each record alone too."""
+    source, sink = numbered(broker), broker.topic("out")
+    topic = broker.topic("letters") if letters else None
+    spark.conf.set("spark.sql.execution.pandas.udf.buffer.size", "1")
+    try:
+        with pytest.raises(RunFailed, match=r"Spark fails without process, too, .*4 bytes") as caught:
+            read_process_write(spark, spec_of(broker, source, sink, dead_letter_topic=topic), copied)
+    finally:
+        spark.conf.unset("spark.sql.execution.pandas.udf.buffer.size")
+    assert source not in str(caught.value)
+    assert not is_final(caught.value)
+
+
+def copied(df):
+    return df.select("key", "value")
+
+
 def test_a_worker_that_dies_is_not_a_function_that_raised(broker, spark, fn):
     """Spark's own word for it: another try may help."""
 

@@ -41,6 +41,9 @@ class IcebergLake:
     def drop(self) -> None:
         self._catalog.drop_table("db.t")
 
+    def rename(self, name: str) -> None:
+        self._catalog.rename_table("db.t", name)
+
     def close(self) -> None:
         self._catalog.close()
 

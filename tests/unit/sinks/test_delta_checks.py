@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from dataclasses import replace
 
@@ -132,6 +133,36 @@ def test_files_that_were_vacuumed_and_a_log_that_was_cleaned_up_are_no_mismatch(
     delta.table.cleanup_metadata()
     finding = finding_of(delta, receipt)
     assert (finding.outcome, "was expired" in finding.detail) == ("expired", True)
+
+
+@pytest.mark.parametrize("by", ["version", "moment"])
+def test_a_table_that_was_restored_behind_a_run_is_a_mismatch(delta, by):
+    """Until it is restored to a version with the run's rows; what others do then changes nothing."""
+    before = delta.table.version()
+    receipt = Attempt(delta).publish()
+    moment = dt.datetime.fromtimestamp(delta.table.history(2)[-1]["timestamp"] / 1000, dt.timezone.utc)
+    delta.table.restore(before if by == "version" else moment)
+    append(delta)
+    finding = finding_of(delta, receipt)
+    assert (finding.outcome, finding.found) == ("mismatch", 2)
+    assert finding.detail == "the table was set back behind the snapshot: reprocess the run, with 'append'"
+    delta.table.restore(receipt.snapshot)
+    append(delta)
+    assert finding_of(delta, receipt).outcome == "ok"
+
+
+def test_a_table_that_was_restored_behind_a_run_whose_files_were_compacted_is_a_mismatch(delta):
+    """No restore names the run's files; one to a later version has the rows in another file."""
+    before = delta.table.version()
+    receipt = Attempt(delta).publish()
+    append(delta)
+    delta.table.optimize.compact()
+    compacted = delta.table.version()
+    append(delta)
+    delta.table.restore(compacted)
+    assert finding_of(delta, receipt).outcome == "ok"
+    delta.table.restore(before)
+    assert finding_of(delta, receipt).outcome == "mismatch"
 
 
 @pytest.mark.parametrize("uri", ["s3://lake/raw/flights", "/data/flights", "file:///data/flights"])

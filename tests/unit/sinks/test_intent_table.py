@@ -86,6 +86,17 @@ def test_a_table_that_is_gone_keeps_no_intent(place, again):
     attempt.ask()
 
 
+def test_an_iceberg_table_that_was_renamed_is_not_gone(tmp_path):
+    """It has the run's rows: under its new name it would get them again."""
+    lake = IcebergLake(tmp_path)
+    attempt = Attempt(lake)
+    attempt.publish()
+    lake.rename("db.other")
+    with pytest.raises(UnknownTable, match=r"is db\.other now: rename it back and run the pipeline once"):
+        attempt.ask()
+    lake.close()
+
+
 def test_the_name_in_an_intent_is_enough_to_ask(place):
     """The properties of the connection are added to it."""
     sink = place.sink()

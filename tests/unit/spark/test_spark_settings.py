@@ -1,0 +1,36 @@
+"""Settings of a session that several runs, in threads of one process, hold at once."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from airflow_eos.spark.session import settings
+
+
+class Conf(dict):
+    """The settings of a session, as ``spark.conf``."""
+
+    set = dict.__setitem__
+    unset = dict.pop
+
+
+class Session:
+    def __init__(self, **before):
+        self.conf = Conf(before)
+
+
+@pytest.mark.parametrize("before", [{}, {"rows": "10"}], ids=["unset", "set"])
+@pytest.mark.parametrize("second", ["64", "512"], ids=["the same value", "another value"])
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_the_last_of_two_runs_restores_the_session(before, second, first_ends_first):
+    """The other one keeps what it has set."""
+    spark = Session(**before)
+    one, two = ExitStack(), ExitStack()
+    one.enter_context(settings(spark, {"rows": "64"}))
+    two.enter_context(settings(spark, {"rows": second}))
+    (one if first_ends_first else two).close()
+    assert spark.conf == {"rows": second if first_ends_first else "64"}
+    (two if first_ends_first else one).close()
+    assert spark.conf == before
