@@ -233,7 +233,8 @@ def _not_ready(
     asks_ledger: bool,
 ) -> list[str]:
     """Return why a run over these boundaries would have to wait; raise the error that would refuse it."""
-    boundaries = Unpinned(control, DEFAULT_PREFIX, lambda: now, asks_ledger=asks_ledger)
+    authority = control.authority if asks_ledger else None
+    boundaries = Unpinned(control.cluster, control.pins, DEFAULT_PREFIX, lambda: now, authority)
     try:
         for name in sorted(topics):
             for moment in (interval.start, interval.end):

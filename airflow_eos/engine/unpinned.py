@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.boundary import Boundary
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.model.ledger import LedgerValue
-from airflow_eos.model.ranges import utc_now
 from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
 
 if TYPE_CHECKING:
@@ -19,25 +18,16 @@ if TYPE_CHECKING:
     from airflow_eos.model.kafka import TopicDescription
 
 
+@dataclass(frozen=True, slots=True)
 class Unpinned(Boundaries):
     """Reads pinned boundaries, and computes the others without pinning them.
 
-    :param now: returns the current time, aware.
-    :param asks_ledger: whether to use pinned boundaries; False computes all of them.
+    :param authority: reads pinned boundaries; None: all of them are computed.
+    :ivar notes: which boundaries were computed.
     """
 
-    def __init__(
-        self,
-        control: ControlPlane,
-        prefix: str,
-        now: Callable[[], dt.datetime] = utc_now,
-        *,
-        asks_ledger: bool = True,
-    ) -> None:
-        super().__init__(control.cluster, control.pins, prefix, now)
-        self._authority: Authority = control.authority
-        self._asks_ledger = asks_ledger
-        self.notes: list[str] = []
+    authority: Authority | None
+    notes: list[str] = field(default_factory=list)
 
     def boundary(
         self,
@@ -59,6 +49,6 @@ class Unpinned(Boundaries):
         return self.compute(topic, moment, lateness, near, accept_deleted=accept_deleted)
 
     def _known(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, LedgerValue]:
-        if not self._asks_ledger:
+        if self.authority is None:
             return {}
-        return self._authority.settle([key], routing=topic, prefixes=(prefix,))
+        return self.authority.settle([key], routing=topic, prefixes=(prefix,))

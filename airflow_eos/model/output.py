@@ -69,6 +69,11 @@ class SealedManifest:
         return sum(t.size for t in self.targets)
 
     @property
+    def topics(self) -> frozenset[str]:
+        """Topics of the targets."""
+        return frozenset(target.topic for target in self.targets)
+
+    @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Target partitions, sorted."""
         return tuple(sorted(t.topic_partition for t in self.targets))

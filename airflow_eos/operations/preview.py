@@ -14,7 +14,7 @@ from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import MayCreate, RunSpec
 from airflow_eos.run import laws
 from airflow_eos.run.planner import Planner
-from airflow_eos.run.topic_roles import described
+from airflow_eos.run.topics import described
 from airflow_eos.run.work import SINK, WorkDefinition, differences
 
 
@@ -67,7 +67,7 @@ def preview(spec: RunSpec) -> RunPreview:
         )
         if record is None:
             laws.not_pruned(whole, spec.pipeline, values)
-        boundaries = Unpinned(control, spec.prefix)
+        boundaries = Unpinned(control.cluster, control.pins, spec.prefix, utc_now, control.authority)
         if keys.moves_cursor(spec):
             laws.group_is_empty(spec.group_id, control.cluster.describe_group(spec.group_id).members)
         planner = Planner(spec, control.cluster, control.authority, boundaries, ledger_id, utc_now)

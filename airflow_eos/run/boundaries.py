@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, TopicRecreated
 from airflow_eos.ledger import keys
@@ -20,6 +21,7 @@ NEIGHBOURS = 8
 """Pinned boundaries that are read on each side of one that is to be pinned."""
 
 
+@dataclass(frozen=True, slots=True)
 class Boundaries:
     """Pins boundaries so that the intervals of a topic tile its log, for all runs and in any order.
 
@@ -27,11 +29,10 @@ class Boundaries:
     :param now: returns the current time, aware.
     """
 
-    def __init__(self, cluster: Cluster, pins: Pins, prefix: str, now: Callable[[], dt.datetime]) -> None:
-        self._cluster = cluster
-        self._pins = pins
-        self._prefix = prefix
-        self._now = now
+    cluster: Cluster
+    pins: Pins
+    prefix: str
+    now: Callable[[], dt.datetime]
 
     def boundary(
         self,
@@ -51,8 +52,8 @@ class Boundaries:
         :raises TopicRecreated: the boundary was pinned on an earlier topic of that name.
         """
         key = keys.boundary_key(topic.topic, moment)
-        value = self._pins.pin(
-            keys.boundary_transactional_id(self._prefix, topic.topic),
+        value = self.pins.pin(
+            keys.boundary_transactional_id(self.prefix, topic.topic),
             key,
             topic.topic,
             lambda near, whole: self.compute(
@@ -94,9 +95,9 @@ class Boundaries:
         :param pinned: the topic's boundaries, as far as they are needed.
         """
         partitions = topic.topic_partitions
-        look = log_coverage.look(self._cluster, partitions, moment)
+        look = log_coverage.look(self.cluster, partitions, moment)
         stable, first_records = look.stable, look.first_records
-        now, text = self._now(), keys.utc_text(moment)
+        now, text = self.now(), keys.utc_text(moment)
         log_coverage.refuse_future(first_records, now)
         idle = [tp.partition for tp in partitions if first_records[tp] is None]
         if idle and now < moment + lateness:
@@ -139,7 +140,7 @@ class Boundaries:
         last = max(earlier, key=lambda boundary: boundary.moment)
         epochs = {tp: last.epochs[tp.partition] for tp in look.epochs if tp.partition in last.epochs}
         offsets = {tp: last.offsets[tp.partition] for tp in epochs}
-        for tp, end in log_coverage.written_anew(self._cluster, offsets, epochs, look.epochs).items():
+        for tp, end in log_coverage.written_anew(self.cluster, offsets, epochs, look.epochs).items():
             raise IntervalUnaccountable(
                 f"{tp}: the boundary at {last.moment} is offset {offsets[tp]}, but a leader without the last "
                 f"records was elected (unclean), and the log was written anew from {end} on: what is now "

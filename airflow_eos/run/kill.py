@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from airflow_eos.exceptions import RunFailed
-from airflow_eos.run.states import State
 
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 4.5
 """Seconds of a kill, all its steps together: Airflow sends SIGKILL 5 s after SIGTERM."""
-
-# The answer of the ledger, and what ends an attempt, hold for a killed run, too.
-_ENTERED_NEVERTHELESS = frozenset({State.ASKED, State.COMMITTED, State.ABORTED, State.UNKNOWN})
 
 
 class KillBudget:
@@ -89,17 +85,6 @@ class Kill:
         """
         if self._asked:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
-
-    def watched(self, on_state: Callable[[State], None] | None) -> Callable[[State], None]:
-        """Return a call-back that checks for a kill at each state before the commit."""
-
-        def entered(state: State) -> None:
-            if on_state is not None:
-                on_state(state)
-            if state not in _ENTERED_NEVERTHELESS:
-                self.check()
-
-        return entered
 
     def take_turn(self) -> None:
         """Take the turn, right before the commit; :meth:`turn_taken` gives it back.

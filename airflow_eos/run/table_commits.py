@@ -185,7 +185,6 @@ class TableCommits:
             key=intent.key,
             planned=Planned(plan, {}),
             manifest=SealedManifest(()) if letters is None else letters.manifest,
-            details={},
             letters=letters,
             intent=intent,
             transactional_id=transactional_id,

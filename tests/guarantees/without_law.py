@@ -25,6 +25,7 @@ from airflow_eos.exceptions import EosError
 from airflow_eos.ledger.witnesses import Testimony
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT, crc32c
+from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing.exceptions import (
     EmbeddedAirflowError,
@@ -86,7 +87,9 @@ def _only_with_input(original: Any) -> Any:
     def commit(self: Any, work: Any, planned: Any, session: Any) -> Any:
         if not planned.plan.is_empty:
             return original(self, work, planned, session)
-        entry = self._commit_entry(work, planned, SealedManifest(()))
+        entry = CommitEntry(
+            self._spec, self._collaborators, self._started_at, work.key, planned, SealedManifest(())
+        )
         return entry.record((), session.identity, self._trace.steps)
 
     return commit
