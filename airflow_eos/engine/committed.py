@@ -54,7 +54,7 @@ def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool
         if may_create is MayCreate.NEVER:
             control.verify_ledger()
         else:
-            control.verify_ledger_of_run(may_create=may_create)
+            control.known_ledger(spec, may_create)
         record = CommittedRuns(spec, control.authority).ask(fenced=False, wait=wait)
         if not isinstance(record, RunRecord):
             return None

@@ -57,7 +57,7 @@ def preview(spec: RunSpec) -> RunPreview:
     # A cursor that reads in rounds is committed with its last one.
     record_keys = [keys.run_record_key(name) for name in (key, keys.last_key(key))]
     with ControlPlane(spec) as control, control.refusing_lost_ledger():
-        ledger_id = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
+        ledger_id = control.known_ledger(spec, MayCreate.NEVER)
         whole = keys.whole_run_key(key)
         values = control.authority.peek(
             [*record_keys, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline

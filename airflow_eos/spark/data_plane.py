@@ -34,8 +34,9 @@ from airflow_eos.spark.errors import (
 from airflow_eos.spark.failure_search import FailureSearch
 from airflow_eos.spark.first_attempts import first_attempts_only
 from airflow_eos.spark.preflight import Environment, check_environment
+from airflow_eos.spark.process import is_arrow_process
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
-from airflow_eos.spark.sealing import sealing_class
+from airflow_eos.spark.sealing import ArrowSealing, FrameSealing
 from airflow_eos.spark.session import (
     add_tag,
     cancel_tag,
@@ -261,7 +262,8 @@ class SparkDataPlane:
         *,
         are_small: bool,
     ) -> SealedBlocks | SealedFiles:
-        sealing = sealing_class(self._process)(
+        sealing_class = ArrowSealing if is_arrow_process(self._process) else FrameSealing
+        sealing = sealing_class(
             self._spark,
             self._spec,
             plan,

@@ -108,39 +108,39 @@ def single_evaluation(
             yield ServerEvidence(spark)
 
 
+@dataclass(frozen=True, slots=True)
 class OneProcess(SingleEvaluation):
     """For sessions of one process: if an output is lost, so are all its readers."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    spark: SparkSession
 
     def admit(self, sealed: DataFrame) -> None:
         """Refuse memory-only caches."""
-        refuse_caches_in_memory_only(self._spark, sealed)
+        refuse_caches_in_memory_only(self.spark, sealed)
 
 
+@dataclass(frozen=True, slots=True)
 class ServerEvidence(SingleEvaluation):
     """For Spark Connect, whose server repeats the readers of a second evaluation, or fails the job."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    spark: SparkSession
 
     def admit(self, sealed: DataFrame) -> None:
         """Refuse cached DataFrames, and shuffles if the server keeps no checksums.
 
         :raises ConfigurationError: see :meth:`SingleEvaluation.admit`.
         """
-        if is_on(self._spark, REPEATABLE):
+        if is_on(self.spark, REPEATABLE):
             return
-        plan = _text_of(self._spark, sealed._explain_string)  # noqa: SLF001
+        plan = _text_of(self.spark, sealed._explain_string)  # noqa: SLF001
         if _CACHED in plan:
             action, alternative = "reads a cached DataFrame", "or do not cache it"
-        elif _SHUFFLES.search(plan) and spark_version(self._spark) < _CHECKSUMS_FROM:
+        elif _SHUFFLES.search(plan) and spark_version(self.spark) < _CHECKSUMS_FROM:
             action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
         else:
             return
         raise ConfigurationError(
-            f"the transform {action}, and Spark {self._spark.version} does not show over Spark Connect "
+            f"the transform {action}, and Spark {self.spark.version} does not show over Spark Connect "
             "whether it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
             f"could be missing or come twice. Use a classic session {alternative}; if the transform gives "
             f"the same rows each time it is evaluated, set {REPEATABLE}=true"
