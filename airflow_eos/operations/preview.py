@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.unpinned import Unpinned
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import MayCreate, RunSpec
 from airflow_eos.run import laws
+from airflow_eos.run.boundaries import Unpinned
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.topics import described
 from airflow_eos.run.work import SINK, WorkDefinition, differences

@@ -35,7 +35,6 @@ from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.states import State, Trace
-from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.table_steps import TableSteps
 from airflow_eos.run.topics import Targets, TopicsNow, refuse_targets
 from airflow_eos.run.unfinished import UnfinishedEnds
@@ -87,8 +86,7 @@ class RunProtocol:
         )
         self._table: TableSteps | None = None
         if table is not None:
-            commits = TableCommits(spec, collaborators, table, self._started_at)
-            self._table = TableSteps(commits, self._endings, self._trace, self._kill)
+            self._table = TableSteps(spec, collaborators, table, self._started_at, self._endings)
         self._identity: ProducerIdentity | None = None
 
     @property

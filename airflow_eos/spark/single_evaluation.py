@@ -259,12 +259,18 @@ class StatusStoreEvidence(SingleEvaluation):
         return {str(executor.id()) for executor in elements_of(executors) if not executor.isActive()}
 
 
-def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None:
+def refuse_caches_in_memory_only(spark: Any, sealed: Any) -> None:
     """Refuse a plan that reads a DataFrame cached without a copy on disk.
 
     :raises ConfigurationError: names the ways on.
     """
-    if _CACHED_IN_MEMORY_ONLY.search(_plan_with_caches(spark, sealed)) is None or is_on(spark, REPEATABLE):
+    if is_connect(spark):
+        plan = _text_of(spark, sealed._explain_string)  # noqa: SLF001
+    elif spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
+        return
+    else:
+        plan = _text_of(spark, sealed._jdf.queryExecution().optimizedPlan().toString)  # noqa: SLF001
+    if _CACHED_IN_MEMORY_ONLY.search(plan) is None or is_on(spark, REPEATABLE):
         return
     raise ConfigurationError(
         "the transform reads a DataFrame that is cached in memory only, and Spark computes blocks again that "
@@ -301,15 +307,6 @@ def _unfilled_caches(spark: Any, sealed: Any) -> int:
     if str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
         return len(caches)
     return sum(not leaf.cacheBuilder().isCachedColumnBuffersLoaded() for leaf in caches)
-
-
-def _plan_with_caches(spark: Any, sealed: Any) -> str:
-    """Return the text of a plan with the storage levels of its caches; empty if nothing is cached."""
-    if is_connect(spark):
-        return _text_of(spark, sealed._explain_string)  # noqa: SLF001
-    if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
-        return ""
-    return _text_of(spark, sealed._jdf.queryExecution().optimizedPlan().toString)  # noqa: SLF001
 
 
 def _text_of(spark: Any, plan: Callable[[], Any]) -> str:
