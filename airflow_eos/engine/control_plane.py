@@ -96,7 +96,9 @@ class ControlPlane(Closeable):
         return ledger_id
 
     def known_ledger(self, spec: RunSpec | None, may_create: MayCreate) -> LedgerId:
-        """Return the ledger as :meth:`verify_ledger` does; a missing one is not asked for witnesses.
+        """Return the ledger, after checking that it is the one used before.
+
+        With ``MayCreate.NEVER`` nobody is asked whether a missing one was lost.
 
         :param spec: a run, whose group must have committed its offsets with this ledger.
         """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from airflow_eos.ledger import cursor, keys
 from airflow_eos.ledger.records.run_record import (
@@ -34,7 +34,6 @@ class CommitEntry:
     """The offsets, ledger messages and run record of one planned and sealed run.
 
     :param key: the run key; a reprocessing has its own.
-    :param versions: of the executors; empty if nothing was read.
     :param verification: the brokers' partition verification; None if unknown.
     :param letters: dead letters of the transaction beside a table; else they are among the sealed records.
     """
@@ -45,7 +44,6 @@ class CommitEntry:
     key: str
     planned: Planned
     manifest: SealedManifest
-    versions: Mapping[str, object] = field(default_factory=dict)
     verification: bool | None = None
     letters: Sealed | None = None
 
@@ -104,7 +102,7 @@ class CommitEntry:
             staged_at=keys.utc_text(self.collaborators.now()),
             trace=trace,
             details={
-                "versions": self.versions,
+                "versions": dict(self.manifest.versions),
                 TOPIC_IDS: dict(plan.topic_ids),
                 "notes": list(plan.notes),
                 "partition_verification": self.verification,

@@ -235,7 +235,6 @@ class RunProtocol:
             work.key,
             planned,
             manifest,
-            work.versions,
             work.verification,
         )
         if self._table is not None and self._table.changes_table(work):
@@ -316,8 +315,6 @@ class RunProtocol:
     def _seal(self, work: UnitOfWork, planned: Planned) -> None:
         if work.sealed is not None or planned.plan.is_empty:
             return
-        if not work.versions:
-            work.versions = dict(self._collaborators.data.preflight(planned.plan))
         if self._table is None:
             work.sealed = self._collaborators.data.seal(planned.plan)
         else:

@@ -31,11 +31,11 @@ _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.02, 1.0
 class Visibility:
     """Checks that readers get the whole commit of a run, and waits for it.
 
-    :param transactions: writes missing markers; None: only check.
+    :param transactions: writes missing markers.
     """
 
     cluster: Cluster
-    transactions: Transactions | None
+    transactions: Transactions
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -58,9 +58,9 @@ class Visibility:
         :param offsets: the committed offsets of ``group``.
         :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
         """
-        producer, ended = record.producer, False
+        producer = record.producer
 
-        def look() -> tuple[list[str], set[TopicPartition]]:
+        def look(ended: bool) -> tuple[list[str], set[TopicPartition]]:
             hidden = self._invisible(_written(record), producer)
             in_ledger = self._own_open(producer, ledger)
             texts = [text for text, _ in hidden.values()]
@@ -72,12 +72,7 @@ class Visibility:
                 open_there.add(self.cluster.group_offsets_partition(group))
             return texts, open_there
 
-        def finish(partitions: Collection[TopicPartition]) -> None:
-            nonlocal ended
-            ended = True
-            self._finish(producer, partitions)
-
-        self._wait(record, look, finish, seconds)
+        self._wait(record, look, seconds)
 
     def wait_for_committed(self, record: RunRecord, *, seconds: float) -> None:
         """Wait for a run in the ledger that another attempt committed, perhaps long ago.
@@ -85,38 +80,39 @@ class Visibility:
         :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
         """
 
-        def look() -> tuple[list[str], set[TopicPartition]]:
+        def look(_ended: bool) -> tuple[list[str], set[TopicPartition]]:
             hidden = self._invisible(_written(record), record.producer)
             return [text for text, _ in hidden.values()], {tp for tp, (_, own) in hidden.items() if own}
 
-        self._wait(record, look, lambda partitions: self._finish(record.producer, partitions), seconds)
-
-    def _finish(self, producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
-        assert self.transactions is not None
-        left_out = ActiveProducer(producer.producer_id, producer.producer_epoch, last_sequence=-1)
-        write_commit_markers(self.transactions, producer, dict.fromkeys(partitions, left_out))
+        self._wait(record, look, seconds)
 
     def _wait(
         self,
         record: RunRecord,
-        look: Callable[[], tuple[list[str], set[TopicPartition]]],
-        finish: Callable[[Collection[TopicPartition]], None],
+        look: Callable[[bool], tuple[list[str], set[TopicPartition]]],
         seconds: float,
     ) -> None:
+        """Wait until nothing is missing; write the markers that the coordinator has left out, once.
+
+        :param look: returns what is missing, and where our transaction is open; its argument tells whether
+            these markers were written.
+        """
+        producer = record.producer
         began, pause, is_logged = self.clock(), _POLL_SECONDS, False
-        may_finish, over = self.transactions is not None, False
+        over = ended = False
         while True:
             waited = self.clock() - began
             try:
-                missing, open_there = look()
+                missing, open_there = look(ended)
                 if laws.over_everywhere(missing):
                     return
-                if over and open_there and may_finish:
-                    may_finish = False
-                    finish(sorted(open_there))
+                if over and open_there and not ended:
+                    ended = True
+                    left_out = ActiveProducer(producer.producer_id, producer.producer_epoch, last_sequence=-1)
+                    write_commit_markers(self.transactions, producer, dict.fromkeys(open_there, left_out))
                     continue
                 # Before the next look: after a yes no marker is on its way.
-                over = over or (may_finish and bool(open_there) and self._is_over(record.producer))
+                over = over or (not ended and bool(open_there) and self._is_over(producer))
             except BrokersUnavailable as error:
                 missing = [str(error)]
             except NotYetVisible:

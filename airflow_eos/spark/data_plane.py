@@ -141,25 +141,19 @@ class SparkDataPlane:
         self._mark = ErrorMark()
         self._cancelled = threading.Event()
 
-    def preflight(self) -> Mapping[str, Any]:
-        """Check executors, once per session; return versions and the application id.
-
-        :raises EnvironmentMismatch: names host and fix.
-        :raises RunFailed: executors were lost, or the run was cancelled.
-        """
-        self._check_cancelled()
-        return self._environment().to_dict()
-
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> SealedBlocks | SealedFiles:
-        """Read, transform, encode and materialise; writes nothing to Kafka.
+        """Check the executors, read, transform, encode and materialise; writes nothing to Kafka.
 
         :param writer: writes data files in the tasks, if the sink is a table.
+        :raises EnvironmentMismatch: executors cannot do the work; names host and fix.
         :raises ProcessFailed: the author's function raised, or returned rows that the sink cannot take.
         :raises RecordRefused: the settings of a target topic refuse a record.
         :raises UnknownTopic: a target topic does not exist.
         :raises RunFailed: a Spark job failed.
         """
-        environment = self._environment()
+        self._check_cancelled()
+        with tagged(self._spark, self._tag):
+            environment = check_environment(self._spark, self._spec.compression)
         self._check_cancelled()
         set_aside = SetAside()
         are_small = True
@@ -249,10 +243,6 @@ class SparkDataPlane:
 
     # -- sealing ------------------------------------------------------------------------------------------
 
-    def _environment(self) -> Environment:
-        with tagged(self._spark, self._tag):
-            return check_environment(self._spark, self._spec.compression)
-
     def _seal(
         self,
         plan: RunPlan,
@@ -307,7 +297,7 @@ class SparkDataPlane:
                 raise
         dead_letters = counts.dead_letters + len(sealing.set_aside.records)
         due = sealing.letters_due(counts)
-        manifest = SealedManifest(counts.targets, read, late, dead_letters, due)
+        manifest = SealedManifest(counts.targets, read, late, dead_letters, due, environment.to_dict())
         if dead_letters:
             log.warning(
                 "process failed on %d records, which go to topic %s with the error in their headers",

@@ -158,9 +158,9 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
         return Session()
 
     class Using(LocalPlane):
-        def preflight(self, plan=None):
+        def seal(self, plan, writer=None):
             used.append(1)
-            return super().preflight(plan)
+            return super().seal(plan, writer)
 
     monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", Using)
     run = made(full.spec, session=session)
