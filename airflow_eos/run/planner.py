@@ -80,10 +80,7 @@ class Planner:
         topics, bounds = {name: described[name] for name in self._spec.source_topics}, None
         mode = self._spec.ranges
         if recorded is not None:
-            was = RunPlan(
-                "reprocess", (), recorded.details.get(TOPIC_IDS, {}), self._spec.group_id, advances=False
-            )
-            laws.topics_unchanged(was, {name: t.topic_id for name, t in topics.items()})
+            laws.topics_unchanged(recorded.details.get(TOPIC_IDS, {}), topics, advances=False)
             planned = self._given(topics, recorded.ranges, "reprocess")
         else:
             planned, bounds = self._chosen(topics, mode)
@@ -127,7 +124,7 @@ class Planner:
         :raises PlanError: names what changed.
         """
         topics = {name: described[name] for name in self._spec.source_topics}
-        laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
+        laws.topics_unchanged(plan.topic_ids, topics, advances=plan.advances)
         if plan.advances:
             group = self._cluster.describe_group(plan.offsets_group)
             laws.group_is_empty(group.group, group.members)
