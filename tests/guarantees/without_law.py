@@ -23,9 +23,7 @@ from unittest.mock import ANY
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.ledger.witnesses import Testimony
-from airflow_eos.model.output import SealedManifest
 from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT, crc32c
-from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing.exceptions import (
     EmbeddedAirflowError,
@@ -84,12 +82,9 @@ def _asks_late(original: Any) -> Any:
 def _only_with_input(original: Any) -> Any:
     """Report a success without a commit where there was nothing to read."""
 
-    def commit(self: Any, work: Any, planned: Any, session: Any) -> Any:
-        if not planned.plan.is_empty:
-            return original(self, work, planned, session)
-        entry = CommitEntry(
-            self._spec, self._collaborators, self._started_at, work.key, planned, SealedManifest(())
-        )
+    def commit(self: Any, work: Any, entry: Any, session: Any, **more: Any) -> Any:
+        if not entry.planned.plan.is_empty:
+            return original(self, work, entry, session, **more)
         return entry.record((), session.identity, self._trace.steps)
 
     return commit
