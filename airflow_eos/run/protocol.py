@@ -151,10 +151,6 @@ class RunProtocol:
         record = self._ask(work, fenced=False)
         return None if record is None else self._visible(record)
 
-    def _ask_again(self, work: UnitOfWork) -> RunRecord | None:
-        """Ask after the fence: only here a no is final, and another may have committed meanwhile (law 3)."""
-        return self._ask(work, fenced=True)
-
     # -- one attempt under one epoch --
 
     def _one_epoch(self, work: UnitOfWork) -> RunRecord | None:
@@ -176,7 +172,8 @@ class RunProtocol:
         self, work: UnitOfWork, session: ProducerSession, topics: TopicsNow
     ) -> RunRecord | None:
         fenced_id, asked_key = work.transactional_id, work.key
-        record = self._ask_again(work)
+        # Only here a no is final, and another may have committed meanwhile (law 3).
+        record = self._ask(work, fenced=True)
         if record is not None:
             return self._visible(record)
         self._trace.enter(State.CHECKED)

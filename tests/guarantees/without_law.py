@@ -79,6 +79,13 @@ def _asks_late(original: Any) -> Any:
     return only_after_the_fence
 
 
+def _asks_early(original: Any) -> Any:
+    def only_before_the_fence(self: Any, work: Any, *, fenced: bool) -> Any:
+        return None if fenced else original(self, work, fenced=False)
+
+    return only_before_the_fence
+
+
 def _only_with_input(original: Any) -> Any:
     """Report a success without a commit where there was nothing to read."""
 
@@ -200,13 +207,14 @@ REMOVALS: dict[str, Removal] = {
     "ask-again": Removal(
         "3",
         "a no counts only after the fence",
-        f"{_PROTOCOL}_ask_again",
-        _nothing,
+        f"{_PROTOCOL}_ask",
+        _asks_early,
         (
             f"{_SEARCH}[explicit]",
             f"{_EXPERIMENTS}test_a_commit_before_the_fence_is_found_behind_it",
             f"{_TRANSACTIONS}test_given_ranges_whose_commit_has_lost_its_answer_are_written_once",
         ),
+        wraps=True,
     ),
     "may_speak_for": Removal(
         "3",
