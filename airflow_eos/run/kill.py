@@ -60,21 +60,18 @@ class Kill:
     Guarantee: once :meth:`ask` has returned, no commit is sent, except one that had taken the turn before.
     The first of kill and commit to take the turn wins. Neither waits for it: a signal handler runs in the
     thread that it interrupts, so nothing here may block on what that thread holds.
+
+    :ivar asked: whether the run should end.
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self.asked = False
         self._turn = threading.Lock()
         self._kept = False
 
-    @property
-    def asked(self) -> bool:
-        """Whether the run should end."""
-        return self._asked
-
     def ask(self) -> None:
         """Tell the run to end."""
-        self._asked = True
+        self.asked = True
         if self._turn.acquire(blocking=False):
             self._kept = True  # never released: a later commit finds it taken
 
@@ -83,7 +80,7 @@ class Kill:
 
         :raises RunFailed: the run was killed.
         """
-        if self._asked:
+        if self.asked:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
 
     def take_turn(self) -> None:
@@ -91,7 +88,7 @@ class Kill:
 
         :raises RunFailed: the kill was first.
         """
-        if self._turn.acquire(blocking=False) and self._asked:
+        if self._turn.acquire(blocking=False) and self.asked:
             self._turn.release()
         self.check()
 

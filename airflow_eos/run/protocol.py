@@ -49,6 +49,7 @@ class RunProtocol:
 
     :param on_state: called at each state.
     :param kill: tells the run to end; shared with the other rounds of the run.
+    :ivar producer: the last identity of this attempt; None before the first epoch.
     """
 
     def __init__(
@@ -87,12 +88,7 @@ class RunProtocol:
         self._table: TableSteps | None = None
         if table is not None:
             self._table = TableSteps(spec, collaborators, table, self._started_at, self._endings)
-        self._identity: ProducerIdentity | None = None
-
-    @property
-    def producer(self) -> ProducerIdentity | None:
-        """The last identity of this attempt; None before the first epoch."""
-        return self._identity
+        self.producer: ProducerIdentity | None = None
 
     def execute(self) -> RunRecord:
         """Run, or answer from the ledger.
@@ -127,14 +123,14 @@ class RunProtocol:
         """
         budget = KillBudget(timeout, self._collaborators.clock)
         self._kill.ask()
-        if self._identity is None:
+        if self.producer is None:
             return
         try:
-            answer = self._collaborators.transactions.abort(self._identity, timeout=budget.left())
+            answer = self._collaborators.transactions.abort(self.producer, timeout=budget.left())
         except Exception:
             self._kill.await_commit(budget.left())
             raise
-        log.info("killed: the transaction of %r: %s", self._identity.transactional_id, answer.value)
+        log.info("killed: the transaction of %r: %s", self.producer.transactional_id, answer.value)
 
     def _ask(self, work: UnitOfWork, *, fenced: bool) -> RunRecord | None:
         """Ask the authority; return a record to answer with, or None: do the work (again)."""
@@ -158,7 +154,7 @@ class RunProtocol:
         self._unfinished.before_fence(work.transactional_id)
         session = self._collaborators.transactions.fence(work.transactional_id)
         try:
-            self._identity = session.identity
+            self.producer = session.identity
             self._trace.enter(State.FENCED)
             topics = TopicsNow.of(self._collaborators.cluster, self._spec)
             ended = self._unfinished.end_in_ledger(session.identity, topics)
