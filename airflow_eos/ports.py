@@ -8,7 +8,7 @@ exception means, never the exception alone. Tables have :mod:`airflow_eos.table_
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from airflow_eos.ledger.records.ledger_index import Around, IndexRoot, LeafAt, Place
 from airflow_eos.model.dead_letter import DueLetters
@@ -278,18 +278,11 @@ class Sealed(Protocol):
 class SealAndSend(Protocol):
     """The data plane."""
 
-    def preflight(self, plan: RunPlan) -> Mapping[str, Any]:
-        """Check that executors can do the work, before the first plan is sealed.
-
-        :return: versions and the application id, for the record.
-
-        :raises EnvironmentMismatch: listing host and fix.
-        """
-
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> Sealed:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
         :param writer: writes data files, where the sink is a table; then nothing else is made.
+        :raises EnvironmentMismatch: executors cannot do the work; lists host and fix.
         :raises ProcessFailed: when the author's function raises or returns wrong columns.
         """
 

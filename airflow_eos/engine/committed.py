@@ -14,7 +14,6 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.spec import Deployment, MayCreate, RunSpec
 from airflow_eos.run import laws
 from airflow_eos.run.lookup import CommittedRuns
-from airflow_eos.run.visibility import Visibility
 from airflow_eos.run.work import as_named
 
 log = logging.getLogger(__name__)
@@ -54,12 +53,12 @@ def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool
         if may_create is MayCreate.NEVER:
             control.verify_ledger()
         else:
-            control.verify_ledger_of_run(may_create=may_create)
+            control.known_ledger(spec, may_create)
         record = CommittedRuns(spec, control.authority).ask(fenced=False, wait=wait)
         if not isinstance(record, RunRecord):
             return None
         seconds = spec.transaction_timeout.total_seconds() if wait else 0.0
-        Visibility(control.cluster, control.transactions).wait_for_committed(record, seconds=seconds)
+        control.visibility.wait_for_committed(record, seconds=seconds)
         return record
 
 
@@ -92,7 +91,7 @@ def find_committed_by_key(
         named = as_named(record, work or {})
         if named is not None:
             laws.same_work(record, record.producer.transactional_id, named)
-        if hidden := Visibility(control.cluster, None).missing(record):
+        if hidden := control.visibility.missing(record):
             log.info("%s is committed, not yet visible in %s", run_key, "; ".join(hidden))
             return None
     return record

@@ -89,17 +89,31 @@ class ControlPlane(Closeable):
         """
         refusing = self.refusing_lost_ledger() if may_create is MayCreate.NEVER else nullcontext()
         with refusing:
-            ledger_id = self._known_ledger(self._witnesses(None), may_create)
+            ledger_id = self.known_ledger(None, may_create)
         if to_write:
             refuse_unsigned(ledger_id.is_signed, self._deployment.ledger)
         if may_create is not MayCreate.NEVER:
             self.remember_ledger()
         return ledger_id
 
-    def verify_ledger_of_run(self, *, may_create: MayCreate) -> LedgerId:
-        """Like :meth:`verify_ledger`, and check that the group committed its offsets with this ledger."""
-        witnesses = self._witnesses(self._run())
-        ledger_id = self._known_ledger(witnesses, may_create)
+    def known_ledger(self, spec: RunSpec | None, may_create: MayCreate) -> LedgerId:
+        """Return the ledger, after checking that it is the one used before.
+
+        With ``MayCreate.NEVER`` nobody is asked whether a missing one was lost.
+
+        :param spec: a run, whose group must have committed its offsets with this ledger.
+        """
+        deployment = self._deployment
+        witnesses = Witnesses(self.cluster, deployment.prefix, deployment.ledger.topic, spec)
+        ledger_id = verify(
+            self.ledger,
+            self.authority,
+            self.pins,
+            deployment.ledger,
+            deployment.prefix,
+            witnesses=witnesses,
+            may_create=may_create,
+        )
         witnesses.agree(ledger_id.topic_id)
         return ledger_id
 
@@ -113,32 +127,15 @@ class ControlPlane(Closeable):
         try:
             yield
         except LedgerMissing as missing:
+            prefix, topic = self._deployment.prefix, self._deployment.ledger.topic
             try:
-                testimony = self._witnesses(None).testify()
+                testimony = Witnesses(self.cluster, prefix, topic).testify()
             except AuthorizationFailed as refused:
                 log.info("Whether the missing ledger was lost cannot be asked: %s", refused)
                 raise missing from None
-            if lost := lost_ledger(testimony, self._deployment.ledger.topic):
+            if lost := lost_ledger(testimony, topic):
                 raise lost from missing
             raise
-
-    def _witnesses(self, spec: RunSpec | None) -> Witnesses:
-        return Witnesses(self.cluster, self._deployment.prefix, self._deployment.ledger.topic, spec)
-
-    def _known_ledger(self, witnesses: Witnesses, may_create: MayCreate) -> LedgerId:
-        return verify(
-            self.ledger,
-            self.authority,
-            self.pins,
-            self._deployment.ledger,
-            self._deployment.prefix,
-            witnesses=witnesses,
-            may_create=may_create,
-        )
-
-    def _run(self) -> RunSpec:
-        assert self._spec is not None, "this control plane was opened without a run"
-        return self._spec
 
     def remember_ledger(self) -> None:
         """Leave evidence with the coordinator that this ledger is in use, in case the ledger is lost.
@@ -186,8 +183,9 @@ class ControlPlane(Closeable):
 
         :raises LedgerMissing: there is no ledger, and this run may not create one.
         """
-        spec = self._run()
-        ledger_id = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
+        spec = self._spec
+        assert spec is not None, "this control plane was opened without a run"
+        ledger_id = self.known_ledger(spec, spec.may_create_ledger)
         warn_of_another_dag(self.ledger, spec)
         boundaries = Boundaries(self.cluster, self.pins, ledger_id.prefix, utc_now)
         return Collaborators(

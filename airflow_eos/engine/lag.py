@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.unpinned import Unpinned
 from airflow_eos.exceptions import IntervalNotReady, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition, timestamp_of, utc_now
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.run.boundaries import Unpinned
 from airflow_eos.run.undecided import Undecided, undecided
 
 IdlePolicy = Literal["allowed_lateness", "wait"]
@@ -233,7 +233,8 @@ def _not_ready(
     asks_ledger: bool,
 ) -> list[str]:
     """Return why a run over these boundaries would have to wait; raise the error that would refuse it."""
-    boundaries = Unpinned(control, DEFAULT_PREFIX, lambda: now, asks_ledger=asks_ledger)
+    authority = control.authority if asks_ledger else None
+    boundaries = Unpinned(control.cluster, control.pins, DEFAULT_PREFIX, lambda: now, authority)
     try:
         for name in sorted(topics):
             for moment in (interval.start, interval.end):

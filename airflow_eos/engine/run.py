@@ -69,7 +69,7 @@ class RunAttempt:
         """
         self._kill.check()
         with ControlPlane(self._spec) as control:
-            collaborators = self._collaborators(control)
+            collaborators = control.collaborators(self._data)
             if keys.loops(self._spec):
                 record = run_rounds(self._spec, collaborators, self._attempt)
             else:
@@ -89,9 +89,6 @@ class RunAttempt:
     ) -> tuple[RunRecord, ProducerIdentity | None]:
         self._protocol = RunProtocol(spec, collaborators, self._on_state, self._kill)
         return self._protocol.execute(), self._protocol.producer
-
-    def _collaborators(self, control: ControlPlane) -> Collaborators:
-        return control.collaborators(self._data)
 
     def kill(self, timeout: float = KILL_SECONDS) -> None:
         """End this run: it enters no further state, and its Spark jobs and its transaction are aborted.

@@ -50,6 +50,7 @@ class SealedManifest:
     :param records_late: records older than the interval's start, for interval runs.
     :param dead_letters: how many of the records are dead letters.
     :param letters_due: those of which no letters are sealed: beside a table, the driver makes them.
+    :param versions: of the executors that sealed them, and the application's id; informative.
     """
 
     targets: tuple[SealedTarget, ...]
@@ -57,6 +58,7 @@ class SealedManifest:
     records_late: int = 0
     dead_letters: int = 0
     letters_due: tuple[FailingRecord, ...] = ()
+    versions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -67,6 +69,11 @@ class SealedManifest:
     def size(self) -> int:
         """Bytes over all targets."""
         return sum(t.size for t in self.targets)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics of the targets."""
+        return frozenset(target.topic for target in self.targets)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:

@@ -13,8 +13,8 @@ from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_o
 StartPolicy = Literal["earliest", "latest", "fail"]
 DEFAULT_ALLOWED_LATENESS = dt.timedelta(minutes=5)
 INTERVAL_TIMETABLE = "airflow.sdk.CronDataIntervalTimetable"
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 """The timetable that gives a Dag with a cron schedule data intervals; for errors."""
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @dataclass(frozen=True, slots=True, order=True)

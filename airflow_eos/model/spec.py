@@ -136,8 +136,8 @@ class RunSpec:
         ``run_id`` and ``max_tries``; kept in the run record, which is visible to users who may read that Dag.
     :param on_committed: what to do if another run id or clear has committed the run; ``accept`` also accepts
         a record of a run with other parameters.
-    :param mark_output: which records get headers that name their run (:mod:`airflow_eos.run.marks`): those
-        of a reprocessing, all (``always``), or none (``never``).
+    :param mark_output: which records get headers that name their run, ``eos.run`` and ``eos.reprocessing``:
+        those of a reprocessing, all (``always``), or none (``never``).
     :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param delivery_timeout: the attempt fails if a batch is not acknowledged within this time.
     :param max_send_attempts: how often sealed batches are sent, each time with a new epoch.

@@ -12,7 +12,6 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
 from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, TopicDescription, no_leader
-from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
 from airflow_eos.run.log_coverage import written_anew
@@ -92,14 +91,11 @@ def moved_positions(
     :raises LedgerReplaced: offsets were committed beside another ledger.
     """
     partitions = [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
-    topic_ids = {name: topic.topic_id for name, topic in topics.items()}
 
     def differences() -> list[MovedPosition]:
         records = _records(control, cursor, partitions)
         for record in records:
-            recorded_ids = {name: topic_id for name, topic_id in record.topic_ids.items() if name in topics}
-            plan = RunPlan("cursor", (), recorded_ids, cursor.group, advances=True)
-            laws.topics_unchanged(plan, topic_ids)
+            laws.topics_unchanged(record.topic_ids, topics, advances=True)
         ends = {tp: end for record in records for tp, end in record.ends.items() if tp.topic in topics}
         committed = control.cluster.committed(cursor.group, list(ends), stable=False)
         check_ledger(cursor.group, committed, control.ledger.topic, cursor.ledger_topic_id)

@@ -49,8 +49,9 @@ from airflow_eos.operations.cursor_agreement import (
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import retention_checks
 from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
-from airflow_eos.run import grants, laws
+from airflow_eos.run import laws
 from airflow_eos.run.cursor_position import cursor_lost
+from airflow_eos.run.topics import described_group
 from airflow_eos.run.undecided import undecided
 
 _NOBODY = 2**63 - 1
@@ -310,7 +311,7 @@ def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
         advice = f"grant Describe on topic {topic!r}: the proof before a commit needs it"
         yield Check(f"topic {topic}", "fail", "not granted: Describe", advice)
     runs = f"{group}.runs"
-    of_runs = grants.described_group(control.cluster, runs).operations
+    of_runs = described_group(control.cluster, runs).operations
     if of_runs is not None and "READ" not in of_runs:
         advice = f"grant Read on group {runs!r} where runs read intervals, partitions or given ranges"
         yield Check(f"group {runs}", "warn", "not granted: Read", advice)
@@ -326,7 +327,7 @@ def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
 
 
 def _coordinated(control: ControlPlane, options: DoctorOptions, group: str, subject: str) -> Iterator[Check]:
-    described = grants.described_group(control.cluster, group)
+    described = described_group(control.cluster, group)
     if missing := sorted({"READ", "DESCRIBE"} - (described.operations or frozenset())):
         named = ", ".join(operation.capitalize() for operation in missing)
         yield Check(subject, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")

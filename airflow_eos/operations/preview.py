@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.unpinned import Unpinned
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import MayCreate, RunSpec
 from airflow_eos.run import laws
+from airflow_eos.run.boundaries import Unpinned
 from airflow_eos.run.planner import Planner
-from airflow_eos.run.topic_roles import described
+from airflow_eos.run.topics import described
 from airflow_eos.run.work import SINK, WorkDefinition, differences
 
 
@@ -57,7 +57,7 @@ def preview(spec: RunSpec) -> RunPreview:
     # A cursor that reads in rounds is committed with its last one.
     record_keys = [keys.run_record_key(name) for name in (key, keys.last_key(key))]
     with ControlPlane(spec) as control, control.refusing_lost_ledger():
-        ledger_id = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
+        ledger_id = control.known_ledger(spec, MayCreate.NEVER)
         whole = keys.whole_run_key(key)
         values = control.authority.peek(
             [*record_keys, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline
@@ -67,7 +67,7 @@ def preview(spec: RunSpec) -> RunPreview:
         )
         if record is None:
             laws.not_pruned(whole, spec.pipeline, values)
-        boundaries = Unpinned(control, spec.prefix)
+        boundaries = Unpinned(control.cluster, control.pins, spec.prefix, utc_now, control.authority)
         if keys.moves_cursor(spec):
             laws.group_is_empty(spec.group_id, control.cluster.describe_group(spec.group_id).members)
         planner = Planner(spec, control.cluster, control.authority, boundaries, ledger_id, utc_now)

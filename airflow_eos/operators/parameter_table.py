@@ -17,10 +17,9 @@ from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_o
 from airflow_eos.model.names import checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, Explicit, Interval
 from airflow_eos.model.spec import CHOICES, LedgerSettings
-from airflow_eos.operators.offset_ranges import parse_ranges
 from airflow_eos.operators.partition_interval import check_partition_duration
 from airflow_eos.operators.process_signature import check_call, folders_of, parts_of, signature_of
-from airflow_eos.operators.rendered import parse_partition, parse_topics
+from airflow_eos.operators.rendered import parse_partition, parse_ranges, parse_topics
 from airflow_eos.operators.schedules import check_schedule
 from airflow_eos.operators.submitted_files import check_shippable
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepting, accepts, as_range_mode

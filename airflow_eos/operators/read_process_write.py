@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
-    from airflow_eos.operators.offset_ranges import GivenRanges
     from airflow_eos.operators.partition_interval import PartitionDuration
+    from airflow_eos.operators.rendered import GivenRanges
     from airflow_eos.operators.run_parameters import OnEmpty
     from airflow_eos.operators.task_identity import Ranges
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.names import checked_topics
+from airflow_eos.model.ranges import OffsetRange
+
+GivenRanges: TypeAlias = "Sequence[OffsetRange | Sequence[Any]] | str"
+"""``[[topic, partition, start, end], ...]``, or its text as JSON or Python writes it."""
 
 _LIST_BEGINS = ("[", "(")  # no name of a topic does
 
@@ -57,3 +61,22 @@ def parse_partition(field: str, given: Any) -> int | None:
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ConfigurationError(f"{field} must be the number of a partition, from 0, or None, got {given!r}")
     return number
+
+
+def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
+    """Read offset ranges.
+
+    :param name: of the parameter, for the message.
+    :raises ConfigurationError: names the value that cannot be read.
+    """
+    try:
+        listed: Any = literal(given) if isinstance(given, str) else given
+        if isinstance(listed, Mapping):
+            raise TypeError("a mapping is not a list of ranges")  # noqa: TRY301
+        return tuple(
+            item if isinstance(item, OffsetRange) else OffsetRange.from_list(list(item)) for item in listed
+        )
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ConfigurationError(
+            f"{name} {given!r} must be a list of [topic, partition, start, end]: {error}"
+        ) from error

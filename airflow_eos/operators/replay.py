@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.parameter_table import confirmed, replayed_ranges
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.operators.rendered import GivenRanges, parse_ranges
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

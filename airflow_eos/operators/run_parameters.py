@@ -16,11 +16,10 @@ from airflow_eos.links.run_links import configured_links
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
-from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.other_task import refuse_other_task
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.partition_interval import PartitionDuration
-from airflow_eos.operators.rendered import parse_partition, parse_topics
+from airflow_eos.operators.rendered import GivenRanges, parse_partition, parse_ranges, parse_topics
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import (
     Ranges,

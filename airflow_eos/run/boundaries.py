@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, TopicRecreated
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.records.boundary import Boundary
 from airflow_eos.ledger.records.ledger_index import Around
@@ -20,6 +22,7 @@ NEIGHBOURS = 8
 """Pinned boundaries that are read on each side of one that is to be pinned."""
 
 
+@dataclass(frozen=True, slots=True)
 class Boundaries:
     """Pins boundaries so that the intervals of a topic tile its log, for all runs and in any order.
 
@@ -27,11 +30,10 @@ class Boundaries:
     :param now: returns the current time, aware.
     """
 
-    def __init__(self, cluster: Cluster, pins: Pins, prefix: str, now: Callable[[], dt.datetime]) -> None:
-        self._cluster = cluster
-        self._pins = pins
-        self._prefix = prefix
-        self._now = now
+    cluster: Cluster
+    pins: Pins
+    prefix: str
+    now: Callable[[], dt.datetime]
 
     def boundary(
         self,
@@ -51,8 +53,8 @@ class Boundaries:
         :raises TopicRecreated: the boundary was pinned on an earlier topic of that name.
         """
         key = keys.boundary_key(topic.topic, moment)
-        value = self._pins.pin(
-            keys.boundary_transactional_id(self._prefix, topic.topic),
+        value = self.pins.pin(
+            keys.boundary_transactional_id(self.prefix, topic.topic),
             key,
             topic.topic,
             lambda near, whole: self.compute(
@@ -94,9 +96,9 @@ class Boundaries:
         :param pinned: the topic's boundaries, as far as they are needed.
         """
         partitions = topic.topic_partitions
-        look = log_coverage.look(self._cluster, partitions, moment)
+        look = log_coverage.look(self.cluster, partitions, moment)
         stable, first_records = look.stable, look.first_records
-        now, text = self._now(), keys.utc_text(moment)
+        now, text = self.now(), keys.utc_text(moment)
         log_coverage.refuse_future(first_records, now)
         idle = [tp.partition for tp in partitions if first_records[tp] is None]
         if idle and now < moment + lateness:
@@ -139,7 +141,7 @@ class Boundaries:
         last = max(earlier, key=lambda boundary: boundary.moment)
         epochs = {tp: last.epochs[tp.partition] for tp in look.epochs if tp.partition in last.epochs}
         offsets = {tp: last.offsets[tp.partition] for tp in epochs}
-        for tp, end in log_coverage.written_anew(self._cluster, offsets, epochs, look.epochs).items():
+        for tp, end in log_coverage.written_anew(self.cluster, offsets, epochs, look.epochs).items():
             raise IntervalUnaccountable(
                 f"{tp}: the boundary at {last.moment} is offset {offsets[tp]}, but a leader without the last "
                 f"records was elected (unclean), and the log was written anew from {end} on: what is now "
@@ -192,6 +194,42 @@ class Pinned:
         return {
             key: boundary for key, boundary in boundaries.items() if boundary.topic_id == self._topic.topic_id
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Unpinned(Boundaries):
+    """Reads pinned boundaries, and computes the others without pinning them.
+
+    :param authority: reads pinned boundaries; None: all of them are computed.
+    :ivar notes: which boundaries were computed.
+    """
+
+    authority: Authority | None
+    notes: list[str] = field(default_factory=list)
+
+    def boundary(
+        self,
+        topic: TopicDescription,
+        moment: dt.datetime,
+        lateness: dt.timedelta,
+        *,
+        accept_deleted: bool = False,
+    ) -> Boundary:
+        """Return the pinned boundary, or the one that would be pinned now."""
+        key = keys.boundary_key(topic.topic, moment)
+        pinned = self._known(topic.topic, key, neighbours(topic.topic, moment))
+        if key in pinned:
+            return self.known(topic, pinned[key], accept_deleted=accept_deleted)
+        self.notes.append(f"{topic.topic}: the boundary at {keys.utc_text(moment)} is not pinned yet")
+        near = Pinned(
+            topic, moment, pinned, lambda: self._known(topic.topic, key, keys.boundary_prefix(topic.topic))
+        )
+        return self.compute(topic, moment, lateness, near, accept_deleted=accept_deleted)
+
+    def _known(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, LedgerValue]:
+        if self.authority is None:
+            return {}
+        return self.authority.settle([key], routing=topic, prefixes=(prefix,))
 
 
 def neighbours(topic: str, moment: dt.datetime) -> Around:

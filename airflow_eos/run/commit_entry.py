@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_eos.ledger import cursor, keys
-from airflow_eos.ledger.records.run_record import DEAD_LETTERS, WORK, RunRecord
+from airflow_eos.ledger.records.run_record import (
+    ACCEPTED_LOSS,
+    AIRFLOW,
+    DEAD_LETTERS,
+    TOPIC_IDS,
+    WORK,
+    RunRecord,
+)
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
@@ -18,7 +25,7 @@ from airflow_eos.ports import Sealed
 from airflow_eos.run import laws
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planned
-from airflow_eos.run.topic_roles import described
+from airflow_eos.run.topics import described
 from airflow_eos.run.work import WorkDefinition
 
 
@@ -27,7 +34,7 @@ class CommitEntry:
     """The offsets, ledger messages and run record of one planned and sealed run.
 
     :param key: the run key; a reprocessing has its own.
-    :param details: versions, notes and other details of the record.
+    :param verification: the brokers' partition verification; None if unknown.
     :param letters: dead letters of the transaction beside a table; else they are among the sealed records.
     """
 
@@ -37,13 +44,8 @@ class CommitEntry:
     key: str
     planned: Planned
     manifest: SealedManifest
-    details: Mapping[str, object]
+    verification: bool | None = None
     letters: Sealed | None = None
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics of the output."""
-        return frozenset(target.topic for target in self.manifest.targets)
 
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the end offsets, with metadata that names the run and its ledger."""
@@ -100,7 +102,15 @@ class CommitEntry:
             staged_at=keys.utc_text(self.collaborators.now()),
             trace=trace,
             details={
-                **self.details,
+                "versions": dict(self.manifest.versions),
+                TOPIC_IDS: dict(plan.topic_ids),
+                "notes": list(plan.notes),
+                "partition_verification": self.verification,
+                **({ACCEPTED_LOSS: list(plan.accepted_loss)} if plan.accepted_loss else {}),
+                **({} if plan.lag is None else {"lag": plan.lag}),
+                **({"undecided": plan.undecided} if plan.undecided else {}),
+                **({"audit": dict(self.spec.audit)} if self.spec.audit else {}),
+                **({AIRFLOW: dict(self.spec.task)} if self.spec.task else {}),
                 **({DEAD_LETTERS: self.manifest.dead_letters} if self.manifest.dead_letters else {}),
                 WORK: WorkDefinition.of(self.spec).to_dict(),
             },
@@ -122,8 +132,8 @@ def check_with_brokers(
     staged = entry.ledger_partitions(messages)
     expected = {*manifest.partitions, *staged}
     expected.add(cluster.group_offsets_partition(entry.planned.plan.offsets_group))
-    topics = described(cluster, {"sink": entry.topics, "source": entry.spec.source_topics})
-    everywhere = {tp for name in entry.topics for tp in topics[name].topic_partitions}
+    topics = described(cluster, {"sink": manifest.topics, "source": entry.spec.source_topics})
+    everywhere = {tp for name in manifest.topics for tp in topics[name].topic_partitions}
     transaction = cluster.describe_transaction(record.producer.transactional_id)
     producers = cluster.describe_producers(sorted({*everywhere, *staged}))
     laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)

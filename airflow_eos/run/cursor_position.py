@@ -12,7 +12,6 @@ from airflow_eos.ledger.cursor import layout_of
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import CommittedOffset, LogBounds, TopicDescription
 from airflow_eos.model.ledger import LedgerId
-from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
@@ -75,9 +74,7 @@ class CursorReader:
                     f"{record.ledger_partitions} partitions, the ledger is now {self.ledger.topic_id} with "
                     f"{self.ledger.partitions}; restore the ledger topic, or start over with a new group_id"
                 )
-            topic_ids = {t: i for t, i in record.topic_ids.items() if t in topics}
-            plan_ids = RunPlan("cursor", (), topic_ids, group, advances=True)
-            laws.topics_unchanged(plan_ids, {name: t.topic_id for name, t in topics.items()})
+            laws.topics_unchanged(record.topic_ids, topics, advances=True)
         self._check_metadata(committed, found_any=bool(records))
         layout = records.get(keys.cursor_key(group))
         return CursorPosition(committed, records.get(wanted[-1]) if mapped else layout, layout)

@@ -7,6 +7,7 @@ shows whether the identity is still its own (law 2), and the ledger shows what w
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +29,6 @@ from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster, ProducerSession, SealAndSend, Transactions
 from airflow_eos.run import laws
-from airflow_eos.run.kept_failures import clear_frames
 from airflow_eos.run.kill import Kill
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.unit_of_work import UnitOfWork
@@ -160,7 +160,7 @@ class Endings:
 
     def _end(self, session: ProducerSession, failure: Exception) -> EndTxnAnswer:
         session.close()
-        clear_frames(failure)
+        _clear_frames(failure)
         try:
             return self.transactions.abort(session.identity)
         except Exception as unreachable:  # noqa: BLE001 - nothing is known then
@@ -193,3 +193,20 @@ def is_ours(cluster: Cluster, producer: ProducerIdentity) -> bool:
         return True
     current = (producer.producer_id, producer.producer_epoch)
     return seen is None or (seen.producer_id, seen.producer_epoch) == current
+
+
+def _clear_frames(failure: BaseException) -> None:
+    """Clear the frames of a failure and of its causes; its line numbers stay.
+
+    The failure outlives its attempt. Its frames would keep the failed producer alive, unpolled, while its
+    events fill the memory.
+    """
+    chain: list[BaseException | None] = [failure]
+    seen: set[int] = set()
+    while chain:
+        error = chain.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        chain += [error.__cause__, error.__context__]

@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from airflow_eos.exceptions import RunFailed
-from airflow_eos.run.states import State
 
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 4.5
 """Seconds of a kill, all its steps together: Airflow sends SIGKILL 5 s after SIGTERM."""
-
-# The answer of the ledger, and what ends an attempt, hold for a killed run, too.
-_ENTERED_NEVERTHELESS = frozenset({State.ASKED, State.COMMITTED, State.ABORTED, State.UNKNOWN})
 
 
 class KillBudget:
@@ -64,21 +60,18 @@ class Kill:
     Guarantee: once :meth:`ask` has returned, no commit is sent, except one that had taken the turn before.
     The first of kill and commit to take the turn wins. Neither waits for it: a signal handler runs in the
     thread that it interrupts, so nothing here may block on what that thread holds.
+
+    :ivar asked: whether the run should end.
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self.asked = False
         self._turn = threading.Lock()
         self._kept = False
 
-    @property
-    def asked(self) -> bool:
-        """Whether the run should end."""
-        return self._asked
-
     def ask(self) -> None:
         """Tell the run to end."""
-        self._asked = True
+        self.asked = True
         if self._turn.acquire(blocking=False):
             self._kept = True  # never released: a later commit finds it taken
 
@@ -87,26 +80,15 @@ class Kill:
 
         :raises RunFailed: the run was killed.
         """
-        if self._asked:
+        if self.asked:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
-
-    def watched(self, on_state: Callable[[State], None] | None) -> Callable[[State], None]:
-        """Return a call-back that checks for a kill at each state before the commit."""
-
-        def entered(state: State) -> None:
-            if on_state is not None:
-                on_state(state)
-            if state not in _ENTERED_NEVERTHELESS:
-                self.check()
-
-        return entered
 
     def take_turn(self) -> None:
         """Take the turn, right before the commit; :meth:`turn_taken` gives it back.
 
         :raises RunFailed: the kill was first.
         """
-        if self._turn.acquire(blocking=False) and self._asked:
+        if self._turn.acquire(blocking=False) and self.asked:
             self._turn.release()
         self.check()
 

@@ -61,6 +61,7 @@ from airflow_eos.model.kafka import (
     CommittedOffset,
     EndTxnAnswer,
     ProducerIdentity,
+    TopicDescription,
     TransactionDescription,
     TransactionState,
 )
@@ -264,18 +265,26 @@ def cursor_unmoved(plan: RunPlan, committed: Mapping[TopicPartition, CommittedOf
             )
 
 
-def topics_unchanged(plan: RunPlan, topic_ids: Mapping[str, str]) -> None:
-    """Law 5: the topics are those of the plan, not later ones of the same name."""
-    for topic, topic_id in plan.topic_ids.items():
-        if topic_ids.get(topic) != topic_id:
+def topics_unchanged(
+    topic_ids: Mapping[str, str], topics: Mapping[str, TopicDescription], *, advances: bool
+) -> None:
+    """Law 5: the topics are those whose offsets were recorded, not later ones of the same name.
+
+    :param topic_ids: recorded ids; those of topics that are not described are ignored.
+    :param topics: as they are now.
+    :param advances: whether the offsets are those of a cursor, which can be reset.
+    """
+    for name, topic in topics.items():
+        topic_id = topic_ids.get(name, topic.topic_id)
+        if topic_id != topic.topic_id:
             advice = (
                 "reset the cursor with `airflow eos reset-offsets`"
-                if plan.advances
+                if advances
                 else "what was read there cannot be read again"
             )
             raise TopicRecreated(
-                f"topic {topic!r} had id {topic_id} when its offsets were recorded "
-                f"and has {topic_ids.get(topic)} now: it was deleted and made again, "
+                f"topic {name!r} had id {topic_id} when its offsets were recorded "
+                f"and has {topic.topic_id} now: it was deleted and made again, "
                 f"offsets of the old one mean nothing; {advice}"
             )
 

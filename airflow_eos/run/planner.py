@@ -27,11 +27,10 @@ from airflow_eos.model.ranges import (
 )
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
-from airflow_eos.run import laws, log_coverage, retention, skips
+from airflow_eos.run import laws, log_coverage, retention, rounds, skips
 from airflow_eos.run.boundaries import Boundaries, moved_by
 from airflow_eos.run.cursor_position import CursorPosition, CursorReader
 from airflow_eos.run.replacing import replaces_rows
-from airflow_eos.run.round_size import bounded_to_data
 from airflow_eos.run.undecided import undecided
 
 
@@ -81,10 +80,7 @@ class Planner:
         topics, bounds = {name: described[name] for name in self._spec.source_topics}, None
         mode = self._spec.ranges
         if recorded is not None:
-            was = RunPlan(
-                "reprocess", (), recorded.details.get(TOPIC_IDS, {}), self._spec.group_id, advances=False
-            )
-            laws.topics_unchanged(was, {name: t.topic_id for name, t in topics.items()})
+            laws.topics_unchanged(recorded.details.get(TOPIC_IDS, {}), topics, advances=False)
             planned = self._given(topics, recorded.ranges, "reprocess")
         else:
             planned, bounds = self._chosen(topics, mode)
@@ -92,7 +88,10 @@ class Planner:
         is_replacement = recorded is not None and replaces_rows(self._spec)
         if interval is not None and interval.accept_deleted and not is_replacement:
             planned = replace(planned, plan=self._without_deleted(planned.plan))
-        plan = self._check_logs(skips.without(planned.plan, self._spec.skip_offsets), bounds)
+        plan = planned.plan
+        if self._spec.skip_offsets:
+            plan = skips.without(plan, self._spec.skip_offsets)
+        plan = self._check_logs(plan, bounds)
         if self._sinks and not plan.is_empty:
             settings = self._cluster.topic_settings(self._sinks)
             leaders = {name: topic.leaders for name, topic in described.items()}
@@ -125,7 +124,7 @@ class Planner:
         :raises PlanError: names what changed.
         """
         topics = {name: described[name] for name in self._spec.source_topics}
-        laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
+        laws.topics_unchanged(plan.topic_ids, topics, advances=plan.advances)
         if plan.advances:
             group = self._cluster.describe_group(plan.offsets_group)
             laws.group_is_empty(group.group, group.members)
@@ -186,7 +185,9 @@ class Planner:
         position = self._cursors.position(topics, partitions)
         bounds = self._cluster.log_bounds(partitions)
         starts, notes = self._cursors.starts(topics, position, bounds, mode)
-        ends = bounded_to_data(self._cluster, starts, bounds.stable, mode.max_records)
+        ends = bounds.stable
+        if mode.max_records is not None:
+            ends = rounds.bounded_to_data(self._cluster, starts, bounds.stable, mode.max_records)
         ranges = [OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in sorted(partitions)]
         planned = self._planned(topics, ranges, "cursor", position)
         lag = sum(bounds.stable[tp] - ends[tp] for tp in partitions)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from airflow_eos.exceptions import DifferentWork, OffsetsOutOfRange, PlanError, RunFenced, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run_record import ACCEPTED_LOSS, AIRFLOW, TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
@@ -27,18 +27,16 @@ from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import ProducerSession
-from airflow_eos.run import grants, laws, marks, rounds
+from airflow_eos.run import laws, rounds
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.commit_entry import CommitEntry, check_with_brokers
 from airflow_eos.run.endings import Endings, failed, is_ours
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned
-from airflow_eos.run.sink_check import Targets, refuse_targets
 from airflow_eos.run.states import State, Trace
-from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.table_steps import TableSteps
-from airflow_eos.run.topic_roles import TopicsNow, roles
+from airflow_eos.run.topics import Targets, TopicsNow, refuse_targets
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.unit_of_work import UnitOfWork
 from airflow_eos.run.visibility import Visibility
@@ -51,6 +49,7 @@ class RunProtocol:
 
     :param on_state: called at each state.
     :param kill: tells the run to end; shared with the other rounds of the run.
+    :ivar producer: the last identity of this attempt; None before the first epoch.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class RunProtocol:
         self._spec = spec
         self._collaborators = collaborators
         self._kill = kill or Kill()
-        self._trace = Trace(collaborators.clock, self._kill.watched(on_state))
+        self._trace = Trace(collaborators.clock, on_state, self._kill.check)
         self._started_at = collaborators.now()
         self._committed = CommittedRuns(spec, collaborators.authority)
         self._unfinished = UnfinishedEnds(
@@ -79,6 +78,8 @@ class RunProtocol:
             clock=collaborators.clock,
             sleep=collaborators.sleep,
         )
+        # For so long another transaction may block readers.
+        self._visible_seconds = spec.transaction_timeout.total_seconds()
         self._targets = Targets(collaborators.cluster)
         table = collaborators.table
         self._endings = Endings(
@@ -86,14 +87,8 @@ class RunProtocol:
         )
         self._table: TableSteps | None = None
         if table is not None:
-            commits = TableCommits(spec, collaborators, table, self._started_at)
-            self._table = TableSteps(commits, self._endings, self._trace, self._kill)
-        self._identity: ProducerIdentity | None = None
-
-    @property
-    def producer(self) -> ProducerIdentity | None:
-        """The last identity of this attempt; None before the first epoch."""
-        return self._identity
+            self._table = TableSteps(spec, collaborators, table, self._started_at, self._endings)
+        self.producer: ProducerIdentity | None = None
 
     def execute(self) -> RunRecord:
         """Run, or answer from the ledger.
@@ -128,14 +123,14 @@ class RunProtocol:
         """
         budget = KillBudget(timeout, self._collaborators.clock)
         self._kill.ask()
-        if self._identity is None:
+        if self.producer is None:
             return
         try:
-            answer = self._collaborators.transactions.abort(self._identity, timeout=budget.left())
+            answer = self._collaborators.transactions.abort(self.producer, timeout=budget.left())
         except Exception:
             self._kill.await_commit(budget.left())
             raise
-        log.info("killed: the transaction of %r: %s", self._identity.transactional_id, answer.value)
+        log.info("killed: the transaction of %r: %s", self.producer.transactional_id, answer.value)
 
     def _ask(self, work: UnitOfWork, *, fenced: bool) -> RunRecord | None:
         """Ask the authority; return a record to answer with, or None: do the work (again)."""
@@ -152,10 +147,6 @@ class RunProtocol:
         record = self._ask(work, fenced=False)
         return None if record is None else self._visible(record)
 
-    def _ask_again(self, work: UnitOfWork) -> RunRecord | None:
-        """Ask after the fence: only here a no is final, and another may have committed meanwhile (law 3)."""
-        return self._ask(work, fenced=True)
-
     # -- one attempt under one epoch --
 
     def _one_epoch(self, work: UnitOfWork) -> RunRecord | None:
@@ -163,7 +154,7 @@ class RunProtocol:
         self._unfinished.before_fence(work.transactional_id)
         session = self._collaborators.transactions.fence(work.transactional_id)
         try:
-            self._identity = session.identity
+            self.producer = session.identity
             self._trace.enter(State.FENCED)
             topics = TopicsNow.of(self._collaborators.cluster, self._spec)
             ended = self._unfinished.end_in_ledger(session.identity, topics)
@@ -177,7 +168,8 @@ class RunProtocol:
         self, work: UnitOfWork, session: ProducerSession, topics: TopicsNow
     ) -> RunRecord | None:
         fenced_id, asked_key = work.transactional_id, work.key
-        record = self._ask_again(work)
+        # Only here a no is final, and another may have committed meanwhile (law 3).
+        record = self._ask(work, fenced=True)
         if record is not None:
             return self._visible(record)
         self._trace.enter(State.CHECKED)
@@ -222,13 +214,22 @@ class RunProtocol:
             return self._endings.overtaken(work, session, deleted)
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         # In each of them an attempt at this work may have left a transaction open.
-        written = {target.topic for target in manifest.targets}.union(self._spec.output_topics)
-        topics = self._collaborators.cluster.describe_topics(sorted(written))
+        written = sorted(manifest.topics.union(self._spec.output_topics))
+        topics = self._collaborators.cluster.describe_topics(written)
         self._targets.fit(manifest, topics)
-        ended = self._unfinished.end_in_topics(session.identity, topics.values())
+        partitions = [tp for topic in topics.values() for tp in topic.topic_partitions]
+        ended = self._unfinished.end(session.identity, partitions)
         if ended is not None:
             return self._endings.ended_older(work, session, ended)
-        entry = self._commit_entry(work, planned, manifest)
+        entry = CommitEntry(
+            self._spec,
+            self._collaborators,
+            self._started_at,
+            work.key,
+            planned,
+            manifest,
+            work.verification,
+        )
         if self._table is not None and self._table.changes_table(work):
             if work.intent is None:
                 return self._table.pin(work, entry, session)
@@ -250,9 +251,10 @@ class RunProtocol:
         entry = steps.settle(work, intent)
         if entry is None:
             return steps.take_back(work, session)
-        topics = self._collaborators.cluster.describe_topics(sorted(entry.topics))
+        topics = self._collaborators.cluster.describe_topics(sorted(entry.manifest.topics))
         self._targets.fit(entry.manifest, topics)
-        ended = self._unfinished.end_in_topics(session.identity, topics.values())
+        partitions = [tp for topic in topics.values() for tp in topic.topic_partitions]
+        ended = self._unfinished.end(session.identity, partitions)
         if ended is not None:
             return self._endings.ended_older(work, session, ended)
         if self._commit(work, entry, session, is_own=False) is None:
@@ -262,26 +264,23 @@ class RunProtocol:
 
     def _plan(self, work: UnitOfWork, topics: TopicsNow) -> Planned:
         if work.planned is not None:
-            sources = topics.described({"source": self._spec.source_topics})
-            self._collaborators.planner.recheck(work.planned.plan, sources)
+            self._collaborators.planner.recheck(work.planned.plan, topics.described())
             return work.planned
         self._check_conditions(work)
-        described = topics.described(roles(self._spec))
+        described = topics.described(output=True)
         if self._table is not None:
             self._table.look(work)
-        group = grants.check_run(self._collaborators.cluster, self._spec, topics.visible)
+        group = topics.permitted()
         if work.recorded is None and keys.moves_cursor(self._spec):
             laws.group_is_empty(group.group, group.members)
-        work.planned = self._collaborators.planner.plan(described, work.recorded)
-        plan = work.planned.plan
+        planned = self._collaborators.planner.plan(described, work.recorded)
+        plan = planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)
             plan = rounds.last_of(self._spec, plan)
-            work.planned = replace(work.planned, plan=plan)
-        headers = marks.headers(self._spec, work.key)
-        if headers:
-            plan = replace(plan, headers=headers)
-            work.planned = replace(work.planned, plan=plan)
+        if self._spec.mark_output != "never":
+            plan = replace(plan, headers=_headers(self._spec, work.key))
+        work.planned = replace(planned, plan=plan)
         for note in plan.notes:
             log.warning("%s", note)
         log.info(
@@ -309,8 +308,6 @@ class RunProtocol:
     def _seal(self, work: UnitOfWork, planned: Planned) -> None:
         if work.sealed is not None or planned.plan.is_empty:
             return
-        if not work.versions:
-            work.versions = dict(self._collaborators.data.preflight(planned.plan))
         if self._table is None:
             work.sealed = self._collaborators.data.seal(planned.plan)
         else:
@@ -383,28 +380,18 @@ class RunProtocol:
         self._kill.take_turn()
         return record, messages
 
-    def _commit_entry(self, work: UnitOfWork, planned: Planned, manifest: SealedManifest) -> CommitEntry:
-        details = {
-            "versions": work.versions,
-            TOPIC_IDS: dict(planned.plan.topic_ids),
-            "notes": list(planned.plan.notes),
-            "partition_verification": work.verification,
-            **({ACCEPTED_LOSS: list(planned.plan.accepted_loss)} if planned.plan.accepted_loss else {}),
-            **({} if planned.plan.lag is None else {"lag": planned.plan.lag}),
-            **({"undecided": planned.plan.undecided} if planned.plan.undecided else {}),
-            **({"audit": dict(self._spec.audit)} if self._spec.audit else {}),
-            **({AIRFLOW: dict(self._spec.task)} if self._spec.task else {}),
-        }
-        return CommitEntry(
-            self._spec, self._collaborators, self._started_at, work.key, planned, manifest, details
-        )
-
     def _visible(self, record: RunRecord) -> RunRecord:
         """Return a record of the ledger once every leader shows its transaction."""
         self._visibility.wait_for_committed(record, seconds=self._visible_seconds)
         return record
 
-    @property
-    def _visible_seconds(self) -> float:
-        """Seconds for which another transaction may block readers."""
-        return self._spec.transaction_timeout.total_seconds()
+
+def _headers(spec: RunSpec, key: str) -> tuple[tuple[str, str], ...]:
+    """Return the headers of every record of a run, by which consumers can recognise repetitions.
+
+    :param key: of the run, or of its reprocessing.
+    """
+    number = keys.reprocessing_number(key)
+    if number is not None:
+        return (("eos.run", key), ("eos.reprocessing", str(number)))
+    return (("eos.run", key),) if spec.mark_output == "always" else ()

@@ -45,6 +45,9 @@ class State(str, enum.Enum):
 HOLDS_OPEN: frozenset[State] = frozenset({State.OPEN, State.WRITTEN, State.STAGED, State.PROVEN})
 """The transaction is open from the moment such a state is entered until the next one is."""
 
+# The answer of the ledger, and what ends an attempt, hold for a killed run, too.
+_ENTERED_NEVERTHELESS = frozenset({State.ASKED, State.COMMITTED, State.ABORTED, State.UNKNOWN})
+
 IN_WORDS: dict[State, str] = {
     State.ASKED: "the ledger is asked whether the run is committed",
     State.FENCED: "no older attempt can write any more",
@@ -100,27 +103,35 @@ class Trace:
 
     :param clock: monotonic seconds.
     :param on_state: called at each state entered.
+    :param check: called then at each state that a killed run does not enter; raises if it is killed.
+    :ivar steps: ``(state, seconds since the start)``, in order.
     """
 
-    def __init__(self, clock: Callable[[], float], on_state: Callable[[State], None] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        on_state: Callable[[State], None] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self._clock = clock
         self._on_state = on_state
+        self._check = check
         self._start = clock()
-        self._steps: list[tuple[str, float]] = []
         self._current: State | None = None
-
-    @property
-    def steps(self) -> tuple[tuple[str, float], ...]:
-        """``(state, seconds since the start)``, in order."""
-        return tuple(self._steps)
+        self.steps: tuple[tuple[str, float], ...] = ()
 
     def enter(self, state: State) -> None:
-        """Enter a state."""
+        """Enter a state.
+
+        :raises RunFailed: the run was killed.
+        """
         if self._current is not None and state not in LEGAL_STEPS[self._current]:
             raise AssertionError(f"illegal step from {self._current.value} to {state.value}")
         elapsed = round(self._clock() - self._start, 3)
         self._current = state
-        self._steps.append((state.value, elapsed))
+        self.steps = (*self.steps, (state.value, elapsed))
         log.info("state %s after %.3f s: %s", state.value, elapsed, IN_WORDS[state])
         if self._on_state is not None:
             self._on_state(state)
+        if self._check is not None and state not in _ENTERED_NEVERTHELESS:
+            self._check()

@@ -5,67 +5,213 @@ Each step is one epoch: the small transaction of an INTENT, or of its tombstone,
 
 from __future__ import annotations
 
-from dataclasses import replace
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_eos.exceptions import DifferentWork
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import is_pruned
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
+from airflow_eos.ledger.writer import LedgerTransaction
+from airflow_eos.model.command_line import CommandLine
+from airflow_eos.model.dead_letter import DueLetters
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.run.commit_entry import CommitEntry
+from airflow_eos.run.planner import Planned
+from airflow_eos.run.publishing import Claim, Publisher
+from airflow_eos.run.replacing import earlier_rows, file_label, refuse_fewer, replaces_rows
+from airflow_eos.run.retention import is_compacted
 from airflow_eos.run.states import State
 
 if TYPE_CHECKING:
-    from airflow_eos.ledger.records.intent import Intent
-    from airflow_eos.ledger.records.run_record import RunRecord
-    from airflow_eos.model.table import TableReceipt
+    import datetime as dt
+
+    from airflow_eos.model.kafka import ProducerIdentity
+    from airflow_eos.model.output import PartitionReceipt
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.model.table import EarlierRows, TableReceipt
     from airflow_eos.ports import ProducerSession
-    from airflow_eos.run.commit_entry import CommitEntry
+    from airflow_eos.run.collaborators import Collaborators
     from airflow_eos.run.endings import Endings
-    from airflow_eos.run.kill import Kill
-    from airflow_eos.run.states import Trace
-    from airflow_eos.run.table_commits import TableCommits, TableEntry
     from airflow_eos.run.unit_of_work import UnitOfWork
-    from airflow_eos.table_ports import TableWriter
+    from airflow_eos.table_ports import TableSink, TableVersion, TableWriter
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEntry(CommitEntry):
+    """A run's commit, from its INTENT: the same for every attempt.
+
+    :param transactional_id: the id of the INTENT.
+    :param receipt: of the table's commit.
+    """
+
+    intent: Intent
+    transactional_id: str
+    receipt: TableReceipt
+
+    def messages(self, record: RunRecord) -> list[LedgerMessage]:
+        """Return the run record, the cursor's messages, and the tombstone of the INTENT."""
+        return [
+            LedgerMessage(keys.run_record_key(self.key), record.to_json(), record.pipeline),
+            *self.intent.messages,
+            tombstone(self.spec, self.transactional_id),
+        ]
+
+    def record(
+        self,
+        receipts: Sequence[PartitionReceipt],
+        producer: ProducerIdentity,
+        trace: tuple[tuple[str, float], ...],
+    ) -> RunRecord:
+        """Return the run record of the INTENT, with the table's receipt."""
+        table = {"sink": self.intent.sink, "uuid": self.intent.layout.uuid, **self.receipt.to_dict()}
+        if self.intent.replaces:
+            table[REPLACED] = [rows.snapshot for rows in self.intent.replaces]
+        return replace(
+            self.intent.record,
+            receipts=tuple(receipts),
+            producer=producer,
+            staged_at=keys.utc_text(self.collaborators.now()),
+            trace=trace,
+            details={**self.intent.record.details, TABLE: table},
+        )
+
+
+def tombstone(spec: RunSpec, transactional_id: str) -> LedgerMessage:
+    """Return the message that takes an INTENT back."""
+    return LedgerMessage(keys.intent_key(transactional_id), None, keys.intent_routing(spec))
 
 
 class TableSteps:
-    """Takes the steps. A method returns a record to answer with, or None: go on under a new epoch."""
+    """Takes the steps of one run.
 
-    def __init__(self, tables: TableCommits, endings: Endings, trace: Trace, kill: Kill) -> None:
-        self._tables = tables
+    A method that ends an epoch returns a record to answer with, or None: go on under a new epoch.
+
+    :param table: the run's sink.
+    :param started_at: start of the attempt.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        collaborators: Collaborators,
+        table: TableSink,
+        started_at: dt.datetime,
+        endings: Endings,
+    ) -> None:
+        self._spec = spec
+        self._collaborators = collaborators
+        self._table = table
+        self._started_at = started_at
         self._endings = endings
-        self._trace = trace
-        self._kill = kill
+        self._branch = None if spec.sink is None else spec.sink.branch_name
+        self._version: TableVersion | None = None
+        self._replaces: tuple[EarlierRows, ...] = ()
+        self._publisher = Publisher(table, self._committed, sleep=collaborators.sleep)
+
+    # -- before the run reads --
 
     def intent_of_others(self, work: UnitOfWork) -> Intent | None:
-        """Return the INTENT of this id in the ledger, unless this process has pinned it."""
-        intent = self._tables.open_intent(work.transactional_id)
+        """Return the INTENT of this id in the ledger, unless this process has pinned it.
+
+        Call it after the fence, where a no is final.
+
+        :raises DifferentWork: it is of another table, which alone knows its outcome.
+        """
+        key, routing = keys.intent_key(work.transactional_id), keys.intent_routing(self._spec)
+        value = self._collaborators.authority.settle([key], routing=routing).get(key)
+        intent = None if value is None else Intent.from_json(value, key)
+        if intent is not None and intent.sink != self._table.name:
+            raise DifferentWork(
+                f"run {intent.key} was about to publish in {intent.sink}, and only that table can tell "
+                f"whether its rows are there; this run's sink is {self._table.name}. Run the pipeline "
+                "once with that table as its sink, which finds out, then go on. Where that table is lost for "
+                f"good: {self._dismissal(work.transactional_id)}"
+            )
         if intent is not None and intent.is_same(work.intent) and intent.key == work.key:
             return None
         work.intent = None
         return intent
 
     def look(self, work: UnitOfWork) -> None:
-        """Load the table before reading; errors as :meth:`TableCommits.look`."""
-        self._tables.look(work.earlier)
+        """Load the table before reading.
+
+        :raises UnknownTable: it does not exist, or cannot be written.
+        :raises TableRewritten: the rows to replace are not there as they were written.
+        """
+        self._version = version = self._table.load()
+        self._replaces = ()
+        if replaces_rows(self._spec):
+            self._replaces = earlier_rows(work.earlier, self._table.name, self._branch, version.layout.uuid)
+            self._table.refuse_rewritten(version, self._replaces)
+
+    def writer(self, key: str) -> TableWriter:
+        """Return the writer of the run's data files, whose names contain a digest of its key."""
+        return self._table.writer(self._known_version(), file_label(key))
+
+    # -- of a sealed run --
 
     def changes_table(self, work: UnitOfWork) -> bool:
         """Return whether the run adds rows to the table, or removes some."""
-        return self._tables.changes(() if work.sealed is None else work.sealed.files)
-
-    def writer(self, key: str) -> TableWriter:
-        """Return the writer of the run's data files."""
-        return self._tables.writer(key)
+        return bool((work.sealed is not None and work.sealed.files) or self._replaces)
 
     def pin(self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession) -> RunRecord | None:
-        """Write the INTENT to the ledger. The next epoch reads it, and publishes.
+        """Write the INTENT to the ledger. The next epoch reads it after its fence, and publishes.
 
-        :raises OffsetsOutOfRange: see :meth:`TableCommits.refuse_fewer`; nothing is written then.
+        :raises OffsetsOutOfRange: the run replaces rows, and read fewer records than the run that wrote them;
+            nothing is written then.
         """
-        self._tables.refuse_fewer(work.recorded, entry.manifest)
+        if work.recorded is not None and self._replaces:
+            settings = self._collaborators.cluster.topic_settings(self._spec.source_topics)
+            kept_whole = {topic for topic in settings if not is_compacted(settings[topic])}
+            refuse_fewer(work.recorded, entry.manifest.records_read, kept_whole, self._table.name)
         try:
-            work.intent = self._tables.intent(entry, session, self._trace.steps)
-            self._tables.pin(work.intent, work.transactional_id, session)
+            work.intent = self.intent(entry, session)
+            identity = session.identity
+            value = work.intent.to_json((identity.producer_id, identity.producer_epoch))
+            self._write(session, replace(tombstone(self._spec, work.transactional_id), value=value))
         except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
             return self._endings.aborted(work, session, failure)
-        self._trace.enter(State.INTENT)
+        self._endings.trace.enter(State.INTENT)
         return self._endings.used_up(work, session)
+
+    def intent(self, entry: CommitEntry, session: ProducerSession) -> Intent:
+        """Return the INTENT of a sealed run.
+
+        :param entry: the run's commit.
+        """
+        record = entry.record((), session.identity, self._endings.trace.steps)
+        place = self._collaborators.authority.place(keys.intent_routing(self._spec))
+        scope = keys.table_scope(session.identity.transactional_id, self._branch)
+        version = self._known_version()
+        published = version.published.runs.get(scope)
+        return Intent(
+            sink=self._table.name,
+            layout=version.layout,
+            token=max(
+                self._collaborators.cluster.log_ends([place])[place],
+                0 if published is None else published.token + 1,
+            ),
+            record=record,
+            offsets_group=entry.planned.plan.offsets_group,
+            messages=tuple(entry.messages(record)[1:]),
+            replaces=self._replaces,
+            letters=self.letters_due(entry.manifest),
+        )
+
+    def letters_due(self, manifest: SealedManifest) -> DueLetters | None:
+        """Return the dead letters that belong to the transaction of a sealed run."""
+        topic = self._spec.dead_letter_topic
+        if topic is None or not manifest.letters_due:
+            return None
+        return DueLetters.of(topic, manifest.letters_due)
 
     def publish(self, work: UnitOfWork) -> CommitEntry:
         """Add the rows to the table; return the run's commit.
@@ -73,38 +219,98 @@ class TableSteps:
         :raises RunFenced: a newer attempt owns the work; nothing of this one is in the table.
         """
         assert work.intent is not None
-        self._kill.check()
+        self._endings.kill.check()
         files = () if work.sealed is None else work.sealed.files
-        receipt = self._tables.publish(work.intent, work.transactional_id, files)
+        receipt = self._publisher.publish(self._claim(work, work.intent), files)
+        log.info(
+            "%s: snapshot %d has %d rows of %s",
+            work.intent.sink,
+            receipt.snapshot,
+            receipt.rows,
+            work.intent.key,
+        )
         work.published = True
-        self._trace.enter(State.PUBLISHED)
         return self._entry(work, work.intent, receipt)
 
     def without_rows(self, entry: CommitEntry) -> CommitEntry:
         """Return what the transaction of a run says that leaves the table as it is: its dead letters too."""
-        due = self._tables.letters_due(entry.manifest)
+        due = self.letters_due(entry.manifest)
         if due is None:
             return entry
-        letters = self._endings.data.seal_letters(due)
+        letters = self._collaborators.data.seal_letters(due)
         manifest = replace(entry.manifest, targets=letters.manifest.targets)
         return replace(entry, letters=letters, manifest=manifest)
 
+    # -- of an earlier attempt --
+
     def settle(self, work: UnitOfWork, intent: Intent) -> CommitEntry | None:
         """Return the commit of an earlier attempt's INTENT; None if it is not published and never can be."""
-        receipt = self._tables.settle(intent, work.transactional_id)
-        if receipt is None:
-            return None
-        self._trace.enter(State.PUBLISHED)
-        return self._entry(work, intent, receipt)
-
-    def _entry(self, work: UnitOfWork, intent: Intent, receipt: TableReceipt) -> TableEntry:
-        letters = None if intent.letters is None else self._endings.data.seal_letters(intent.letters)
-        return self._tables.entry(intent, work.transactional_id, receipt, letters)
+        receipt = self._publisher.settle(self._claim(work, intent))
+        became = "was not published" if receipt is None else f"was published as snapshot {receipt.snapshot}"
+        log.info("%s: what an earlier attempt sealed for %s %s", intent.sink, intent.key, became)
+        return None if receipt is None else self._entry(work, intent, receipt)
 
     def take_back(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
         """Take an INTENT back that can never be published any more."""
         try:
-            self._tables.take_back(work.transactional_id, session)
+            self._write(session, tombstone(self._spec, work.transactional_id))
         except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
             return self._endings.aborted(work, session, failure)
         return self._endings.used_up(work, session)
+
+    # -- parts --
+
+    def _entry(self, work: UnitOfWork, intent: Intent, receipt: TableReceipt) -> TableEntry:
+        """Return the commit of a published run, the same for every attempt.
+
+        The rows are in the table, so later changes (a moved group, a topic made again) do not prevent their
+        record. The plan was checked before it was published, and the next plan will be.
+        """
+        self._endings.trace.enter(State.PUBLISHED)
+        letters = None if intent.letters is None else self._collaborators.data.seal_letters(intent.letters)
+        record = intent.record
+        plan = RunPlan(record.mode, record.ranges, {}, intent.offsets_group, advances=False)
+        return TableEntry(
+            spec=self._spec,
+            collaborators=self._collaborators,
+            started_at=self._started_at,
+            key=intent.key,
+            planned=Planned(plan, {}),
+            manifest=SealedManifest(()) if letters is None else letters.manifest,
+            letters=letters,
+            intent=intent,
+            transactional_id=work.transactional_id,
+            receipt=receipt,
+        )
+
+    def _claim(self, work: UnitOfWork, intent: Intent) -> Claim:
+        name = work.transactional_id
+        return Claim.of(intent, name, self._branch, self._dismissal(name))
+
+    def _dismissal(self, transactional_id: str) -> str:
+        """Return the command that dismisses the INTENT of an id."""
+        key, routing = keys.intent_key(transactional_id), keys.intent_routing(self._spec)
+        return CommandLine().command("dismiss", {"--key": key, "--routing": routing})
+
+    def _known_version(self) -> TableVersion:
+        assert self._version is not None, "the table is looked at when the run is planned"
+        return self._version
+
+    def _committed(self, run_keys: Sequence[str]) -> frozenset[str]:
+        """Return the run keys that the ledger holds: a yes needs no fence."""
+        pipeline = self._spec.pipeline
+        wanted = [keys.run_record_key(key) for key in run_keys]
+        pruned = [keys.pruned_key(pipeline, keys.whole_run_key(key)) for key in run_keys]
+        values = self._collaborators.authority.peek([*wanted, *pruned], routing=pipeline)
+        return frozenset(
+            key
+            for key in run_keys
+            if keys.run_record_key(key) in values or is_pruned(keys.whole_run_key(key), pipeline, values)
+        )
+
+    def _write(self, session: ProducerSession, message: LedgerMessage) -> None:
+        around = self._collaborators
+        place = around.authority.place(message.routing)
+        LedgerTransaction(
+            around.cluster, around.transactions, session, [place], around.sleep, around.clock
+        ).commit([message])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
@@ -25,7 +26,6 @@ from airflow_eos.model.kafka import (
     ActiveProducer,
     EndTxnAnswer,
     ProducerIdentity,
-    TopicDescription,
     TransactionDescription,
     TransactionState,
 )
@@ -34,7 +34,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster, Ledger, Transactions
 from airflow_eos.run import laws
-from airflow_eos.run.topic_roles import TopicsNow
+from airflow_eos.run.topics import TopicsNow
 
 log = logging.getLogger(__name__)
 
@@ -47,36 +47,32 @@ _ABORTS = (
 )
 
 
+@dataclass(slots=True)
 class UnfinishedEnds:
     """Asks leaders for open transactions of our own producer id, after the fence, and ends them.
 
     After the fence all of them are over: one that a leader still calls open lacks its marker, or belongs to
     a newer attempt that has fenced this one.
+
+    :ivar description: the coordinator's description of the transaction that the fence ended.
+    :ivar offsets_ended: whether this run has ended pending offsets.
     """
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        cluster: Cluster,
-        transactions: Transactions,
-        ledger: Ledger,
-        authority: Authority,
-    ) -> None:
-        self._spec = spec
-        self._cluster = cluster
-        self._transactions = transactions
-        self._ledger = ledger
-        self._authority = authority
-        self._description: TransactionDescription | None = None
-        self._offsets_ended = False
+    spec: RunSpec
+    cluster: Cluster
+    transactions: Transactions
+    ledger: Ledger
+    authority: Authority
+    description: TransactionDescription | None = None
+    offsets_ended: bool = False
 
     def before_fence(self, transactional_id: str) -> None:
         """Store the coordinator's description of the transaction that the fence ends."""
         try:
-            self._description = self._cluster.describe_transaction(transactional_id)
+            self.description = self.cluster.describe_transaction(transactional_id)
         except Exception as failure:  # noqa: BLE001 - it is one witness of several
             log.debug("%s could not be described: %s", transactional_id, failure)
-            self._description = None
+            self.description = None
 
     def end_in_ledger(self, producer: ProducerIdentity, topics: TopicsNow) -> EndTxnAnswer | None:
         """End open transactions in the ledger's partitions of this run, and pending offsets of its cursor.
@@ -86,24 +82,20 @@ class UnfinishedEnds:
         :raises OutcomeUnknown: the decision about such a transaction is unknown.
         :raises LedgerMissing: the ledger was deleted.
         """
+        routings = {self.spec.pipeline, *([self.spec.group_id] if keys.moves_cursor(self.spec) else ())}
+        numbers = sorted({self.ledger.partition_for(routing) for routing in routings})
         try:
-            answer = self._end(producer, self._ledger_partitions())
+            answer = self.end(producer, [TopicPartition(self.spec.ledger.topic, n) for n in numbers])
         except UnknownTopic:
-            self._ledger.describe()  # says what a ledger is that does not exist
+            self.ledger.describe()  # says what a ledger is that does not exist
             raise
         return self._end_offsets(producer, topics) if answer is None else answer
 
-    def end_in_topics(
-        self, producer: ProducerIdentity, topics: Collection[TopicDescription]
-    ) -> EndTxnAnswer | None:
-        """End open transactions in all partitions of the topics of this run; see :meth:`end_in_ledger`."""
-        partitions = [tp for topic in topics for tp in topic.topic_partitions]
-        return self._end(producer, partitions)
-
     # -- records --
 
-    def _end(self, producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> EndTxnAnswer | None:
-        open_there = open_of(self._cluster, producer.producer_id, partitions)
+    def end(self, producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> EndTxnAnswer | None:
+        """End open transactions in partitions of this run; see :meth:`end_in_ledger`."""
+        open_there = open_of(self.cluster, producer.producer_id, partitions)
         if laws.nothing_open(open_there):
             return None
         if is_overtaken(producer.producer_epoch, open_there):
@@ -115,7 +107,7 @@ class UnfinishedEnds:
         commits = {tp: active for tp, active in open_there.items() if committed[active.producer_epoch]}
         aborts = sorted(open_there.keys() - commits.keys())
         if commits:
-            write_commit_markers(self._transactions, producer, commits)
+            write_commit_markers(self.transactions, producer, commits)
         if not aborts:
             return None
         log.warning(
@@ -123,7 +115,7 @@ class UnfinishedEnds:
             ", ".join(map(str, aborts)),
             producer.transactional_id,
         )
-        return self._transactions.abort_again(producer, aborts)
+        return self.transactions.abort_again(producer, aborts)
 
     def _was_committed(
         self, producer_id: int, epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]
@@ -131,7 +123,7 @@ class UnfinishedEnds:
         undecided: list[RunRecord] = []
         complete = True
         for partition in self._witnesses(producer_id, open_there):
-            view = self._ledger.view(partition, (), (keys.RUN_RECORDS,))
+            view = self.ledger.view(partition, (), (keys.RUN_RECORDS,))
             # A record that lacks only a signature may be this very run's.
             answer, complete = answer_of(view), complete and not view.log_start and not view.unsigned
             writer = producer_id, epoch
@@ -142,11 +134,11 @@ class UnfinishedEnds:
                 for entry in answer.open_records
                 if entry.value is not None and named_writer(entry.value.text) == writer
             ]
-        decision = coordinator_decision(self._description, producer_id, epoch)
+        decision = coordinator_decision(self.description, producer_id, epoch)
         if decision is None and not undecided and complete:
             return False  # a run's commit has its record; of a moved cursor the coordinator knows
         if decision is None and undecided:
-            decision = visible_decision(self._cluster, undecided[0])
+            decision = visible_decision(self.cluster, undecided[0])
         if decision is None:
             raise OutcomeUnknown(
                 f"a transaction of producer {producer_id}, epoch {epoch}, was not ended in "
@@ -159,46 +151,34 @@ class UnfinishedEnds:
         self, producer_id: int, open_there: Mapping[TopicPartition, ActiveProducer]
     ) -> Collection[int]:
         """Return the ledger partitions that may contain the run record of such a transaction."""
-        partitions = {self._ledger.partition_for(self._spec.pipeline)}
+        partitions = {self.ledger.partition_for(self.spec.pipeline)}
         for tp in open_there:
-            if tp.topic != self._spec.ledger.topic:
+            if tp.topic != self.spec.ledger.topic:
                 continue
-            answer = answer_of(self._ledger.view(tp.partition, (), (keys.RUN_RECORDS, keys.CURSORS)))
+            answer = answer_of(self.ledger.view(tp.partition, (), (keys.RUN_RECORDS, keys.CURSORS)))
             named = (
                 _pipeline(entry.value) for entry in answer.open_records if entry.producer_id == producer_id
             )
-            partitions |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
+            partitions |= {self.ledger.partition_for(pipeline) for pipeline in named if pipeline}
         return partitions
 
-    # -- ledger and offsets --
-
-    def _ledger_partitions(self) -> list[TopicPartition]:
-        routings = {self._spec.pipeline}
-        if keys.moves_cursor(self._spec):
-            routings.add(self._spec.group_id)
-        return sorted(
-            {
-                TopicPartition(self._spec.ledger.topic, self._ledger.partition_for(routing))
-                for routing in routings
-            }
-        )
+    # -- offsets --
 
     def _end_offsets(self, producer: ProducerIdentity, topics: TopicsNow) -> EndTxnAnswer | None:
         """End pending offsets of the cursor: after the fence they can only be ours."""
-        if not keys.moves_cursor(self._spec) or self._offsets_ended:
+        if not keys.moves_cursor(self.spec) or self.offsets_ended:
             return None
-        group, mapped = self._spec.group_id, keys.mapped_partition(self._spec)
-        sources = topics.described({"source": self._spec.source_topics})
-        partitions = [tp for topic in sources.values() for tp in topic.topic_partitions]
+        group, mapped = self.spec.group_id, keys.mapped_partition(self.spec)
+        partitions = [tp for topic in topics.described().values() for tp in topic.topic_partitions]
         if mapped is not None:
             partitions = [tp for tp in partitions if tp == mapped]
-        if not self._cluster.has_pending_offsets(group, partitions):
+        if not self.cluster.has_pending_offsets(group, partitions):
             return None
-        self._offsets_ended = True
+        self.offsets_ended = True
         key = keys.cursor_key(group, mapped)
-        value = self._authority.settle([key], routing=group).get(key)
+        value = self.authority.settle([key], routing=group).get(key)
         cursor = None if value is None else CursorRecord.from_json(value, key)
-        committed = self._cluster.committed(group, partitions, stable=False)
+        committed = self.cluster.committed(group, partitions, stable=False)
         log.warning("group %r: offsets of an earlier transaction are still pending", group)
         # The ledger's cursor was committed with the offsets: behind it are the pending ones.
         if cursor and any(
@@ -206,18 +186,18 @@ class UnfinishedEnds:
         ):
             self._commit_offsets(producer, group, cursor)
             return None
-        return self._transactions.abort_again(producer, (), group)
+        return self.transactions.abort_again(producer, (), group)
 
     def _commit_offsets(self, producer: ProducerIdentity, group: str, cursor: CursorRecord) -> None:
         """Write the marker for the offsets of the run that moved the cursor last."""
         key = keys.run_record_key(cursor.run_key)
-        value = self._authority.settle([key], routing=cursor.pipeline).get(key)
+        value = self.authority.settle([key], routing=cursor.pipeline).get(key)
         if value is None:
             return  # a reset moved it; the planner says how offsets and cursor differ
         owner = RunRecord.from_json(value, key).producer
         pending = ActiveProducer(owner.producer_id, owner.producer_epoch, last_sequence=-1)
         write_commit_markers(
-            self._transactions, producer, {self._cluster.group_offsets_partition(group): pending}
+            self.transactions, producer, {self.cluster.group_offsets_partition(group): pending}
         )
 
 

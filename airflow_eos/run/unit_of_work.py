@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -35,7 +35,6 @@ class UnitOfWork:
     attempts: int = 0
     ended_older: int = 0
     last_failure: BaseException | None = None
-    versions: dict[str, object] = field(default_factory=dict)
     verification: bool | None = None
 
     def count(self, failure: BaseException) -> None:

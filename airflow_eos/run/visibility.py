@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import BrokersUnavailable, EosError, NotYetVisible, UnknownTopic
 from airflow_eos.ledger import keys
@@ -26,24 +27,17 @@ _SAY_SECONDS = 5.0
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
+@dataclass(frozen=True, slots=True)
 class Visibility:
     """Checks that readers get the whole commit of a run, and waits for it.
 
-    :param transactions: writes missing markers; None: only check.
+    :param transactions: writes missing markers.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        transactions: Transactions | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._cluster = cluster
-        self._transactions = transactions
-        self._clock = clock
-        self._sleep = sleep
+    cluster: Cluster
+    transactions: Transactions
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def missing(self, record: RunRecord) -> list[str]:
         """Return the places where a committed run is not visible yet."""
@@ -64,9 +58,9 @@ class Visibility:
         :param offsets: the committed offsets of ``group``.
         :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
         """
-        producer, ended = record.producer, False
+        producer = record.producer
 
-        def look() -> tuple[list[str], set[TopicPartition]]:
+        def look(ended: bool) -> tuple[list[str], set[TopicPartition]]:
             hidden = self._invisible(_written(record), producer)
             in_ledger = self._own_open(producer, ledger)
             texts = [text for text, _ in hidden.values()]
@@ -75,15 +69,10 @@ class Visibility:
             # Offsets of intervals have no meaning: another run's may be pending when ours are not.
             if (group == record.group_id or not ended) and self._is_pending(record, group, offsets):
                 texts.append(f"the offsets of group {group!r} (pending)")
-                open_there.add(self._cluster.group_offsets_partition(group))
+                open_there.add(self.cluster.group_offsets_partition(group))
             return texts, open_there
 
-        def finish(partitions: Collection[TopicPartition]) -> None:
-            nonlocal ended
-            ended = True
-            self._finish(producer, partitions)
-
-        self._wait(record, look, finish, seconds)
+        self._wait(record, look, seconds)
 
     def wait_for_committed(self, record: RunRecord, *, seconds: float) -> None:
         """Wait for a run in the ledger that another attempt committed, perhaps long ago.
@@ -91,38 +80,39 @@ class Visibility:
         :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
         """
 
-        def look() -> tuple[list[str], set[TopicPartition]]:
+        def look(_ended: bool) -> tuple[list[str], set[TopicPartition]]:
             hidden = self._invisible(_written(record), record.producer)
             return [text for text, _ in hidden.values()], {tp for tp, (_, own) in hidden.items() if own}
 
-        self._wait(record, look, lambda partitions: self._finish(record.producer, partitions), seconds)
-
-    def _finish(self, producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
-        assert self._transactions is not None
-        left_out = ActiveProducer(producer.producer_id, producer.producer_epoch, last_sequence=-1)
-        write_commit_markers(self._transactions, producer, dict.fromkeys(partitions, left_out))
+        self._wait(record, look, seconds)
 
     def _wait(
         self,
         record: RunRecord,
-        look: Callable[[], tuple[list[str], set[TopicPartition]]],
-        finish: Callable[[Collection[TopicPartition]], None],
+        look: Callable[[bool], tuple[list[str], set[TopicPartition]]],
         seconds: float,
     ) -> None:
-        began, pause, is_logged = self._clock(), _POLL_SECONDS, False
-        may_finish, over = self._transactions is not None, False
+        """Wait until nothing is missing; write the markers that the coordinator has left out, once.
+
+        :param look: returns what is missing, and where our transaction is open; its argument tells whether
+            these markers were written.
+        """
+        producer = record.producer
+        began, pause, is_logged = self.clock(), _POLL_SECONDS, False
+        over = ended = False
         while True:
-            waited = self._clock() - began
+            waited = self.clock() - began
             try:
-                missing, open_there = look()
+                missing, open_there = look(ended)
                 if laws.over_everywhere(missing):
                     return
-                if over and open_there and may_finish:
-                    may_finish = False
-                    finish(sorted(open_there))
+                if over and open_there and not ended:
+                    ended = True
+                    left_out = ActiveProducer(producer.producer_id, producer.producer_epoch, last_sequence=-1)
+                    write_commit_markers(self.transactions, producer, dict.fromkeys(open_there, left_out))
                     continue
                 # Before the next look: after a yes no marker is on its way.
-                over = over or (may_finish and bool(open_there) and self._is_over(record.producer))
+                over = over or (not ended and bool(open_there) and self._is_over(producer))
             except BrokersUnavailable as error:
                 missing = [str(error)]
             except NotYetVisible:
@@ -143,7 +133,7 @@ class Visibility:
                 log.warning(
                     "%s is committed; waiting until readers see %s", record.run_key, "; ".join(missing)
                 )
-            self._sleep(pause)
+            self.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
     # -- looks --
@@ -153,11 +143,11 @@ class Visibility:
     ) -> dict[TopicPartition, tuple[str, bool]]:
         """Return why last offsets are invisible, and whether our own transaction is open there."""
         try:
-            stable = self._cluster.last_stable_offsets(sorted(written)) if written else {}
+            stable = self.cluster.last_stable_offsets(sorted(written)) if written else {}
         except UnknownTopic:
             stable = self._stable_of_the_others(written)
         behind = [tp for tp, last in sorted(written.items()) if tp in stable and stable[tp] <= last]
-        ends = self._cluster.log_ends(behind) if behind else {}
+        ends = self.cluster.log_ends(behind) if behind else {}
         for tp in behind:
             if ends[tp] <= written[tp]:
                 log.warning(
@@ -167,7 +157,7 @@ class Visibility:
                     written[tp],
                 )
         behind = [tp for tp in behind if ends[tp] > written[tp]]
-        still_open = open_of(self._cluster, producer.producer_id, behind)
+        still_open = open_of(self.cluster, producer.producer_id, behind)
         hidden: dict[TopicPartition, tuple[str, bool]] = {}
         for tp in behind:
             own = tp in still_open and still_open[tp].current_txn_start_offset <= written[tp]
@@ -181,7 +171,7 @@ class Visibility:
         for topic in sorted({tp.topic for tp in written}):
             partitions = [tp for tp in written if tp.topic == topic]
             try:
-                stable.update(self._cluster.last_stable_offsets(partitions))
+                stable.update(self.cluster.last_stable_offsets(partitions))
             except UnknownTopic as error:
                 log.warning("whether readers see the output cannot be looked at: %s", error)
         return stable
@@ -190,18 +180,14 @@ class Visibility:
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> set[TopicPartition]:
         """Return the partitions with an open transaction of exactly this epoch."""
-        active = open_of(self._cluster, producer.producer_id, partitions)
-        return {
-            tp
-            for tp, active_there in active.items()
-            if active_there.producer_epoch == producer.producer_epoch
-        }
+        still_open = open_of(self.cluster, producer.producer_id, partitions)
+        return {tp for tp, other in still_open.items() if other.producer_epoch == producer.producer_epoch}
 
     def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether our offsets are pending; once ours are committed, pending ones are a newer run's."""
-        if not offsets or not self._cluster.has_pending_offsets(group, sorted(offsets)):
+        if not offsets or not self.cluster.has_pending_offsets(group, sorted(offsets)):
             return False
-        committed = self._cluster.committed(group, sorted(offsets), stable=False)
+        committed = self.cluster.committed(group, sorted(offsets), stable=False)
         if any(keys.metadata_names(offset.metadata, record.run_key) for offset in committed.values()):
             return False
         behind = any(tp not in committed or committed[tp].offset < end for tp, end in offsets.items())
@@ -209,7 +195,7 @@ class Visibility:
 
     def _is_over(self, producer: ProducerIdentity) -> bool:
         """Return whether the coordinator has written everything for this transaction."""
-        seen = self._cluster.describe_transaction(producer.transactional_id)
+        seen = self.cluster.describe_transaction(producer.transactional_id)
         if seen is None or seen.producer_id != producer.producer_id:
             return True  # forgotten, or its epochs are used up: neither happens to an open transaction
         if seen.producer_epoch != producer.producer_epoch:

@@ -3,7 +3,6 @@
 ::
 
     plane = SparkDataPlane(spark, spec, process)
-    plane.preflight()
     sealed = plane.seal(plan)              # nothing is written to Kafka yet
     receipts = plane.send(sealed, identity, timeout=240)
     plane.release(sealed)

@@ -34,8 +34,9 @@ from airflow_eos.spark.errors import (
 from airflow_eos.spark.failure_search import FailureSearch
 from airflow_eos.spark.first_attempts import first_attempts_only
 from airflow_eos.spark.preflight import Environment, check_environment
+from airflow_eos.spark.process import is_arrow_process
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
-from airflow_eos.spark.sealing import sealing_class
+from airflow_eos.spark.sealing import ArrowSealing, FrameSealing
 from airflow_eos.spark.session import (
     add_tag,
     cancel_tag,
@@ -140,25 +141,19 @@ class SparkDataPlane:
         self._mark = ErrorMark()
         self._cancelled = threading.Event()
 
-    def preflight(self) -> Mapping[str, Any]:
-        """Check executors, once per session; return versions and the application id.
-
-        :raises EnvironmentMismatch: names host and fix.
-        :raises RunFailed: executors were lost, or the run was cancelled.
-        """
-        self._check_cancelled()
-        return self._environment().to_dict()
-
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> SealedBlocks | SealedFiles:
-        """Read, transform, encode and materialise; writes nothing to Kafka.
+        """Check the executors, read, transform, encode and materialise; writes nothing to Kafka.
 
         :param writer: writes data files in the tasks, if the sink is a table.
+        :raises EnvironmentMismatch: executors cannot do the work; names host and fix.
         :raises ProcessFailed: the author's function raised, or returned rows that the sink cannot take.
         :raises RecordRefused: the settings of a target topic refuse a record.
         :raises UnknownTopic: a target topic does not exist.
         :raises RunFailed: a Spark job failed.
         """
-        environment = self._environment()
+        self._check_cancelled()
+        with tagged(self._spark, self._tag):
+            environment = check_environment(self._spark, self._spec.compression)
         self._check_cancelled()
         set_aside = SetAside()
         are_small = True
@@ -248,10 +243,6 @@ class SparkDataPlane:
 
     # -- sealing ------------------------------------------------------------------------------------------
 
-    def _environment(self) -> Environment:
-        with tagged(self._spark, self._tag):
-            return check_environment(self._spark, self._spec.compression)
-
     def _seal(
         self,
         plan: RunPlan,
@@ -261,7 +252,8 @@ class SparkDataPlane:
         *,
         are_small: bool,
     ) -> SealedBlocks | SealedFiles:
-        sealing = sealing_class(self._process)(
+        sealing_class = ArrowSealing if is_arrow_process(self._process) else FrameSealing
+        sealing = sealing_class(
             self._spark,
             self._spec,
             plan,
@@ -305,7 +297,7 @@ class SparkDataPlane:
                 raise
         dead_letters = counts.dead_letters + len(sealing.set_aside.records)
         due = sealing.letters_due(counts)
-        manifest = SealedManifest(counts.targets, read, late, dead_letters, due)
+        manifest = SealedManifest(counts.targets, read, late, dead_letters, due, environment.to_dict())
         if dead_letters:
             log.warning(
                 "process failed on %d records, which go to topic %s with the error in their headers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
@@ -57,12 +57,8 @@ class LazyDataPlane:
         self._check()
         return self._plane
 
-    def preflight(self, plan: RunPlan) -> Mapping[str, Any]:
-        """Start Spark for this plan, and check the executors."""
-        return self._started(plan).preflight()
-
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> Any:
-        """Read, transform, encode and materialise; or write data files."""
+        """Start Spark for this plan; read, transform, encode and materialise, or write data files."""
         return self._started(plan).seal(plan, writer)
 
     def seal_letters(self, due: DueLetters) -> Any:

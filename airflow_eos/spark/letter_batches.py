@@ -89,8 +89,6 @@ def send_letters(
     spec: RunSpec, letters: LetterBatches, identity: ProducerIdentity, timeout: float
 ) -> Sequence[PartitionReceipt]:
     """Write them under a producer's identity; errors and receipts as of ``send_partitions``."""
-    from airflow_eos.wire.client_config import ClientConfig
-
     with BrokerConnections(ClientConfig.of(spec.kafka)) as connections:
         return send_partitions(
             connections,

@@ -9,14 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.model.output import NOT_COUNTED
+from airflow_eos.model.output import total
 from airflow_eos.spark.arrow_batches import NESTED, settings_of_few_rows
 from airflow_eos.spark.by_value import apart_if_large
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.errors import process_failed
 from airflow_eos.spark.frame_contract import addressed, check_frame, sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
-from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
+from airflow_eos.spark.process import RunContext, call_process
 from airflow_eos.spark.read_counts import ObservedReads, TalliedReads, read_counter, sums
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.session import settings
@@ -70,15 +70,6 @@ class ArrowTasks:
     task: ArrowSealTask
     count: int
     layout: OwnerLayout
-
-
-def sealing_class(process: Callable[..., Any]) -> type[Sealing]:
-    """Return the class for the kind of a process function."""
-    return ArrowSealing if is_arrow_process(process) else FrameSealing
-
-
-def _added(count: int, other: int) -> int:
-    return NOT_COUNTED if NOT_COUNTED in (count, other) else count + other
 
 
 def _trial(task: SealTask | TableSealTask, writes: bool) -> SealTask | TableSealTask:
@@ -269,14 +260,16 @@ class FrameSealing(Sealing):
     ) -> tuple[Mapping[TopicPartition, int], int]:
         """Return the counts of the source DataFrame and of the records that are set aside."""
         read, late = self._counter.read(routed)
+        if not self.set_aside.records:
+            return read, late
         if self._letter_counter is None:
             # Beside a table they are read when the run commits: whether they are late is not known yet.
             letters: Mapping[TopicPartition, int] = Counter(r.topic_partition for r in self.set_aside.records)
             late_letters = 0
         else:
             letters, late_letters = self._letter_counter.read(routed)
-        counts_by_partition = {tp: _added(count, letters.get(tp, 0)) for tp, count in read.items()}
-        return counts_by_partition, _added(late, late_letters)
+        counts_by_partition = {tp: total((count, letters.get(tp, 0))) for tp, count in read.items()}
+        return counts_by_partition, total((late, late_letters))
 
 
 class ArrowSealing(Sealing):

@@ -108,39 +108,39 @@ def single_evaluation(
             yield ServerEvidence(spark)
 
 
+@dataclass(frozen=True, slots=True)
 class OneProcess(SingleEvaluation):
     """For sessions of one process: if an output is lost, so are all its readers."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    spark: SparkSession
 
     def admit(self, sealed: DataFrame) -> None:
         """Refuse memory-only caches."""
-        refuse_caches_in_memory_only(self._spark, sealed)
+        refuse_caches_in_memory_only(self.spark, sealed)
 
 
+@dataclass(frozen=True, slots=True)
 class ServerEvidence(SingleEvaluation):
     """For Spark Connect, whose server repeats the readers of a second evaluation, or fails the job."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    spark: SparkSession
 
     def admit(self, sealed: DataFrame) -> None:
         """Refuse cached DataFrames, and shuffles if the server keeps no checksums.
 
         :raises ConfigurationError: see :meth:`SingleEvaluation.admit`.
         """
-        if is_on(self._spark, REPEATABLE):
+        if is_on(self.spark, REPEATABLE):
             return
-        plan = _text_of(self._spark, sealed._explain_string)  # noqa: SLF001
+        plan = _text_of(self.spark, sealed._explain_string)  # noqa: SLF001
         if _CACHED in plan:
             action, alternative = "reads a cached DataFrame", "or do not cache it"
-        elif _SHUFFLES.search(plan) and spark_version(self._spark) < _CHECKSUMS_FROM:
+        elif _SHUFFLES.search(plan) and spark_version(self.spark) < _CHECKSUMS_FROM:
             action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
         else:
             return
         raise ConfigurationError(
-            f"the transform {action}, and Spark {self._spark.version} does not show over Spark Connect "
+            f"the transform {action}, and Spark {self.spark.version} does not show over Spark Connect "
             "whether it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
             f"could be missing or come twice. Use a classic session {alternative}; if the transform gives "
             f"the same rows each time it is evaluated, set {REPEATABLE}=true"
@@ -259,12 +259,18 @@ class StatusStoreEvidence(SingleEvaluation):
         return {str(executor.id()) for executor in elements_of(executors) if not executor.isActive()}
 
 
-def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None:
+def refuse_caches_in_memory_only(spark: Any, sealed: Any) -> None:
     """Refuse a plan that reads a DataFrame cached without a copy on disk.
 
     :raises ConfigurationError: names the ways on.
     """
-    if _CACHED_IN_MEMORY_ONLY.search(_plan_with_caches(spark, sealed)) is None or is_on(spark, REPEATABLE):
+    if is_connect(spark):
+        plan = _text_of(spark, sealed._explain_string)  # noqa: SLF001
+    elif spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
+        return
+    else:
+        plan = _text_of(spark, sealed._jdf.queryExecution().optimizedPlan().toString)  # noqa: SLF001
+    if _CACHED_IN_MEMORY_ONLY.search(plan) is None or is_on(spark, REPEATABLE):
         return
     raise ConfigurationError(
         "the transform reads a DataFrame that is cached in memory only, and Spark computes blocks again that "
@@ -301,15 +307,6 @@ def _unfilled_caches(spark: Any, sealed: Any) -> int:
     if str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
         return len(caches)
     return sum(not leaf.cacheBuilder().isCachedColumnBuffersLoaded() for leaf in caches)
-
-
-def _plan_with_caches(spark: Any, sealed: Any) -> str:
-    """Return the text of a plan with the storage levels of its caches; empty if nothing is cached."""
-    if is_connect(spark):
-        return _text_of(spark, sealed._explain_string)  # noqa: SLF001
-    if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
-        return ""
-    return _text_of(spark, sealed._jdf.queryExecution().optimizedPlan().toString)  # noqa: SLF001
 
 
 def _text_of(spark: Any, plan: Callable[[], Any]) -> str:

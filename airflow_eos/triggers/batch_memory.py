@@ -78,7 +78,7 @@ class BatchMemory:
         :param unplaced: partitions that belong to the batch even with an empty range.
         """
         from airflow_eos.ledger.keys import ranges_digest
-        from airflow_eos.run.round_size import bounded
+        from airflow_eos.run.rounds import bounded
 
         ends = bounded(
             {offsets.topic_partition: (offsets.start, offsets.end) for offsets in pending}, max_records

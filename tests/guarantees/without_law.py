@@ -23,7 +23,6 @@ from unittest.mock import ANY
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.ledger.witnesses import Testimony
-from airflow_eos.model.output import SealedManifest
 from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT, crc32c
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing.exceptions import (
@@ -80,13 +79,19 @@ def _asks_late(original: Any) -> Any:
     return only_after_the_fence
 
 
+def _asks_early(original: Any) -> Any:
+    def only_before_the_fence(self: Any, work: Any, *, fenced: bool) -> Any:
+        return None if fenced else original(self, work, fenced=False)
+
+    return only_before_the_fence
+
+
 def _only_with_input(original: Any) -> Any:
     """Report a success without a commit where there was nothing to read."""
 
-    def commit(self: Any, work: Any, planned: Any, session: Any) -> Any:
-        if not planned.plan.is_empty:
-            return original(self, work, planned, session)
-        entry = self._commit_entry(work, planned, SealedManifest(()))
+    def commit(self: Any, work: Any, entry: Any, session: Any, **more: Any) -> Any:
+        if not entry.planned.plan.is_empty:
+            return original(self, work, entry, session, **more)
         return entry.record((), session.identity, self._trace.steps)
 
     return commit
@@ -202,13 +207,14 @@ REMOVALS: dict[str, Removal] = {
     "ask-again": Removal(
         "3",
         "a no counts only after the fence",
-        f"{_PROTOCOL}_ask_again",
-        _nothing,
+        f"{_PROTOCOL}_ask",
+        _asks_early,
         (
             f"{_SEARCH}[explicit]",
             f"{_EXPERIMENTS}test_a_commit_before_the_fence_is_found_behind_it",
             f"{_TRANSACTIONS}test_given_ranges_whose_commit_has_lost_its_answer_are_written_once",
         ),
+        wraps=True,
     ),
     "may_speak_for": Removal(
         "3",

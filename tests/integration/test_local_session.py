@@ -55,7 +55,7 @@ for thread in threading.enumerate():
 waited = before_end != [True]
 plan = RunPlan("explicit", (), {}, "group.runs", advances=False)
 try:
-    LazyDataPlane(spark, None, None, lambda: None).preflight(plan)
+    LazyDataPlane(spark, None, None, lambda: None).seal(plan)
 except ConfigurationError as error:
     refusal = str(error)
 seen = {"early": started is not None, "steps": steps, "left": is_left, "waited": waited, "refusal": refusal}

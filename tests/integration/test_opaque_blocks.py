@@ -13,6 +13,7 @@ from airflow_eos import arrow_process
 from airflow_eos.exceptions import RunFailed, SealedBlockLost, SecondAttempt
 from airflow_eos.spark import SparkDataPlane, blocks, send_task
 from airflow_eos.spark.blocks import FrameBlocks, OpaqueBlocks
+from airflow_eos.spark.preflight import check_environment
 from airflow_eos_testing import read_topic
 from tests.support.patience import wait_until
 from tests.support.spark_sessions import attempt, run
@@ -54,7 +55,7 @@ def test_two_jobs_copy_in_order(broker, spark, topics, monkeypatch, streamed_fro
     """One keeps and counts, one sends; where Spark has to sort, the order is that of the source, too."""
     monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", streamed_from)
     plane = SparkDataPlane(spark, broker.spec(*topics), identity)
-    plane.preflight()
+    check_environment(spark)
     kept = []
     assert jobs_of(spark, lambda: kept.append(plane.seal(broker.plan(topics[0])))) == 1
     (sealed,) = kept

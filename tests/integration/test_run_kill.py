@@ -12,6 +12,7 @@ import pytest
 
 from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.engine import find_committed
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.run import Run
 from airflow_eos.exceptions import BrokersUnavailable, OutcomeUnknown, RunFailed
 from airflow_eos.ledger.keys import id_kind
@@ -157,9 +158,9 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
         return Session()
 
     class Using(LocalPlane):
-        def preflight(self, plan=None):
+        def seal(self, plan, writer=None):
             used.append(1)
-            return super().preflight(plan)
+            return super().seal(plan, writer)
 
     monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", Using)
     run = made(full.spec, session=session)
@@ -175,15 +176,16 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
 
 def test_a_kill_while_the_ledger_is_looked_at_ends_the_run(full, monkeypatch):
     """Behind the connections, before the first state."""
-    theirs = Run._collaborators
+    theirs = ControlPlane.collaborators
+    run = made(full.spec)
 
-    def killed(self, control):
-        found = theirs(self, control)
-        self.kill()
+    def killed(control, data):
+        found = theirs(control, data)
+        run.kill()
         return found
 
-    monkeypatch.setattr(Run, "_collaborators", killed)
-    ends_without_a_commit(full, made(full.spec))
+    monkeypatch.setattr(ControlPlane, "collaborators", killed)
+    ends_without_a_commit(full, run)
 
 
 def test_a_kill_while_a_boundary_is_pinned_ends_the_run(full, monkeypatch):

@@ -155,7 +155,7 @@ def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline):
         replaced = RunProtocol(spec, control.collaborators(LocalDataPlane(spec)))
         # It took its epoch, and no more.
         session = control.transactions.fence(cursor_transactional_id("test", spec.group_id))
-        replaced._identity = session.identity
+        replaced.producer = session.identity
         live = Paused(pipeline, State.STAGED, try_number=2)
         replaced.kill(PATIENT)
         session.close()

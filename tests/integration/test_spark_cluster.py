@@ -22,6 +22,7 @@ from airflow_eos.operators.submitted_files import SubmittedFiles
 from airflow_eos.run.states import State
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark import send_task as send_module
+from airflow_eos.spark.preflight import check_environment
 from airflow_eos_testing import count_records, read_topic
 from airflow_eos_testing.faults import SparkCluster
 from airflow_eos_testing.faults.half_send import half_sending, is_half_written, let_go
@@ -91,7 +92,6 @@ class Stage:
             spark, broker.spec(self.source, self.sink, kafka=config), lambda df: df.select("key", "value")
         )
         self.pids = executors(spark)
-        self.facts = self.plane.preflight()
         self.sealed = self.plane.seal(broker.plan(self.source))
         self._broker = broker
 
@@ -146,7 +146,7 @@ def kill(spark, *pids):
 def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp_path, cluster):
     """The shipped package wins over an older one; no log holds a secret, nor the events that the UI shows."""
     stage = Stage(spark, broker)
-    assert stage.facts["shipped"] is True
+    assert stage.sealed.manifest.versions["shipped"] is True
     with broker.transaction(stage.sealed.manifest.partitions) as identity:
         stage.plane.send(stage.sealed, identity, 60)
     assert stage.values() == EXPECTED
@@ -248,7 +248,7 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
 
     plane = SparkDataPlane(spark, broker.spec(source, sink), process)
     executors(spark)
-    plane.preflight()
+    check_environment(spark)
     plan = broker.plan(source)
     sealed = []
     thread = threading.Thread(target=lambda: sealed.append(plane.seal(plan)))
@@ -295,7 +295,7 @@ def test_a_seal_task_that_fails_once_is_run_again(spark, broker):
         return df.select("key", "value").mapInArrow(fails_once, "key binary, value binary")
 
     plane = SparkDataPlane(spark, broker.spec(source, sink), process)
-    plane.preflight()
+    check_environment(spark)
     sealed = plane.seal(broker.plan(source))
     with broker.transaction(sealed.manifest.partitions) as identity:
         plane.send(sealed, identity, 120)

@@ -934,7 +934,7 @@ def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn, tmp
 
     plane = SparkDataPlane(spark, broker.spec(*topics), process)
     plan = broker.plan(topics[0])
-    plane.preflight()
+    preflight.check_environment(spark)
     thread, caught = sealing_thread(plane, plan)
     wait_until(marker.exists, 120)
     begun = time.monotonic()
@@ -953,7 +953,7 @@ def test_cancel_before_the_job_runs_ends_the_seal(broker, spark, topics, fn, tmp
     process = slow_process(fn, tmp_path / "begun", 0.03 if CONNECT else 1.5)
     plane = SparkDataPlane(spark, broker.spec(*topics), process)
     plan = broker.plan(topics[0])
-    plane.preflight()
+    preflight.check_environment(spark)
     thread, caught = sealing_thread(plane, plan)
     begun = time.monotonic()
     while thread.is_alive() and time.monotonic() - begun < 60:
@@ -1001,15 +1001,16 @@ def test_cancel_before_or_while_the_function_is_called_starts_no_job(broker, spa
         plane.seal(broker.plan(topics[0]))
     assert not marker.exists()
     with pytest.raises(RunFailed, match="cancelled"):
-        plane.preflight()
+        plane.seal(broker.plan(topics[0]))
 
 
 def test_executors_are_asked_once_per_session(broker, spark, topics, monkeypatch):
     """The second run of a session pays nothing."""
-    plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df)
-    first = plane.preflight()
+    plan = broker.plan(topics[0])
+    first = SparkDataPlane(spark, broker.spec(*topics), lambda df: df).seal(plan).manifest.versions
     monkeypatch.setattr("airflow_eos.spark.preflight._ask", lambda _: pytest.fail("asked again"))
-    assert SparkDataPlane(spark, broker.spec(*topics), lambda df: df).preflight() == first
+    again = SparkDataPlane(spark, broker.spec(*topics), lambda df: df).seal(plan)
+    assert again.manifest.versions == first
     assert first["application_id"]
     assert first["slots"] == 2
     assert first["connect"] is CONNECT

@@ -8,7 +8,7 @@ from confluent_kafka import TopicPartition
 from airflow_eos.exceptions import RunFenced, UnknownTopic
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.run.states import State
-from airflow_eos.run.table_commits import TableCommits
+from airflow_eos.run.table_steps import TableSteps
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Died, Paused, die_at
 from tests.support.tables import LocalTablePlane, TablePipeline
@@ -98,7 +98,7 @@ def test_the_letters_of_what_is_adopted_are_those_of_the_intent(pipeline):
 
 def test_without_the_letters_in_the_intent_a_retry_loses_them(pipeline, monkeypatch):
     """The counter-test: nobody knows any more which records they were."""
-    monkeypatch.setattr(TableCommits, "letters_due", lambda *_: None)
+    monkeypatch.setattr(TableSteps, "letters_due", lambda *_: None)
     pipeline.publish(["a", "x1"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))

@@ -17,6 +17,7 @@ import pytest
 
 from airflow_eos import arrow_process
 from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark.preflight import check_environment
 from tests.support.patience import eventually
 from tests.support.spark_sessions import Broker, new_session
 
@@ -59,7 +60,7 @@ def seal_until_it_is_interrupted(bootstrap, flag, make, large, answer):
         sealing.LARGE_RUN = 10
     source = broker.numbered("src", 1, 20)
     plane = SparkDataPlane(spark, broker.spec(source, broker.topic("out", 1)), make(flag))
-    plane.preflight()
+    check_environment(spark)
 
     def interrupt(*_):
         raise TimedOut

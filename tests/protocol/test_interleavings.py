@@ -138,7 +138,12 @@ def test_law_2_a_superseded_attempt_would_fence_the_live_one(monkeypatch: pytest
 
 def test_law_3_a_no_from_before_the_fence_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the second look-up a run committed in between is done twice."""
-    monkeypatch.setattr(protocol.RunProtocol, "_ask_again", lambda self, work: None)
+    ask = protocol.RunProtocol._ask
+
+    def only_before_the_fence(self: Any, work: Any, *, fenced: bool) -> Any:
+        return None if fenced else ask(self, work, fenced=False)
+
+    monkeypatch.setattr(protocol.RunProtocol, "_ask", only_before_the_fence)
     assert "duplicated" in _counter_example(scenes.explicit)
 
 

@@ -62,8 +62,7 @@ def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
             return replace(super().view(*of, **more), unsigned=unsigned)
 
     ends = ends_of(scene, Ledger(inline, scene.broker))
-    topics = scene.broker.describe_topics(["out"]).values()
-    return ends.end_in_topics(scene.broker.init_producer(name), topics)
+    return ends.end(scene.broker.init_producer(name), [OUT])
 
 
 def test_a_record_that_is_not_signed_may_be_the_commit() -> None:
@@ -87,6 +86,5 @@ def test_the_open_transaction_of_a_newer_attempt_fences() -> None:
     scene.broker.produce(newer, ledger, 0, undecided.to_json(), keys.run_record_key(record.run_key))
     inline: Any = Inline(scene.broker)
     ends = ends_of(scene, ModelLedger(inline, scene.broker))
-    topics = scene.broker.describe_topics(["out"]).values()
-    assert ends.end_in_topics(older, topics) is EndTxnAnswer.FENCED
+    assert ends.end(older, [OUT]) is EndTxnAnswer.FENCED
     assert scene.broker.end_transaction(newer, commit=True) is None

@@ -19,7 +19,6 @@ import pytest
 
 from airflow_eos.run import publishing
 from airflow_eos.run.publishing import Publisher, published_by
-from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.table_steps import TableSteps
 from tests.protocol.model import table_scenes
 from tests.protocol.model.explorer import Report, Run, explore
@@ -87,12 +86,12 @@ def test_without_the_intent_a_retry_writes_again(monkeypatch: pytest.MonkeyPatch
 
 def test_without_the_letters_in_the_intent_they_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attempt that processed the record died behind its commit to the table."""
-    intent = TableCommits.intent
+    intent = TableSteps.intent
 
-    def without_letters(self: TableCommits, *arguments: Any) -> Any:
+    def without_letters(self: TableSteps, *arguments: Any) -> Any:
         return replace(intent(self, *arguments), letters=None)
 
-    monkeypatch.setattr(TableCommits, "intent", without_letters)
+    monkeypatch.setattr(TableSteps, "intent", without_letters)
     assert "lost" in violation(table_scenes.with_letters)
 
 
@@ -123,12 +122,12 @@ def test_a_claim_that_the_property_no_longer_names_is_asked_of_the_ledger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A zombie of an interval wakes when its run is committed, and others have tidied the property up."""
-    committed = TableCommits._committed
+    committed = TableSteps._committed
 
-    def but_for_its_own(self: TableCommits, run_keys: Any) -> frozenset[str]:
+    def but_for_its_own(self: TableSteps, run_keys: Any) -> frozenset[str]:
         return committed(self, run_keys) - {run_keys[0]}
 
-    monkeypatch.setattr(TableCommits, "_committed", but_for_its_own)
+    monkeypatch.setattr(TableSteps, "_committed", but_for_its_own)
     assert "duplicated" in violation(table_scenes.side_by_side)
 
 

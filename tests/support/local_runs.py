@@ -77,9 +77,6 @@ class LocalDataPlane:
         """Copy, unless a test's subclass says otherwise."""
         return [Out(row.value, row.key) for row in rows]
 
-    def preflight(self, _plan: Any = None) -> Mapping[str, Any]:
-        return {"data_plane": "local"}
-
     def seal(self, plan: Any, _writer: None = None) -> LocalSealed:
         rows: list[Row] = []
         counts: dict[TopicPartition, int] = {}
@@ -111,7 +108,7 @@ class LocalDataPlane:
             SealedTarget(tp.topic, tp.partition, sum(n for n, _ in b), len(b), sum(len(d) for _, d in b))
             for tp, b in sorted(batches.items())
         )
-        return LocalSealed(SealedManifest(targets, counts), batches)
+        return LocalSealed(SealedManifest(targets, counts, versions={"data_plane": "local"}), batches)
 
     def seal_letters(self, due: DueLetters) -> LetterBatches:
         return seal_letters(self._config, self._spec.compression, due)

@@ -168,7 +168,6 @@ class Broker:
 def run(broker, spark, spec, process, plan=None):
     """Seal, send and commit; return the manifest and the receipts."""
     plane = SparkDataPlane(spark, spec, process)
-    plane.preflight()
     sealed = plane.seal(plan or broker.plan(*spec.source_topics))
     if not sealed.manifest.targets:
         return sealed.manifest, plane.send(sealed, ProducerIdentity("none", 0, 0), 60)

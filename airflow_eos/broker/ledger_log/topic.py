@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
+from kafka.partitioner.default import murmur2
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected
 from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
@@ -30,7 +30,6 @@ from airflow_eos.model.ledger import LedgerValue, LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
@@ -135,8 +134,7 @@ class KafkaLedger(LinkUser):
         if not routing:
             return 0
         partitions = self._partitions or self._partitions_at_first()
-        key = pa.array([routing.encode()], pa.binary())
-        return int(partitions_for(1, partitions, topic=self.topic, key=key)[0])
+        return int((murmur2(routing.encode()) & 0x7FFFFFFF) % partitions)
 
     def _partitions_at_first(self) -> int:
         """Return the number in the identity record; before there is one, the topic's."""

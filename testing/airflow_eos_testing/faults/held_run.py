@@ -10,7 +10,7 @@ from airflow_eos.engine import RunAttempt
 from airflow_eos_testing.faults.points import COMMITTING
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.control_plane import ControlPlane
+    from airflow_eos.ledger.records.run_record import RunRecord
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.ports import ProducerSession, Transactions
@@ -29,9 +29,11 @@ class HeldRun(RunAttempt):
         super().__init__(spark, spec, process, on_state=lambda state: hold(state.value))
         self._hold = hold
 
-    def _collaborators(self, control: ControlPlane) -> Collaborators:
-        collaborators = super()._collaborators(control)
-        return replace(collaborators, transactions=_HeldTransactions(collaborators.transactions, self._hold))
+    def _attempt(
+        self, spec: RunSpec, collaborators: Collaborators
+    ) -> tuple[RunRecord, ProducerIdentity | None]:
+        held = _HeldTransactions(collaborators.transactions, self._hold)
+        return super()._attempt(spec, replace(collaborators, transactions=held))
 
 
 class _HeldTransactions:

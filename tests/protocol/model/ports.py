@@ -373,9 +373,6 @@ class ModelData:
         self._respawns, self._loses_batch, self._loses_blocks = respawns, loses_batch, loses_blocks
         self._lost: ModelSealed | None = None
 
-    def preflight(self, _plan: Any) -> Mapping[str, Any]:
-        return {}
-
     def seal(self, plan: RunPlan, writer: object = None) -> ModelSealed:
         lost = self._lost is not None
 
