@@ -6,17 +6,15 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.broker.shared_connections import Link, LinkUser
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import ProducerFenced, ProtocolViolation
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn, write_txn_markers
@@ -31,30 +29,27 @@ ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
 
-class KafkaTransactions(LinkUser):
-    """Fences older attempts and ends transactions by producer id and epoch; a context manager.
+class KafkaTransactions:
+    """Fences older attempts and ends transactions by producer id and epoch.
 
-    :param config: client configuration in librdkafka's names.
     :param ledger: the ledger to which sessions write their messages, signed if it has a key.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
     :param commit_timeout: time after which the answer to a commit counts as lost.
     :param fence_timeout: for initialising a producer, including all retries.
-    :param link: connections to share; opens its own by default.
     """
 
     def __init__(
         self,
-        config: ClientConfig | Mapping[str, Any],
+        link: Link,
         *,
         ledger: KafkaLedger,
         transaction_timeout: dt.timedelta,
         delivery_timeout: dt.timedelta,
         commit_timeout: dt.timedelta = COMMIT_TIMEOUT,
         fence_timeout: dt.timedelta = FENCE_TIMEOUT,
-        link: Link | None = None,
     ) -> None:
-        super().__init__(config, link=link)
+        self._link = link
         self._ledger = ledger
         self._transaction_timeout = transaction_timeout.total_seconds()
         self._delivery_timeout = delivery_timeout.total_seconds()
@@ -72,7 +67,7 @@ class KafkaTransactions(LinkUser):
         :raises BrokersUnavailable: no coordinator answered in time.
         """
         producer = TransactionalProducer(
-            self._config,
+            self._link.config,
             transactional_id,
             transaction_timeout=self._transaction_timeout,
             delivery_timeout=self._delivery_timeout,
@@ -106,7 +101,7 @@ class KafkaTransactions(LinkUser):
         :raises BrokersUnavailable: no coordinator answered in time; the outcome is unknown.
         """
         deadline = time.monotonic() + timeout
-        with BrokerConnections(self._config, bootstrap_timeout=timeout) as connections:
+        with BrokerConnections(self._link.config, bootstrap_timeout=timeout) as connections:
             left = max(deadline - time.monotonic(), 0.0)
             answer = end_txn(connections, identity, commit=False, timeout=left)
         log.info(

@@ -47,7 +47,8 @@ def verify_output(
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
 
-    with Link(kafka) as link, KafkaCluster(kafka, link=link) as cluster:
+    with Link(kafka) as link:
+        cluster = KafkaCluster(link)
         topics = {receipt.topic for receipt in record.receipts}
         _may_be_read(cluster, topics)
         described = cluster.describe_topics((), optional=topics)

@@ -73,14 +73,9 @@ class BrokerConnections(NodeConnections):
         :returns: the metadata, and for each other topic the error; None if the topic does not exist.
         """
         wanted = sorted(set(names))
-
-        async def attempt() -> dict[str, EosError | None]:
-            return await self._ask_metadata(wanted)
-
         if not wanted:
             return {}, {}
-        subject = f"metadata of {len(wanted)} topics"
-        failed = self.run(self.retry_async(attempt, subject=subject, timeout=METADATA_TIMEOUT))
+        failed = self._metadata_of(wanted, f"metadata of {len(wanted)} topics")
         return {name: self._topics[name] for name in wanted if name not in failed}, failed
 
     def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
@@ -196,6 +191,10 @@ class BrokerConnections(NodeConnections):
         answer = await self.ask_any_async(request)
         return did_you_mean(missing[0], (topic.name for topic in answer.topics if not topic.is_internal))
 
+    def _metadata_of(self, names: list[str], subject: str) -> dict[str, EosError | None]:
+        ask = self.retry_async(lambda: self._ask_metadata(names), subject=subject, timeout=METADATA_TIMEOUT)
+        return self.run(ask)
+
     async def _ask_metadata(self, names: list[str]) -> dict[str, EosError | None]:
         """Request metadata; return the error of each topic that has one, None where the topic is unknown."""
         invalid = kafka_errors.InvalidTopicError.errno
@@ -236,12 +235,8 @@ class BrokerConnections(NodeConnections):
 
     def brokers(self) -> list[int]:
         """Request the node ids of all brokers, in order."""
-
-        async def attempt() -> list[int]:
-            await self._ask_metadata([])
-            return self.known_brokers()
-
-        return self.run(self.retry_async(attempt, subject="the brokers", timeout=METADATA_TIMEOUT))
+        self._metadata_of([], "the brokers")
+        return self.known_brokers()
 
     def silent_brokers(self) -> list[int]:
         """Return the node ids of the brokers that metadata names, and that do not answer at their address."""

@@ -14,10 +14,11 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, GroupDescription
-from airflow_eos.model.ranges import TopicPartition, by_topic
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, operation_names
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import GROUP
+from airflow_eos.wire.topic_parts import by_topic, parts_of
 
 _GROUP_ID_NOT_FOUND = 69
 _UNSTABLE_OFFSET_COMMIT = 88
@@ -51,14 +52,12 @@ def fetch_committed_offsets(
         answer = await connections.send(_offsets_request(group, partitions, stable=stable), node)
         _check(coordinator, answer.error_code, subject)
         committed: dict[TopicPartition, CommittedOffset] = {}
-        for topic in answer.topics:
-            for part in topic.partitions:
-                tp = TopicPartition(topic.name, part.partition_index)
-                _check(coordinator, part.error_code, f"{subject} in {tp}")
-                if part.committed_offset >= 0:
-                    # librdkafka commits the NUL that ends a C string along with the metadata.
-                    metadata = (part.metadata or "").removesuffix("\0")
-                    committed[tp] = CommittedOffset(part.committed_offset, metadata)
+        for tp, part in parts_of(answer):
+            _check(coordinator, part.error_code, f"{subject} in {tp}")
+            if part.committed_offset >= 0:
+                # librdkafka commits the NUL that ends a C string along with the metadata.
+                metadata = (part.metadata or "").removesuffix("\0")
+                committed[tp] = CommittedOffset(part.committed_offset, metadata)
         return committed
 
     if partitions is not None and not partitions:
@@ -81,10 +80,7 @@ def has_pending_offsets(
 
     async def attempt(node: int) -> bool:
         answer = await connections.send(_offsets_request(group, partitions, stable=True), node)
-        codes = {
-            answer.error_code,
-            *(part.error_code for topic in answer.topics for part in topic.partitions),
-        }
+        codes = {answer.error_code, *(part.error_code for _, part in parts_of(answer))}
         for code in codes - {_UNSTABLE_OFFSET_COMMIT}:
             _check(coordinator, code, subject)
         return _UNSTABLE_OFFSET_COMMIT in codes

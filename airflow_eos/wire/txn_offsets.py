@@ -19,6 +19,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
+from airflow_eos.wire.topic_parts import by_topic, parts_of
 
 ANSWER_SECONDS = 10.0
 """Seconds to wait for a coordinator's answer; brokers time out after 5 s (offsets.commit.timeout.ms)."""
@@ -72,11 +73,9 @@ def commit_offsets_in_txn(
     async def attempt(node: int) -> None:
         request = _commit_request(identity, group, offsets)
         answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
-        for topic in answer.topics:
-            for part in topic.partitions:
-                if part.error_code:
-                    tp = TopicPartition(topic.name, part.partition_index)
-                    coordinator.refuse(TXN_OFFSET_COMMIT, part.error_code, f"{subject} in {tp}")
+        for tp, part in parts_of(answer):
+            if part.error_code:
+                coordinator.refuse(TXN_OFFSET_COMMIT, part.error_code, f"{subject} in {tp}")
 
     coordinator.ask(attempt, subject, timeout)
 
@@ -100,23 +99,23 @@ def _commit_request(
     identity: ProducerIdentity, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> Any:
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-    partition_class = topic_class.TxnOffsetCommitRequestPartition
-    topics: dict[str, list[Any]] = {}
-    for tp, committed in sorted(offsets.items()):
-        topics.setdefault(tp.topic, []).append(
-            partition_class(
-                partition_index=tp.partition,
-                committed_offset=committed.offset,
-                committed_metadata=committed.metadata,
-            )
+
+    def part(tp: TopicPartition) -> Any:
+        return topic_class.TxnOffsetCommitRequestPartition(
+            partition_index=tp.partition,
+            committed_offset=offsets[tp].offset,
+            committed_metadata=offsets[tp].metadata,
         )
+
     return TxnOffsetCommitRequest(
         **identity.to_dict(),
         group_id=group,
         generation_id=-1,
         member_id="",
         group_instance_id=None,
-        topics=[topic_class(name=topic, partitions=parts) for topic, parts in topics.items()],
+        topics=[
+            topic_class(name=topic, partitions=parts) for topic, parts in by_topic(offsets, part).items()
+        ],
         min_version=3,
         max_version=3,
     )

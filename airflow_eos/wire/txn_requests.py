@@ -17,7 +17,7 @@ protocol (KIP-890 bumps the epoch from version 5 on).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -27,7 +27,12 @@ from kafka.protocol.admin import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, WriteTxnMarkersRequest
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    WriteTxnMarkersRequest,
+)
 
 from airflow_eos.model.kafka import (
     ActiveProducer,
@@ -36,20 +41,23 @@ from airflow_eos.model.kafka import (
     TransactionDescription,
     TransactionState,
 )
-from airflow_eos.model.ranges import TopicPartition, by_topic
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import NotYet
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
+from airflow_eos.wire.topic_parts import by_topic, parts_of
 
 T = TypeVar("T")
 
-CONTROL_TIMEOUT = METADATA_TIMEOUT
 _MAX_VERSION = 3
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 _NOT_ATTEMPTED = 55
-
+_CONCURRENT_TRANSACTIONS = 51
+_NO_PRODUCER = -1
+_TOUCH_VERSION = 4
+_TOUCH_TIMEOUT_MS = 1000  # no transaction begins under it, but brokers refuse values below 1
 
 _END_CODES = {
     0: EndTxnAnswer.ENDED,
@@ -75,7 +83,7 @@ def add_partitions_to_txn(
     identity: ProducerIdentity,
     partitions: Collection[TopicPartition],
     *,
-    timeout: float = CONTROL_TIMEOUT,
+    timeout: float = METADATA_TIMEOUT,
 ) -> None:
     """Add all partitions to the transaction in one request; idempotent.
 
@@ -107,7 +115,7 @@ def end_txn(
     identity: ProducerIdentity,
     *,
     commit: bool,
-    timeout: float = CONTROL_TIMEOUT,
+    timeout: float = METADATA_TIMEOUT,
 ) -> EndTxnAnswer:
     """End the transaction of exactly this producer id and epoch; never sends InitProducerId.
 
@@ -129,11 +137,37 @@ def end_txn(
     return coordinator.ask(attempt, subject, timeout)
 
 
+def touch_transactional_id(
+    connections: BrokerConnections, transactional_id: str, *, timeout: float = METADATA_TIMEOUT
+) -> None:
+    """Initialise an id that no producer uses, which restarts ``transactional.id.expiration.ms``.
+
+    :raises AuthorizationFailed: Write on the transactional id is missing.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    subject = f"InitProducerId of {transactional_id!r}"
+    coordinator = Coordinator(connections, "transaction", transactional_id)
+
+    async def attempt(node: int) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=_TOUCH_TIMEOUT_MS,
+            producer_id=_NO_PRODUCER,
+            producer_epoch=_NO_PRODUCER,
+            max_version=_TOUCH_VERSION,
+        )
+        answer = await connections.send(request, node)
+        if answer.error_code not in (0, _CONCURRENT_TRANSACTIONS):  # another process is initialising it
+            coordinator.refuse(COORDINATOR, answer.error_code, subject)
+
+    coordinator.ask(attempt, subject, timeout)
+
+
 def describe_transaction(connections: BrokerConnections, transactional_id: str) -> TransactionStatus | None:
     """Return the coordinator's view of an id; None if it does not know the id.
 
     :raises AuthorizationFailed: names the transactional id.
-    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     subject = f"describing transaction {transactional_id!r}"
     coordinator = Coordinator(connections, "transaction", transactional_id)
@@ -156,7 +190,7 @@ def describe_transaction(connections: BrokerConnections, transactional_id: str) 
             start_ms=state.transaction_start_time_ms,
         )
 
-    return coordinator.ask(attempt, subject, CONTROL_TIMEOUT)
+    return coordinator.ask(attempt, subject, METADATA_TIMEOUT)
 
 
 def list_transactions(connections: BrokerConnections, producer_ids: Collection[int]) -> dict[int, str]:
@@ -213,16 +247,15 @@ def describe_producers(
 
     :raises UnknownTopic: names the topic or partition.
     :raises AuthorizationFailed: Read on the topic is missing.
-    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     return connections.run(
         ask_leaders(
             connections,
             partitions,
             _producers_request,
-            _read_producers,
+            lambda part: tuple(map(_producer, part.active_producers)),
             subject="producers",
-            timeout=CONTROL_TIMEOUT,
             table=PRODUCERS,
         )
     )
@@ -241,7 +274,7 @@ def write_txn_markers(
     :param epoch: producer epoch of the open transaction; a leader refuses it if a newer one has written
         since.
     :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
-    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     if not partitions:
         return
@@ -270,26 +303,12 @@ def write_txn_markers(
             connections,
             partitions,
             request,
-            _read_markers,
+            lambda _: None,
             subject="transaction markers",
-            timeout=CONTROL_TIMEOUT,
             table=TXN_MARKERS,
+            read=lambda answer: parts_of(answer.markers[0]),
         )
     )
-
-
-def _read_markers(answer: Any) -> Iterator[tuple[TopicPartition, int, None]]:
-    for marker in answer.markers:
-        for topic in marker.topics:
-            for part in topic.partitions:
-                yield TopicPartition(topic.name, part.partition_index), part.error_code, None
-
-
-def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[ActiveProducer, ...]]]:
-    for topic in answer.topics:
-        for part in topic.partitions:
-            producers = tuple(_producer(entry) for entry in part.active_producers)
-            yield TopicPartition(topic.name, part.partition_index), part.error_code, producers
 
 
 def _add_request(identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> Any:
