@@ -8,13 +8,13 @@ import functools
 import logging
 import re
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
@@ -291,15 +291,8 @@ def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: fl
     :raises EosError: as :func:`~airflow_eos.broker.librdkafka.checked`; an abandoned call counts as timed
         out.
     """
-    future: Future[tuple[T | None, KafkaError | None]] = Future()
-
-    def body() -> None:
-        try:
-            future.set_result(attempt(functools.partial(call, timeout)))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            future.set_exception(error)
-
-    threading.Thread(target=body, name=f"librdkafka: {doing}", daemon=True).start()
+    calling = functools.partial(attempt, functools.partial(call, timeout))
+    future = in_daemon_thread(f"librdkafka: {doing}", calling)
     if not wait([future], timeout + grace).done:
         late = f"librdkafka did not come back within {timeout + grace:.0f} s"
         raise explained(KafkaError(KafkaError._TIMED_OUT, late), doing)

@@ -18,8 +18,8 @@ from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
 from airflow_eos.operations.foreign_commits import other_writers
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
+from airflow_eos.operations.table_inspection import UnnamedFile
 from airflow_eos.operations.table_retention import retention_check
-from airflow_eos.operations.unnamed_files import UnnamedFile
 from airflow_eos.sinks.delta import DeltaSink
 from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table

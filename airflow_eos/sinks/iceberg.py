@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import pickle
 import re
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
@@ -283,15 +283,7 @@ def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:
     """
     from pyiceberg.catalog import load_catalog
 
-    opened: Future[Catalog] = Future()
-
-    def body() -> None:
-        try:
-            opened.set_result(load_catalog(name, **properties))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            opened.set_exception(error)
-
-    threading.Thread(target=body, name=f"catalog {name}", daemon=True).start()
+    opened = in_daemon_thread(f"catalog {name}", partial(load_catalog, name, **properties))
     if not wait([opened], _ANSWER_SECONDS).done:
         raise TimeoutError(f"no answer in {_ANSWER_SECONDS} s")
     return opened.result()

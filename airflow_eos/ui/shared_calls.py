@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.ui.trouble import TOO_MANY, Trouble
 
 T = TypeVar("T")
@@ -70,35 +71,23 @@ class SharedCalls:
         with self._lock:
             future = self._under_way.get(name)
             if future is None:
-                future = Future()
-                self._begin(name, future, call, user)
-                self._under_way[name] = future
+                future = self._under_way[name] = self._begin(name, call, user)
         if not wait([future], max(seconds, 0.0)).done:
             raise TimeoutError
         return future.result()
 
-    def _begin(self, name: Hashable, future: Future[T], call: Callable[[], T], user: str) -> None:
+    def _begin(self, name: Hashable, call: Callable[[], T], user: str) -> Future[T]:
+        def run() -> T:
+            try:
+                return call()
+            finally:
+                with self._lock:
+                    del self._under_way[name]  # later callers start a new call
+                self._places.free(user)
+
         self._places.take(user)
-        thread = threading.Thread(
-            target=self._run, args=(name, future, call, user), name="airflow-eos-page", daemon=True
-        )
         try:
-            thread.start()
+            return in_daemon_thread("airflow-eos-page", run)
         except RuntimeError:  # the system has no more threads
             self._places.free(user)
             raise
-
-    def _run(self, name: Hashable, future: Future[T], call: Callable[[], T], user: str) -> None:
-        result: T
-        failure: BaseException | None = None
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001 - the waiting threads raise it
-            failure = error
-        with self._lock:
-            del self._under_way[name]  # later callers start a new call
-        self._places.free(user)
-        if failure is None:
-            future.set_result(result)
-        else:
-            future.set_exception(failure)
