@@ -180,10 +180,7 @@ def checked(doing: str, call: Callable[[], T]) -> T:
 
     :param doing: see :func:`explained`.
     """
-    return _result(doing, *attempt(call))
-
-
-def _result(doing: str, result: T | None, error: KafkaError | None) -> T:
+    result, error = attempt(call)
     if error is not None:
         raise explained(error, doing) from KafkaException(error)
     return result  # type: ignore[return-value]
@@ -291,9 +288,9 @@ def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: fl
     :raises EosError: as :func:`~airflow_eos.broker.librdkafka.checked`; an abandoned call counts as timed
         out.
     """
-    calling = functools.partial(attempt, functools.partial(call, timeout))
+    calling = functools.partial(checked, doing, functools.partial(call, timeout))
     future = in_daemon_thread(f"librdkafka: {doing}", calling)
     if not wait([future], timeout + grace).done:
         late = f"librdkafka did not come back within {timeout + grace:.0f} s"
         raise explained(KafkaError(KafkaError._TIMED_OUT, late), doing)
-    return _result(doing, *future.result())
+    return future.result()

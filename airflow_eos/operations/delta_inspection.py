@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
     from airflow_eos.model.table import TableReceipt
-    from airflow_eos.sinks.delta import DeltaVersion
 
 _LOG = "_delta_log"
 _OF_LOG, _OF_FILES = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
@@ -30,11 +29,12 @@ _FILE = re.compile(r"(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}\.snappy\.parquet")
 class DeltaInspection(TableInspection):
     """Looks at one version of a table.
 
+    :param version: as its sink has loaded it.
     :param uri: of the table's folder.
     :param options: of the object store.
     """
 
-    def __init__(self, version: DeltaVersion, uri: str, options: Mapping[str, str] | None) -> None:
+    def __init__(self, version: Any, uri: str, options: Mapping[str, str] | None) -> None:
         super().__init__(version.table, dict(options or {}))
         self._uri = uri
 

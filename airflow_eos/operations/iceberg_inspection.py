@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from airflow_eos.sinks.iceberg import IcebergVersion
-
 PROPERTY = re.compile(r"eos\.[0-9a-f]+")
 """Names of the properties of a table that say which runs published last."""
 _APPLICATION = ("app-id", "spark.app.id", "flink.job-id", "trino_query_id")
@@ -37,12 +35,13 @@ _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parqu
 class IcebergInspection(TableInspection):
     """Looks at one version of a table.
 
+    :param version: as its sink has loaded it.
     :param properties: of the catalog.
     """
 
     _table: Table
 
-    def __init__(self, version: IcebergVersion, properties: Mapping[str, str] | None) -> None:
+    def __init__(self, version: Any, properties: Mapping[str, str] | None) -> None:
         super().__init__(version.table, {**version.table.io.properties, **(properties or {})})
 
     @property

@@ -72,7 +72,6 @@ class IcebergSink(BaseSink):
 
     :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
-    :raises ConfigurationError: pyiceberg is not installed.
     """
 
     SYSTEM = "catalog or storage"
@@ -80,13 +79,6 @@ class IcebergSink(BaseSink):
     _sink: IcebergTable
 
     def __init__(self, sink: IcebergTable, property_name: str) -> None:
-        try:
-            import pyiceberg  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(
-                f"sink={sink.name!r} is an Iceberg table, and pyiceberg is not installed: pip install "
-                "'airflow-eos[iceberg]'"
-            ) from error
         self._sink = sink
         self._property = property_name
         self._catalog: Catalog | None = None

@@ -31,10 +31,9 @@ from airflow_eos.recordbatch.header import RawBatch, iter_batches
 from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
 from airflow_eos.recordbatch.limits import DEFAULT_LIMITS, DecodeLimits
 from airflow_eos.wire.backoff import Backoff, NotYet, describe, is_transient, translated
-from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
-from airflow_eos.wire.topic_parts import by_topic
 
 MAX_BYTES = 4 << 20
 """Bytes per request; an answer is larger only if a single batch is."""

@@ -15,10 +15,15 @@ from kafka.protocol.consumer import OffsetFetchRequest
 
 from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, GroupDescription
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, operation_names
+from airflow_eos.wire.connection import (
+    METADATA_TIMEOUT,
+    BrokerConnections,
+    by_topic,
+    operation_names,
+    parts_of,
+)
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import GROUP
-from airflow_eos.wire.topic_parts import by_topic, parts_of
 
 _GROUP_ID_NOT_FOUND = 69
 _UNSTABLE_OFFSET_COMMIT = 88

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import Backoff, NotYet, describe, is_transient, translated
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, parts_of
 from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
-from airflow_eos.wire.topic_parts import parts_of
 
 T = TypeVar("T")
 Read = Callable[[Any], Iterable[tuple[TopicPartition, Any]]]

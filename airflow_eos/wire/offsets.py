@@ -19,10 +19,9 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequ
 
 from airflow_eos.model.kafka import LogBounds, TimedOffset
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import LIST_OFFSETS
 from airflow_eos.wire.leaders import ask_leaders
-from airflow_eos.wire.topic_parts import by_topic
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 OffsetSpec = Literal["earliest", "latest", "earliest_local", "max_timestamp"] | int

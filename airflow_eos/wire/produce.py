@@ -39,12 +39,11 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import describe, is_transient, translated
-from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import PRODUCE, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import list_offsets_async
 from airflow_eos.wire.partition_queue import Ack, Batch, PartitionQueue, Refusal
 from airflow_eos.wire.refused_records import refused_records
-from airflow_eos.wire.topic_parts import by_topic
 
 DELIVERY_TIMEOUT = 120.0
 """Seconds until a batch must be acknowledged."""

@@ -16,10 +16,9 @@ from kafka.protocol.producer import AddOffsetsToTxnRequest, TxnOffsetCommitReque
 
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, by_topic, parts_of
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
-from airflow_eos.wire.topic_parts import by_topic, parts_of
 
 ANSWER_SECONDS = 10.0
 """Seconds to wait for a coordinator's answer; brokers time out after 5 s (offsets.commit.timeout.ms)."""

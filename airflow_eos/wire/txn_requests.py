@@ -43,11 +43,10 @@ from airflow_eos.model.kafka import (
 )
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import NotYet
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, by_topic, parts_of
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
-from airflow_eos.wire.topic_parts import by_topic, parts_of
 
 T = TypeVar("T")
 
@@ -92,9 +91,19 @@ def add_partitions_to_txn(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     coordinator = Coordinator(connections, "transaction", identity.transactional_id)
+    topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=identity.transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.producer_epoch,
+        v3_and_below_topics=[
+            topic_class(name=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()
+        ],
+        max_version=_MAX_VERSION,
+    )
 
     async def attempt(node: int) -> None:
-        answer = await connections.send(_add_request(identity, partitions), node)
+        answer = await connections.send(request, node)
         refused = [
             (part.partition_error_code, TopicPartition(topic.name, part.partition_index))
             for topic in answer.results_by_topic_v3_and_below
@@ -308,19 +317,6 @@ def write_txn_markers(
             table=TXN_MARKERS,
             read=lambda answer: parts_of(answer.markers[0]),
         )
-    )
-
-
-def _add_request(identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> Any:
-    topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
-    return AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=identity.transactional_id,
-        v3_and_below_producer_id=identity.producer_id,
-        v3_and_below_producer_epoch=identity.producer_epoch,
-        v3_and_below_topics=[
-            topic_class(name=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()
-        ],
-        max_version=_MAX_VERSION,
     )
 
 
