@@ -123,9 +123,7 @@ class KafkaCluster:
             writer = (producer.producer_id, producer.producer_epoch)
 
             def holds(isolation: Isolation) -> bool:
-                answers = fetch_answers(
-                    connections, tp.topic, tp.partition, offset, offset + 1, isolation=isolation
-                )
+                answers = fetch_answers(connections, tp, offset, offset + 1, isolation=isolation)
                 return any(
                     (batch.header.producer_id, batch.header.producer_epoch) == writer
                     and len(decode_batch(batch, start=offset, end=offset + 1, headers=False))

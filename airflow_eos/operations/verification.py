@@ -128,9 +128,8 @@ def _count(
 ) -> tuple[int, str]:
     """Return how many of the run's records a consumer gets, and the first batch that is out of sequence."""
     records, expected, gap = 0, 0, ""
-    answers = fetch_answers(
-        connections, receipt.topic, receipt.partition, receipt.first_offset, receipt.last_offset + 1
-    )
+    tp = TopicPartition(receipt.topic, receipt.partition)
+    answers = fetch_answers(connections, tp, receipt.first_offset, receipt.last_offset + 1)
     identity = (record.producer.producer_id, record.producer.producer_epoch)
     for answer in answers:
         in_time()

@@ -2,11 +2,9 @@
 
 ::
 
-    for batch in fetch_range(connections, "orders", 0, 100, 5000):      # DecodedBatch, in offset order
+    answers = fetch_answers(connections, tp, 100, 5000)     # FetchedAnswer: bytes as in the log
+    for batch in decoded(connections, answers, 100, 5000):  # DecodedBatch, in offset order
         batch.key, batch.value, batch.offset, batch.timestamp, batch.timestamp_type, batch.headers
-
-    for answer in fetch_answers(connections, "orders", 0, 100, 5000):   # FetchedAnswer: bytes as in the log
-        answer.data, answer.batches, answer.aborted
 
 Guarantee: under read_committed it returns exactly the committed records of the range, each once, in order, or
 raises an error. The range is complete when the *position* reaches ``end``: control markers, aborted records
@@ -17,7 +15,7 @@ never reset. The next request is in flight while an answer is decoded; memory is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,62 +63,9 @@ class FetchedAnswer:
     log_start: int = -1
 
 
-def fetch_range(
-    connections: BrokerConnections,
-    topic: str,
-    partition: int,
-    start: int,
-    end: int,
-    *,
-    isolation: Isolation = "read_committed",
-    max_bytes: int = MAX_BYTES,
-    stall_timeout: float = STALL_TIMEOUT,
-    limits: DecodeLimits = DEFAULT_LIMITS,
-    first: FetchedAnswer | None = None,
-) -> Iterator[DecodedBatch]:
-    """Decode the records of ``[start, end)``; omits batches without a record of the range.
-
-    :param start: first offset; may be in the middle of a batch.
-    :param end: exclusive end offset. If it is above the last stable offset, the read waits up to
-        ``stall_timeout`` for it.
-    :param max_bytes: bytes per answer.
-    :param stall_timeout: seconds without progress until :class:`FetchStalled`.
-    :param limits: limits for decoding a batch.
-    :param first: the first answer of the range, if it was already fetched.
-    :raises OffsetsOutOfRange: the log begins above the position: records have been deleted.
-    :raises FetchStalled: names the position and the reason.
-    :raises CorruptBatch: names topic, partition and offset.
-    :raises UnknownTopic: the topic was deleted.
-    :raises AuthorizationFailed: Read on the topic is missing.
-    """
-    answers = fetch_answers(
-        connections,
-        topic,
-        partition,
-        start,
-        end,
-        isolation=isolation,
-        max_bytes=max_bytes,
-        stall_timeout=stall_timeout,
-        first=first,
-    )
-    unpumped = 0
-    for answer in answers:
-        visible = data_batches(answer.batches, answer.aborted)
-        for decoded in decode_batches(visible, start=start, end=end, limits=limits):
-            unpumped += decoded.value.nbytes
-            if unpumped >= _PUMP_BYTES:
-                # Drain the socket, so that the broker keeps sending while this answer is decoded.
-                unpumped = 0
-                connections.pump()
-            if len(decoded):
-                yield decoded
-
-
 def fetch_answers(
     connections: BrokerConnections,
-    topic: str,
-    partition: int,
+    tp: TopicPartition,
     start: int,
     end: int,
     *,
@@ -131,9 +76,20 @@ def fetch_answers(
 ) -> Iterator[FetchedAnswer]:
     """Yield the answers that cover ``[start, end)``, not decoded.
 
-    The next request is in flight when an answer is yielded. Parameters and errors as :func:`fetch_range`.
+    The next request is in flight when an answer is yielded.
+
+    :param start: first offset; may be in the middle of a batch.
+    :param end: exclusive end offset. If it is above the last stable offset, the read waits up to
+        ``stall_timeout`` for it.
+    :param max_bytes: bytes per answer.
+    :param stall_timeout: seconds without progress until :class:`FetchStalled`.
+    :param first: the first answer of the range, if it was already fetched.
+    :raises OffsetsOutOfRange: the log begins above the position: records have been deleted.
+    :raises FetchStalled: names the position and the reason.
+    :raises CorruptBatch: names topic, partition and offset.
+    :raises UnknownTopic: the topic was deleted.
+    :raises AuthorizationFailed: Read on the topic is missing.
     """
-    tp = TopicPartition(topic, partition)
     reader = _RangeReader(connections, tp, end, isolation, max_bytes, Backoff(stall_timeout))
     position = start
     coming: Future | None = None
@@ -158,6 +114,31 @@ def fetch_answers(
             connections.pump(_REQUEST_TURNS)
         if answer.batches:
             yield answer
+
+
+def decoded(
+    connections: BrokerConnections,
+    answers: Iterable[FetchedAnswer],
+    start: int,
+    end: int,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+) -> Iterator[DecodedBatch]:
+    """Decode the records of ``[start, end)``; omits batches without a record of the range.
+
+    :param answers: of :func:`fetch_answers`, over the same connections.
+    :param limits: limits for decoding a batch.
+    """
+    unpumped = 0
+    for answer in answers:
+        visible = data_batches(answer.batches, answer.aborted)
+        for batch in decode_batches(visible, start=start, end=end, limits=limits):
+            unpumped += batch.value.nbytes
+            if unpumped >= _PUMP_BYTES:
+                # Drain the socket, so that the broker keeps sending while this answer is decoded.
+                unpumped = 0
+                connections.pump()
+            if len(batch):
+                yield batch
 
 
 @dataclass(slots=True)

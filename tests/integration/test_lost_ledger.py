@@ -27,12 +27,12 @@ from airflow_eos.operations.queries import create_ledger
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import Pipeline
 from tests.support.patience import eventually, wait_until
 from tests.support.topic_settings import COMPACTED_SOON, change_topic
+from tests.support.wire_requests import fetch_range
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 RECORDS = 50

@@ -53,8 +53,8 @@ def log(monkeypatch):
     log = Log()
     log.sizes = []
 
-    def fetch_answers(connections, topic, partition, start, end, isolation="read_committed", max_bytes=0):
-        assert (connections, topic, partition) == ("connections", *("ledger", 0))
+    def fetch_answers(connections, tp, start, end, isolation="read_committed", max_bytes=0):
+        assert (connections, tp) == ("connections", WHERE)
         return log.answers(start, end, isolation, log.sizes)
 
     monkeypatch.setattr(ledger_scan, "fetch_answers", fetch_answers)
@@ -100,7 +100,7 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
             ledger_scan,
             "fetch_answers",
             lambda *args, isolation="read_committed", max_bytes=0: log.answers(
-                args[3], args[4], isolation, sizes
+                args[2], args[3], isolation, sizes
             ),
         )
         wanted = KeyQuery(frozenset(KEYS))
