@@ -32,6 +32,7 @@ class KafkaCluster:
         self.link = link
 
     features = asked(broker_features)
+    brokers = asked(BrokerConnections.brokers)
     silent_brokers = asked(BrokerConnections.silent_brokers)
     topic_settings = asked(describe_configs.topic_settings)
     log_bounds = asked(offsets.log_bounds)
@@ -132,10 +133,6 @@ class KafkaCluster:
                 )
 
             return holds("read_committed") or (False if holds("read_uncommitted") else None)
-
-    def brokers(self) -> int:
-        """Return the number of brokers."""
-        return len(self.link.ask(BrokerConnections.brokers))
 
     def limit_patience(self, seconds: float) -> None:
         """Ask again for so many seconds at most, in all requests of the connections from now on."""

@@ -44,11 +44,6 @@ class LedgerAnswer:
     committed: Mapping[str, LedgerValue]
     open_records: tuple[LedgerEntry, ...] = ()
 
-    @property
-    def undecided(self) -> frozenset[str]:
-        """Keys with a record whose transaction is still open."""
-        return frozenset(record.key for record in self.open_records)
-
 
 def answer_of(view: LedgerView) -> LedgerAnswer:
     """Decide every record of a view by its own producer's markers."""
@@ -87,16 +82,10 @@ class Authority:
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
     ) -> Mapping[str, LedgerValue]:
         """Return committed values without waiting. A value is final; a missing key proves nothing."""
-        return self.look(keys, routing=routing, prefixes=prefixes).committed
-
-    def look(
-        self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
-    ) -> LedgerAnswer:
-        """Return the result of one look-up, including open transactions."""
         partition = self.ledger.partition_for(routing)
         view = self.ledger.view(partition, keys, prefixes)
         self._say(partition, view)
-        return answer_of(view)
+        return answer_of(view).committed
 
     def unsigned(self, keys: Collection[str], *, routing: str) -> list[str]:
         """Return, for messages, the newest records of keys that lack only a signature."""
@@ -147,15 +136,16 @@ class Authority:
             view = self.ledger.view(partition, [*keys, *exceptional], prefixes)
             answer = answer_of(view)
             self._say(partition, view)
-            if not answer.undecided:
+            if not answer.open_records:
                 nothing_is_forged(partition, view.no_evidence, answer.committed, view.unsigned)
                 nothing_is_missing(
                     partition, view.log_start, [key for key in keys if key not in answer.committed]
                 )
                 return answer.committed
             if self.clock() >= deadline:
+                undecided = sorted({record.key for record in answer.open_records})
                 raise OutcomeUnknown(
-                    f"ledger partition {partition} holds {sorted(answer.undecided)} in a transaction that "
+                    f"ledger partition {partition} holds {undecided} in a transaction that "
                     f"has been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended. "
                     "`airflow eos doctor` names it"
                 )

@@ -447,11 +447,6 @@ def is_run_record(key: str) -> bool:
     return key.startswith(RUN_RECORDS)
 
 
-def is_cursor_record(key: str) -> bool:
-    """Return whether a ledger key is that of a cursor, whole or of one partition."""
-    return key.startswith(CURSORS)
-
-
 def cursor_key(group: str, partition: TopicPartition | None = None) -> str:
     """Return the ledger key of a group's cursor, or of one partition of a mapped cursor."""
     whole = f"{CURSORS}{_quoted(group)}"

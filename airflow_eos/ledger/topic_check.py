@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerReplaced
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.records.identity import IdentityRecord
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
@@ -90,7 +90,7 @@ class LedgerCheck:
             return IdentityRecord.from_json(own[key], key)
         refuse_unsigned(_any_signed(own), self.settings)
         refusal = self._refusal()
-        begun = self.authority.look([key], routing=routing).open_records
+        begun = answer_of(self.ledger.view(0, [key])).open_records
         if refusal is not None and not (begun and self.may_create is not MayCreate.NEVER):
             # The writer of the pin continues once its commit is answered; the marker becomes visible later.
             settled = self.authority.settle([key], routing=routing)

@@ -43,8 +43,7 @@ def add_offsets_to_txn(
     async def attempt(node: int) -> None:
         request = AddOffsetsToTxnRequest(**identity.to_dict(), group_id=group, max_version=3)
         answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
-        if answer.error_code:
-            coordinator.refuse(ADD_OFFSETS, answer.error_code, subject)
+        coordinator.check(ADD_OFFSETS, answer.error_code, subject)
 
     coordinator.ask(attempt, subject, timeout)
 
@@ -68,13 +67,32 @@ def commit_offsets_in_txn(
     """
     subject = f"transaction of {identity.transactional_id!r}: offsets of group {group!r}"
     coordinator = Coordinator(connections, "group", group)
+    topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+
+    def part(tp: TopicPartition) -> Any:
+        return topic_class.TxnOffsetCommitRequestPartition(
+            partition_index=tp.partition,
+            committed_offset=offsets[tp].offset,
+            committed_metadata=offsets[tp].metadata,
+        )
+
+    request = TxnOffsetCommitRequest(
+        **identity.to_dict(),
+        group_id=group,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[
+            topic_class(name=topic, partitions=parts) for topic, parts in by_topic(offsets, part).items()
+        ],
+        min_version=3,
+        max_version=3,
+    )
 
     async def attempt(node: int) -> None:
-        request = _commit_request(identity, group, offsets)
         answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
-        for tp, part in parts_of(answer):
-            if part.error_code:
-                coordinator.refuse(TXN_OFFSET_COMMIT, part.error_code, f"{subject} in {tp}")
+        for tp, answered in parts_of(answer):
+            coordinator.check(TXN_OFFSET_COMMIT, answered.error_code, f"{subject} in {tp}")
 
     coordinator.ask(attempt, subject, timeout)
 
@@ -92,29 +110,3 @@ def stage_offsets(
     add_offsets_to_txn(connections, identity, group, timeout=timeout)
     left = max(deadline - time.monotonic(), 1.0)
     commit_offsets_in_txn(connections, identity, group, offsets, timeout=left)
-
-
-def _commit_request(
-    identity: ProducerIdentity, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
-) -> Any:
-    topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-
-    def part(tp: TopicPartition) -> Any:
-        return topic_class.TxnOffsetCommitRequestPartition(
-            partition_index=tp.partition,
-            committed_offset=offsets[tp].offset,
-            committed_metadata=offsets[tp].metadata,
-        )
-
-    return TxnOffsetCommitRequest(
-        **identity.to_dict(),
-        group_id=group,
-        generation_id=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[
-            topic_class(name=topic, partitions=parts) for topic, parts in by_topic(offsets, part).items()
-        ],
-        min_version=3,
-        max_version=3,
-    )

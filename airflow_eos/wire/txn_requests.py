@@ -186,8 +186,7 @@ def describe_transaction(connections: BrokerConnections, transactional_id: str) 
         state = (await connections.send(request, node)).transaction_states[0]
         if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
             return None
-        if state.error_code:
-            coordinator.refuse(COORDINATOR, state.error_code, subject)
+        coordinator.check(COORDINATOR, state.error_code, subject)
         return TransactionStatus(
             state=TransactionState(state.transaction_state),
             producer_id=state.producer_id,

@@ -284,7 +284,7 @@ class _Page:
         if batch.header.is_control or self._is_aborted(batch):
             return []
         with contextlib.suppress(CorruptBatch):
-            return records_of(batch, self._end, signatures=bool(self._evidence.key))
+            return records_of(batch, self._end)
         return None
 
     def _evident(self, batch: RawBatch, end: int, query: KeyQuery) -> list[Record]:
