@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import AuthorizationFailed, LedgerReplaced
 from airflow_eos.ledger import keys
-from airflow_eos.model.kafka import TransactionDescription, TransactionState
+from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 
@@ -81,25 +81,22 @@ class Witnesses:
         if self._seen(used):
             return Testimony(f"runs have used it (transactional id {used})")
         pinning = keys.ledger_transactional_id(self.prefix, self.topic)
-        pin = self._transaction(pinning)
+        pin = self.cluster.describe_transaction(pinning)
         if pin is not None and pin.state in _COMMITTED:
             return Testimony(f"its identity was committed (transactional id {pinning})")
         if self.spec is not None:
             own = keys.transactional_id(self.spec)
-            if self._transaction(own) is not None:
+            if self.cluster.describe_transaction(own) is not None:
                 return Testimony(f"this work was begun beside it (transactional id {own})")
         return Testimony(begun=pin is not None)
 
     def _seen(self, transactional_id: str) -> bool:
         """Return whether the coordinator knows an id; False if this principal may not Describe it."""
         try:
-            return self._transaction(transactional_id) is not None
+            return self.cluster.describe_transaction(transactional_id) is not None
         except AuthorizationFailed as refused:
             log.warning("Cannot check one sign of a lost ledger: %s", refused)
             return False
-
-    def _transaction(self, transactional_id: str) -> TransactionDescription | None:
-        return self.cluster.describe_transaction(transactional_id)
 
     def _ledgers_of_the_group(self) -> dict[str, str]:
         """Return the topic ids of ledgers in the metadata of the group's offsets, with a text for errors."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
@@ -46,24 +45,20 @@ log = logging.getLogger(__name__)
 _SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced, TimeoutsInconsistent)
 
 
-class LedgerReading(NamedTuple):
-    """What the caller has read in the ledger.
+def health(
+    deployment: Deployment,
+    *,
+    ignored: Collection[tuple[int, int]],
+    unreadable: int,
+    ids: Mapping[int, str],
+    sources: Collection[str],
+    sinks: Collection[str],
+) -> list[Check]:
+    """Return all findings; checks of topics cover sources and sinks.
 
-    :param ignored: partition and offset of records that no run wrote.
+    :param ignored: partition and offset of records of the ledger that no run wrote.
     :param unreadable: number of unreadable records.
     :param ids: transactional id of each producer id that a record names.
-    """
-
-    ignored: Collection[tuple[int, int]]
-    unreadable: int
-    ids: Mapping[int, str]
-
-
-def health(
-    deployment: Deployment, reading: LedgerReading, *, sources: Collection[str], sinks: Collection[str]
-) -> list[Check]:
-    """Return all findings; checks of topics cover these topics.
-
     :raises BrokersUnavailable: no check was possible.
     """
     with ControlPlane(deployment) as control:
@@ -76,13 +71,13 @@ def health(
         checks += _guarded("expiry of ids", expiry, features)
         checks += _guarded("ledger", ledger_identity, control, deployment.ledger.topic)
         checks += _guarded("ledger records", ledger_records, control)
-        checks += _guarded("ledger writers", _ledger_writers, reading)
+        checks += _guarded("ledger writers", _ledger_writers, ignored, unreadable)
         checks += _guarded("ledger topic", _ledger_topic, control, deployment, brokers)
         for name in sorted({*sources, *sinks}):
             checks += _guarded(f"topic {name}", _topic, control, name, brokers, written=name in sinks)
         for name in sorted(sources):
             checks += _guarded(f"end of topic {name}", undecided_offsets, control, name, deployment.prefix)
-        left = LeftOpen(control.cluster, deployment.prefix, reading.ids.get)
+        left = LeftOpen(control.cluster, deployment.prefix, ids.get)
         checks += _guarded("transactions left open", _left_open, left, {deployment.ledger.topic, *sinks})
     return checks
 
@@ -104,18 +99,16 @@ def _guarded(
         return [Check(name, "unknown", type(error).__name__, "the API server's log has the reason")]
 
 
-def _ledger_writers(reading: LedgerReading) -> Iterator[Check]:
+def _ledger_writers(ignored: Collection[tuple[int, int]], unreadable: int) -> Iterator[Check]:
     name = "ledger writers"
-    if reading.ignored:
-        places = some_of(
-            f"partition {partition}, offset {offset}" for partition, offset in sorted(reading.ignored)
-        )
-        finding = f"{len(reading.ignored)} records that no run wrote: {places}"
+    if ignored:
+        places = some_of(f"partition {partition}, offset {offset}" for partition, offset in sorted(ignored))
+        finding = f"{len(ignored)} records that no run wrote: {places}"
         advice = "revoke the writer's right to write to the ledger; `airflow eos doctor` names the records"
         yield Check(name, "fail", finding, advice)
-    elif reading.unreadable:
+    elif unreadable:
         advice = "upgrade airflow-eos here, where a newer version wrote them; `airflow eos ledger` names them"
-        yield Check(name, "warn", f"{reading.unreadable} records cannot be read", advice)
+        yield Check(name, "warn", f"{unreadable} records cannot be read", advice)
     else:
         yield Check(name, "ok", "runs only")
 

@@ -4,7 +4,7 @@
 
     add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
     end_txn(connections, identity, commit=False)                 # ENDED | NOTHING_OPEN | FENCED
-    describe_transaction(connections, transactional_id)          # TransactionStatus | None
+    describe_transaction(connections, transactional_id)          # TransactionDescription | None
     describe_producers(connections, partitions)                  # {partition: (ActiveProducer, ...)}
     write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of open ones
 
@@ -18,7 +18,6 @@ protocol (KIP-890 bumps the epoch from version 5 on).
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -65,16 +64,6 @@ _END_CODES = {
     49: EndTxnAnswer.FENCED,
     90: EndTxnAnswer.FENCED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionStatus(TransactionDescription):
-    """The coordinator's view of one transactional id (DescribeTransactions, KIP-664).
-
-    :param timeout_ms: transaction timeout.
-    """
-
-    timeout_ms: int = -1
 
 
 def add_partitions_to_txn(
@@ -172,7 +161,9 @@ def touch_transactional_id(
     coordinator.ask(attempt, subject, timeout)
 
 
-def describe_transaction(connections: BrokerConnections, transactional_id: str) -> TransactionStatus | None:
+def describe_transaction(
+    connections: BrokerConnections, transactional_id: str
+) -> TransactionDescription | None:
     """Return the coordinator's view of an id; None if it does not know the id.
 
     :raises AuthorizationFailed: names the transactional id.
@@ -182,12 +173,12 @@ def describe_transaction(connections: BrokerConnections, transactional_id: str) 
     coordinator = Coordinator(connections, "transaction", transactional_id)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
-    async def attempt(node: int) -> TransactionStatus | None:
+    async def attempt(node: int) -> TransactionDescription | None:
         state = (await connections.send(request, node)).transaction_states[0]
         if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
             return None
         coordinator.check(COORDINATOR, state.error_code, subject)
-        return TransactionStatus(
+        return TransactionDescription(
             state=TransactionState(state.transaction_state),
             producer_id=state.producer_id,
             producer_epoch=state.producer_epoch,
