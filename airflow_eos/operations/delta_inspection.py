@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, RecentCommits, writer_text
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
 from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
 from airflow_eos.operations.table_retention import Retention, interval, milliseconds
 from airflow_eos.run.publishing import RUN_KEY
@@ -43,11 +43,10 @@ class DeltaInspection(TableInspection):
         """Version of the protocol that writers need."""
         return int(self._table.protocol().min_writer_version)
 
-    def recent_commits(self) -> RecentCommits:
-        """Return the last commits that the log has."""
+    def recent_commits(self) -> tuple[int, list[ForeignCommit]]:
+        """Return the number of the last commits that the log has, and those of others."""
         commits = list(self._recent())
-        foreign = [_foreign(info, actions) for info, actions in commits if RUN_KEY not in info]
-        return RecentCommits(len(commits), tuple(foreign))
+        return len(commits), [_foreign(info, actions) for info, actions in commits if RUN_KEY not in info]
 
     def log_retention(self) -> Retention:
         """Return for how long the log is kept."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableReceipt
-from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, RecentCommits, writer_text
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
 from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
 from airflow_eos.operations.table_retention import Retention, milliseconds
 from airflow_eos.run.publishing import RUN_KEY
@@ -58,13 +58,13 @@ class IcebergInspection(TableInspection):
         names = sorted(name for name in properties if PROPERTY.fullmatch(name))
         return {name: PublishedRuns.from_json(properties[name]) for name in names}
 
-    def recent_commits(self, branch: str) -> RecentCommits:
-        """Return the last commits to a branch, and the rollbacks of the main branch among them."""
+    def recent_commits(self, branch: str) -> tuple[int, list[ForeignCommit]]:
+        """Return the number of the last commits to a branch, and those of others, also rollbacks of main."""
         snapshots = list(islice(self._ancestors(self._head(branch)), RECENT))
         foreign = [_foreign(snapshot) for snapshot in snapshots if RUN_KEY not in _summary(snapshot)]
         if branch == MAIN:
             foreign += self._rollbacks()
-        return RecentCommits(len(snapshots), tuple(foreign))
+        return len(snapshots), foreign
 
     def retention(self, branch: str) -> Retention:
         """Return for how long an expiry of snapshots keeps those of a branch, unless it is told otherwise."""

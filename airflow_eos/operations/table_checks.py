@@ -100,7 +100,7 @@ def _iceberg_looks(
     yield _rights(name, "commits", "the catalog", inspection.refused_commit())
     yield _files(name, *inspection.write_refusals())
     yield _published(name, inspection)
-    yield other_writers(name, inspection.recent_commits(branch))
+    yield other_writers(name, *inspection.recent_commits(branch))
     yield retention_check(f"{name} history", inspection.retention(branch))
     of_branch = inspection.branch_retention(branch)
     if of_branch is not None:
@@ -114,7 +114,7 @@ def _delta_looks(
 ) -> Iterator[Check]:
     yield Check(name, "ok", f"there, writer version {inspection.writer_version}; runs can write it")
     yield _files(name, *inspection.write_refusals())
-    yield other_writers(name, inspection.recent_commits())
+    yield other_writers(name, *inspection.recent_commits())
     yield retention_check(f"{name} history", inspection.log_retention())
     yield retention_check(f"{name} unpublished files", inspection.file_retention())
     yield from _unnamed(name, inspection.unnamed_files(), run_keys, "VACUUM")
