@@ -40,9 +40,7 @@ def fetch_raw(config: ClientConfig, topic: str, sink: str) -> dict[TopicPartitio
     with BrokerConnections(config) as connections:
         for wanted in whole_topic(config, topic):
             batches = answers.setdefault(TopicPartition(sink, wanted.partition), [])
-            for answer in fetch_answers(
-                connections, wanted.topic, wanted.partition, wanted.start, wanted.end
-            ):
+            for answer in fetch_answers(connections, wanted.topic_partition, wanted.start, wanted.end):
                 for raw in answer.batches:
                     if not raw.header.is_control:
                         batches.append((raw.header.record_count, _as_new(raw.data)))

@@ -188,9 +188,10 @@ def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]
     from kafka import KafkaConsumer
     from kafka import TopicPartition as KafkaPartition
 
+    from airflow_eos.model import ranges
     from airflow_eos.wire.client_config import ClientConfig
     from airflow_eos.wire.connection import BrokerConnections
-    from airflow_eos.wire.fetch import fetch_range
+    from airflow_eos.wire.fetch import decoded, fetch_answers
 
     producer = Producer(
         {
@@ -207,7 +208,8 @@ def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]
 
     def ours() -> None:
         with BrokerConnections(ClientConfig.of({"bootstrap.servers": servers})) as connections:
-            count = sum(len(b) for b in fetch_range(connections, "micro", 0, 0, sample.records))
+            answers = fetch_answers(connections, ranges.TopicPartition("micro", 0), 0, sample.records)
+            count = sum(len(b) for b in decoded(connections, answers, 0, sample.records))
         assert count == sample.records
 
     def confluent() -> None:

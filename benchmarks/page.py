@@ -20,11 +20,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.upkeep import index_ledger
-from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import EmbeddedKafka
 from benchmarks import jobs
 from benchmarks.broker import benchmark_broker
@@ -136,7 +135,8 @@ def _filled(kafka: EmbeddedKafka, runs: int) -> RunSpec:
     _fill_source(kafka, runs)
     name = template["producer"]["transactional_id"]
     producer = _producer(kafka, name)
-    with KafkaCluster(ClientConfig.of(spec.kafka)) as cluster:
+    with Link(spec.kafka) as link:
+        cluster = KafkaCluster(link)
         status = cluster.describe_transaction(name)
     assert status is not None
     template["producer"].update(producer_id=status.producer_id, producer_epoch=status.producer_epoch)

@@ -3,11 +3,9 @@
 ::
 
     with Link(config) as link:
-        ledger = KafkaLedger(config, LedgerSettings(), link=link)
-        cluster = KafkaCluster(config, link=link)
-        transactions = KafkaTransactions(
-            config, ledger=ledger, transaction_timeout=..., delivery_timeout=..., link=link
-        )
+        ledger = KafkaLedger(link, LedgerSettings())
+        cluster = KafkaCluster(link)
+        transactions = KafkaTransactions(link, ledger=ledger, transaction_timeout=..., delivery_timeout=...)
 """
 
 from __future__ import annotations

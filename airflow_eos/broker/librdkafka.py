@@ -8,13 +8,13 @@ import functools
 import logging
 import re
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
@@ -180,10 +180,7 @@ def checked(doing: str, call: Callable[[], T]) -> T:
 
     :param doing: see :func:`explained`.
     """
-    return _result(doing, *attempt(call))
-
-
-def _result(doing: str, result: T | None, error: KafkaError | None) -> T:
+    result, error = attempt(call)
     if error is not None:
         raise explained(error, doing) from KafkaException(error)
     return result  # type: ignore[return-value]
@@ -291,16 +288,9 @@ def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: fl
     :raises EosError: as :func:`~airflow_eos.broker.librdkafka.checked`; an abandoned call counts as timed
         out.
     """
-    future: Future[tuple[T | None, KafkaError | None]] = Future()
-
-    def body() -> None:
-        try:
-            future.set_result(attempt(functools.partial(call, timeout)))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            future.set_exception(error)
-
-    threading.Thread(target=body, name=f"librdkafka: {doing}", daemon=True).start()
+    calling = functools.partial(checked, doing, functools.partial(call, timeout))
+    future = in_daemon_thread(f"librdkafka: {doing}", calling)
     if not wait([future], timeout + grace).done:
         late = f"librdkafka did not come back within {timeout + grace:.0f} s"
         raise explained(KafkaError(KafkaError._TIMED_OUT, late), doing)
-    return _result(doing, *future.result())
+    return future.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,12 +11,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from airflow_eos.closeable import Closeable
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT
 
 Parameters = ParamSpec("Parameters")
 T = TypeVar("T")
-
-BOOTSTRAP_TIMEOUT = 60.0
-"""Seconds to wait for the first answer of a broker."""
 
 
 class Link(Closeable):
@@ -61,19 +60,14 @@ class Link(Closeable):
             connections.close()
 
 
-class LinkUser(Closeable):
-    """Base class for users of a :class:`Link`, either shared or owned; an owned link is closed with it.
+def asked(
+    question: Callable[Concatenate[BrokerConnections, Parameters], T],
+) -> Callable[Concatenate[Any, Parameters], T]:
+    """Return a function of the connections as a method of a class that has a ``link``."""
 
-    :param config: client configuration in librdkafka's names.
-    :param link: connections to share; opens its own by default.
-    """
+    @functools.wraps(question)
+    def method(user: Any, /, *arguments: Parameters.args, **named: Parameters.kwargs) -> T:
+        link: Link = user.link
+        return link.ask(question, *arguments, **named)
 
-    def __init__(self, config: ClientConfig | Mapping[str, Any], *, link: Link | None = None) -> None:
-        self._owns_link = link is None
-        self._link = link or Link(config)
-        self._config = self._link.config
-
-    def close(self) -> None:
-        """Close the connections, unless they are shared."""
-        if self._owns_link:
-            self._link.close()
+    return method

@@ -6,18 +6,17 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 from airflow_eos.broker.features import broker_features
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.broker.shared_connections import Link, LinkUser
+from airflow_eos.broker.shared_connections import Link, asked
 from airflow_eos.exceptions import ProducerFenced, ProtocolViolation
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn, write_txn_markers
@@ -32,38 +31,25 @@ ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
 
-class KafkaTransactions(LinkUser):
-    """Fences older attempts and ends transactions by producer id and epoch; a context manager.
+@dataclass(frozen=True, slots=True)
+class KafkaTransactions:
+    """Fences older attempts and ends transactions by producer id and epoch.
 
-    :param config: client configuration in librdkafka's names.
     :param ledger: the ledger to which sessions write their messages, signed if it has a key.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
     :param may_be_shorter: whether brokers that allow less get less; else they refuse the fence.
     :param commit_timeout: time after which the answer to a commit counts as lost.
     :param fence_timeout: for initialising a producer, including all retries.
-    :param link: connections to share; opens its own by default.
     """
 
-    def __init__(
-        self,
-        config: ClientConfig | Mapping[str, Any],
-        *,
-        ledger: KafkaLedger,
-        transaction_timeout: dt.timedelta,
-        delivery_timeout: dt.timedelta,
-        may_be_shorter: bool = False,
-        commit_timeout: dt.timedelta = COMMIT_TIMEOUT,
-        fence_timeout: dt.timedelta = FENCE_TIMEOUT,
-        link: Link | None = None,
-    ) -> None:
-        super().__init__(config, link=link)
-        self._ledger = ledger
-        self._transaction_timeout = transaction_timeout.total_seconds()
-        self._delivery_timeout = delivery_timeout.total_seconds()
-        self._may_be_shorter = may_be_shorter
-        self._commit_timeout = commit_timeout.total_seconds()
-        self._fence_timeout = fence_timeout.total_seconds()
+    link: Link
+    ledger: KafkaLedger
+    transaction_timeout: dt.timedelta
+    delivery_timeout: dt.timedelta
+    may_be_shorter: bool = False
+    commit_timeout: dt.timedelta = COMMIT_TIMEOUT
+    fence_timeout: dt.timedelta = FENCE_TIMEOUT
 
     def fence(self, transactional_id: str, *, announced: bool = True) -> KafkaSession:
         """Initialise a new producer instance, which fences older ones and aborts their open transaction.
@@ -75,16 +61,17 @@ class KafkaTransactions(LinkUser):
         :raises TimeoutsInconsistent: the brokers do not allow the transaction timeout.
         :raises BrokersUnavailable: no coordinator answered in time.
         """
-        transaction, delivery = self._transaction_timeout, self._delivery_timeout
-        if self._may_be_shorter:
-            allowed_ms = self._link.ask(broker_features).transaction_max_timeout_ms
+        transaction = self.transaction_timeout.total_seconds()
+        delivery = self.delivery_timeout.total_seconds()
+        if self.may_be_shorter:
+            allowed_ms = self.link.ask(broker_features).transaction_max_timeout_ms
             transaction = transaction if allowed_ms is None else min(transaction, allowed_ms / 1000)
             delivery = min(delivery, transaction / 2)
         producer = TransactionalProducer(
-            self._config, transactional_id, transaction_timeout=transaction, delivery_timeout=delivery
+            self.link.config, transactional_id, transaction_timeout=transaction, delivery_timeout=delivery
         )
         try:
-            identity = producer.initialise(self._fence_timeout, topic=self._ledger.topic)
+            identity = producer.initialise(self.fence_timeout.total_seconds(), topic=self.ledger.topic)
         except BaseException:
             producer.close()
             raise
@@ -98,10 +85,10 @@ class KafkaTransactions(LinkUser):
         return KafkaSession(
             producer,
             identity,
-            ledger=self._ledger,
-            link=self._link,
+            self.ledger,
+            self.link,
             stage_timeout=delivery,
-            commit_timeout=self._commit_timeout,
+            commit_timeout=self.commit_timeout.total_seconds(),
         )
 
     def abort(self, identity: ProducerIdentity, *, timeout: float = ABORT_TIMEOUT) -> EndTxnAnswer:
@@ -112,7 +99,7 @@ class KafkaTransactions(LinkUser):
         :raises BrokersUnavailable: no coordinator answered in time; the outcome is unknown.
         """
         deadline = time.monotonic() + timeout
-        with BrokerConnections(self._config, bootstrap_timeout=timeout) as connections:
+        with BrokerConnections(self.link.config, bootstrap_timeout=timeout) as connections:
             left = max(deadline - time.monotonic(), 0.0)
             answer = end_txn(connections, identity, commit=False, timeout=left)
         log.info(
@@ -133,7 +120,7 @@ class KafkaTransactions(LinkUser):
 
         :raises BrokersUnavailable: a coordinator did not answer in time; call it again.
         """
-        with self._link.connections() as connections:
+        with self.link.connections() as connections:
             try:
                 add_partitions_to_txn(connections, identity, partitions)
                 if group is not None:
@@ -142,20 +129,14 @@ class KafkaTransactions(LinkUser):
                 return EndTxnAnswer.FENCED
             return end_txn(connections, identity, commit=False)
 
-    def write_markers(
-        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool
-    ) -> None:
-        """See :class:`~airflow_eos.ports.Transactions`.
-
-        :raises BrokersUnavailable: a leader did not answer in time.
-        """
-        self._link.ask(write_txn_markers, producer_id, epoch, partitions, commit=commit)
+    write_markers = asked(write_txn_markers)
 
 
 OFFSETS_TIMEOUT = 30.0
 """Seconds for both coordinators: a failover took 10 to 13 s, 9 s of them to detect the dead broker."""
 
 
+@dataclass(slots=True)
 class KafkaSession:
     """One initialised producer instance for one transaction (law 2).
 
@@ -167,39 +148,21 @@ class KafkaSession:
     :param commit_timeout: seconds until the answer to EndTxn(commit) counts as lost.
     """
 
-    def __init__(
-        self,
-        producer: TransactionalProducer,
-        identity: ProducerIdentity,
-        *,
-        ledger: KafkaLedger,
-        link: Link,
-        stage_timeout: float,
-        commit_timeout: float,
-    ) -> None:
-        self._producer = producer
-        self._identity = identity
-        self._ledger = ledger
-        self._link = link
-        self._stage_timeout = stage_timeout
-        self._commit_timeout = commit_timeout
-        self._staged = False
-
-    def __repr__(self) -> str:
-        return f"KafkaSession({self._identity})"
-
-    @property
-    def identity(self) -> ProducerIdentity:
-        """Producer id and epoch that the coordinator assigned to this instance."""
-        return self._identity
+    producer: TransactionalProducer = field(repr=False)
+    identity: ProducerIdentity
+    ledger: KafkaLedger = field(repr=False)
+    link: Link = field(repr=False)
+    stage_timeout: float
+    commit_timeout: float
+    _staged: bool = field(default=False, init=False)
 
     def begin(self) -> None:
         """Begin the transaction; librdkafka sends no request yet."""
-        checked(self._doing("begin"), self._producer.instance.begin_transaction)
+        checked(self._doing("begin"), self.producer.instance.begin_transaction)
 
     def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """Add partitions in one AddPartitionsToTxn request; librdkafka does not know of them."""
-        self._link.ask(add_partitions_to_txn, self._identity, partitions)
+        self.link.ask(add_partitions_to_txn, self.identity, partitions)
 
     def stage(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
@@ -217,23 +180,23 @@ class KafkaSession:
         :raises BrokersUnavailable: the group's coordinator did not answer in time.
         """
         if not messages:
-            raise ValueError(f"a transaction of {self._identity.transactional_id!r} needs a ledger message")
-        deadline = time.monotonic() + self._stage_timeout
+            raise ValueError(f"a transaction of {self.identity.transactional_id!r} needs a ledger message")
+        deadline = time.monotonic() + self.stage_timeout
         if offsets:
-            timeout = min(self._stage_timeout, OFFSETS_TIMEOUT)
-            self._link.ask(stage_offsets, self._identity, group, offsets, timeout=timeout)
+            timeout = min(self.stage_timeout, OFFSETS_TIMEOUT)
+            self.link.ask(stage_offsets, self.identity, group, offsets, timeout=timeout)
         records = [
-            (self._ledger.partition_for(m.routing) if m.partition is None else m.partition, m.key, m.value)
+            (self.ledger.partition_for(m.routing) if m.partition is None else m.partition, m.key, m.value)
             for m in messages
         ]
         left = max(deadline - time.monotonic(), 1.0)
-        written = self._producer.publish(self._ledger.topic, records, left, self._sign)
+        written = self.producer.publish(self.ledger.topic, records, left, self._sign)
         self._staged = True
         return written
 
     def _sign(self, partition: int, key: str, value: str | None) -> bytes | None:
-        producer = self._identity.producer_id, self._identity.producer_epoch
-        ledger = self._ledger
+        producer = self.identity.producer_id, self.identity.producer_epoch
+        ledger = self.ledger
         topic_id = ledger.topic_id if ledger.key else ""
         return ledger.key.sign(ledger.topic, topic_id, partition, producer, key, value)
 
@@ -246,15 +209,15 @@ class KafkaSession:
             raise ProtocolViolation(
                 f"{self._doing('commit')}: nothing was staged, so librdkafka would send no EndTxn"
             )
-        doing = self._doing(f"commit within {self._commit_timeout:.0f} s")
-        self._producer.commit(doing, self._commit_timeout)
+        doing = self._doing(f"commit within {self.commit_timeout:.0f} s")
+        self.producer.commit(doing, self.commit_timeout)
 
     def close(self) -> None:
         """Drop the instance; sends nothing, and does not end the transaction."""
-        self._producer.close()
+        self.producer.close()
 
     def _doing(self, action: str) -> str:
         return (
-            f"transaction of {self._identity.transactional_id!r} (producer id {self._identity.producer_id}, "
-            f"epoch {self._identity.producer_epoch}): {action}"
+            f"transaction of {self.identity.transactional_id!r} (producer id {self.identity.producer_id}, "
+            f"epoch {self.identity.producer_epoch}): {action}"
         )

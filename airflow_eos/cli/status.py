@@ -32,9 +32,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     absent = missing(target, state)
     passed = exceeded(state, Limits(options.max_lag, options.max_open, options.max_gaps))
     limits: list[Row] = [limit.to_dict() for limit in passed]
-    data = state.to_dict() | {"missing": [entry.name for entry in absent], "exceeded": limits}
+    data = state.to_dict() | {"missing": [name for name, _ in absent], "exceeded": limits}
     tables = _tables(state, data)
-    tables["missing"] = [{"not in the ledger": entry.name, "there": entry.hint} for entry in absent]
+    tables["missing"] = [{"not in the ledger": name, "there": hint} for name, hint in absent]
     tables["limits passed"] = limits
     if options.send_metrics:
         options.send_gauges(gauges(state, target.prefix))

@@ -16,7 +16,7 @@ from airflow_eos.exceptions import AuthorizationFailed, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.topic_check import lost_ledger, refuse_unsigned, verify
+from airflow_eos.ledger.topic_check import LedgerCheck, lost_ledger, refuse_unsigned
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerId
@@ -26,7 +26,7 @@ from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.visibility import Visibility
-from airflow_eos.wire.producer_ids import touch_transactional_id
+from airflow_eos.wire.txn_requests import touch_transactional_id
 
 if TYPE_CHECKING:
     from airflow_eos.model.sink_table import SinkTable
@@ -53,16 +53,14 @@ class ControlPlane(Closeable):
         self._spec = None if isinstance(of, Deployment) else of
         self._deployment = of if isinstance(of, Deployment) else of.deployment
         self.link = Link(self._deployment.kafka)
-        config = self.link.config
-        self.cluster = KafkaCluster(config, link=self.link)
-        self.ledger = KafkaLedger(config, self._deployment.ledger, keys.OWN_KEYS, link=self.link)
+        self.cluster = KafkaCluster(self.link)
+        self.ledger = KafkaLedger(self.link, self._deployment.ledger, keys.OWN_KEYS)
         self.transactions = KafkaTransactions(
-            config,
+            self.link,
             ledger=self.ledger,
             transaction_timeout=self._spec.transaction_timeout if self._spec else TRANSACTION_TIMEOUT,
             delivery_timeout=self._spec.delivery_timeout if self._spec else DELIVERY_TIMEOUT,
             may_be_shorter=self._spec is None,
-            link=self.link,
         )
         self.authority = Authority(self.ledger)
         self.writer = LedgerWriter(self.cluster, self.transactions)
@@ -74,9 +72,6 @@ class ControlPlane(Closeable):
         """Close all connections."""
         if self._table is not None:
             self._table.close()
-        self.transactions.close()
-        self.cluster.close()
-        self.ledger.close()
         self.link.close()
 
     def verify_ledger(self, *, may_create: MayCreate = MayCreate.NEVER, to_write: bool = False) -> LedgerId:
@@ -105,15 +100,15 @@ class ControlPlane(Closeable):
         """
         deployment = self._deployment
         witnesses = Witnesses(self.cluster, deployment.prefix, deployment.ledger.topic, spec)
-        ledger_id = verify(
+        ledger_id = LedgerCheck(
             self.ledger,
             self.authority,
             self.pins,
             deployment.ledger,
             deployment.prefix,
-            witnesses=witnesses,
-            may_create=may_create,
-        )
+            witnesses,
+            may_create,
+        ).verified()
         witnesses.agree(ledger_id.topic_id)
         return ledger_id
 
@@ -169,12 +164,11 @@ class ControlPlane(Closeable):
         :param prefix: the ledger's prefix.
         """
         transactions = KafkaTransactions(
-            self.link.config,
+            self.link,
             ledger=self.ledger,
             transaction_timeout=INDEX_TRANSACTION_TIMEOUT,
             delivery_timeout=INDEX_DELIVERY_TIMEOUT,
             may_be_shorter=True,
-            link=self.link,
         )
         return IndexKeeper(self.ledger, LedgerWriter(self.cluster, transactions), prefix)
 

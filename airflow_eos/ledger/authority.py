@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnknown
 from airflow_eos.ledger.keys import is_ever_written, pruned_digest, pruned_key
@@ -44,11 +44,6 @@ class LedgerAnswer:
     committed: Mapping[str, LedgerValue]
     open_records: tuple[LedgerEntry, ...] = ()
 
-    @property
-    def undecided(self) -> frozenset[str]:
-        """Keys with a record whose transaction is still open."""
-        return frozenset(record.key for record in self.open_records)
-
 
 def answer_of(view: LedgerView) -> LedgerAnswer:
     """Decide every record of a view by its own producer's markers."""
@@ -70,6 +65,7 @@ def answer_of(view: LedgerView) -> LedgerAnswer:
     return LedgerAnswer(committed, tuple(record for records in open_records.values() for record in records))
 
 
+@dataclass(frozen=True, slots=True)
 class Authority:
     """Decides from the ledger alone; an exception of a commit never counts as an answer.
 
@@ -77,37 +73,24 @@ class Authority:
     :param sleep: waits between look-ups of a record whose transaction is still open.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._ledger = ledger
-        self._sleep = sleep
-        self._clock = clock
-        self._warned: set[tuple[int, int]] = set()
+    ledger: Ledger
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    _warned: set[tuple[int, int]] = field(default_factory=set, init=False)
 
     def peek(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
     ) -> Mapping[str, LedgerValue]:
         """Return committed values without waiting. A value is final; a missing key proves nothing."""
-        return self.look(keys, routing=routing, prefixes=prefixes).committed
-
-    def look(
-        self, keys: Collection[str], *, routing: str, prefixes: Collection[str | Around] = ()
-    ) -> LedgerAnswer:
-        """Return the result of one look-up, including open transactions."""
-        partition = self._ledger.partition_for(routing)
-        view = self._ledger.view(partition, keys, prefixes)
+        partition = self.ledger.partition_for(routing)
+        view = self.ledger.view(partition, keys, prefixes)
         self._say(partition, view)
-        return answer_of(view)
+        return answer_of(view).committed
 
     def unsigned(self, keys: Collection[str], *, routing: str) -> list[str]:
         """Return, for messages, the newest records of keys that lack only a signature."""
         place = self.place(routing)
-        view = self._ledger.view(place.partition, keys)
+        view = self.ledger.view(place.partition, keys)
         return [
             f"the record of {key!r} at offset {view.no_evidence[key]} of {place} {LACKS_SIGNATURE}"
             for key in sorted(view.unsigned)
@@ -115,7 +98,7 @@ class Authority:
 
     def place(self, routing: str) -> TopicPartition:
         """Return the ledger partition of a routing string."""
-        return TopicPartition(self._ledger.topic, self._ledger.partition_for(routing))
+        return TopicPartition(self.ledger.topic, self.ledger.partition_for(routing))
 
     def settle(
         self,
@@ -137,7 +120,7 @@ class Authority:
         :raises LedgerTruncated: a key is missing, and the partition has lost its first records.
         :raises LedgerTampered: a key is missing, and a record of it was not written by this package.
         """
-        partition = self._ledger.partition_for(routing)
+        partition = self.ledger.partition_for(routing)
         return self.settle_in(partition, keys, prefixes, exceptional)
 
     def settle_in(
@@ -148,24 +131,25 @@ class Authority:
         exceptional: Collection[str] = (),
     ) -> Mapping[str, LedgerValue]:
         """Like :meth:`settle`, in a given ledger partition."""
-        deadline = self._clock() + UNDECIDED_WAIT_SECONDS
+        deadline = self.clock() + UNDECIDED_WAIT_SECONDS
         while True:
-            view = self._ledger.view(partition, [*keys, *exceptional], prefixes)
+            view = self.ledger.view(partition, [*keys, *exceptional], prefixes)
             answer = answer_of(view)
             self._say(partition, view)
-            if not answer.undecided:
+            if not answer.open_records:
                 nothing_is_forged(partition, view.no_evidence, answer.committed, view.unsigned)
                 nothing_is_missing(
                     partition, view.log_start, [key for key in keys if key not in answer.committed]
                 )
                 return answer.committed
-            if self._clock() >= deadline:
+            if self.clock() >= deadline:
+                undecided = sorted({record.key for record in answer.open_records})
                 raise OutcomeUnknown(
-                    f"ledger partition {partition} holds {sorted(answer.undecided)} in a transaction that "
+                    f"ledger partition {partition} holds {undecided} in a transaction that "
                     f"has been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended. "
                     "`airflow eos doctor` names it"
                 )
-            self._sleep(_POLL_SECONDS)
+            self.sleep(_POLL_SECONDS)
 
     def _say(self, partition: int, view: LedgerView) -> None:
         for key, offset in view.no_evidence.items():

@@ -7,6 +7,7 @@ transaction as the output, so it can never be behind or ahead of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord, Layout
@@ -71,18 +72,6 @@ def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[Led
     partition = keys.mapped_partition(spec)
     moves = [LedgerMessage(keys.cursor_key(spec.group_id, partition), after.to_json(), spec.group_id)]
     if partition is not None and not layout_known:
-        layout = CursorRecord(
-            group=after.group,
-            pipeline=after.pipeline,
-            prefix=after.prefix,
-            layout=after.layout,
-            ends={},
-            topic_ids=after.topic_ids,
-            partition_counts=after.partition_counts,
-            run_key=after.run_key,
-            ledger_topic_id=after.ledger_topic_id,
-            ledger_partitions=after.ledger_partitions,
-            origin=after.origin,
-        )
+        layout = replace(after, ends={}, epochs={})
         moves.append(LedgerMessage(keys.cursor_key(spec.group_id), layout.to_json(), spec.group_id))
     return moves

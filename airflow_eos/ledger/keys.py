@@ -39,14 +39,18 @@ REPROCESS_MARK = "#"
 FINAL_ROUND = "final"
 MAX_REPROCESSINGS = 100
 
+# Prefixes of ledger keys.
 RUN_RECORDS = "run:"
-"""Prefix of the ledger keys of run records."""
 CURSORS = "cursor:"
-"""Prefix of the ledger keys of cursors."""
 BOUNDARIES = "boundary:"
-"""Prefix of the ledger keys of pinned boundaries."""
 RESETS = "reset:"
-"""Prefix of the ledger keys of cursor resets."""
+PRUNED = "pruned:"
+"""Of the records that list pruned runs."""
+HORIZONS = "horizon:"
+"""One per pipeline: what its pruned runs have read."""
+INTENTS = "intent:"
+"""One per transactional id: what a run will publish in a table."""
+
 LEDGER_IDENTITY_KEY = "ledger:identity"
 LEDGER_IDENTITY_ROUTING = ""
 SIGNED_KEY = "ledger:signed"
@@ -55,12 +59,6 @@ used without a key."""
 INDEX = IndexKeys(root="index:root", leaves="index:leaf/")
 """The ledger keys of a partition's index, which is stored in the partition itself."""
 OWN_KEYS = OwnKeys(LEDGER_IDENTITY_KEY, SIGNED_KEY, INDEX)
-PRUNED = "pruned:"
-"""Prefix of the ledger keys of the records that list pruned runs."""
-HORIZONS = "horizon:"
-"""Prefix of the ledger keys of horizons, one per pipeline: what its pruned runs have read."""
-INTENTS = "intent:"
-"""Prefix of the ledger keys of INTENTs, one per transactional id: what a run will publish in a table."""
 RECORD_KINDS = (
     RUN_RECORDS,
     CURSORS,
@@ -447,11 +445,6 @@ def run_record_key(key: str) -> str:
 def is_run_record(key: str) -> bool:
     """Return whether a ledger key is that of a run record."""
     return key.startswith(RUN_RECORDS)
-
-
-def is_cursor_record(key: str) -> bool:
-    """Return whether a ledger key is that of a cursor, whole or of one partition."""
-    return key.startswith(CURSORS)
 
 
 def cursor_key(group: str, partition: TopicPartition | None = None) -> str:

@@ -12,6 +12,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from airflow_eos.exceptions import (
     ConfigurationError,
@@ -35,6 +37,7 @@ Compute = Callable[[Mapping[str, LedgerValue], Callable[[], Mapping[str, LedgerV
 """Computes a value from the pinned values of the prefixes; its second argument returns all of them."""
 
 
+@dataclass(frozen=True, slots=True)
 class Pins:
     """Pins values, each under the fence of a transactional id.
 
@@ -42,12 +45,9 @@ class Pins:
     :param authority: reads pinned values.
     """
 
-    def __init__(
-        self, writer: LedgerWriter, authority: Authority, *, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._writer = writer
-        self._authority = authority
-        self._sleep = sleep
+    writer: LedgerWriter
+    authority: Authority
+    sleep: Callable[[float], None] = time.sleep
 
     def pin(
         self,
@@ -64,7 +64,7 @@ class Pins:
             or the brokers kept failing.
         :raises SendError: the ledger topic refuses the value, or does not acknowledge it in time.
         """
-        pinned: LedgerValue | str | None = self._authority.peek([key], routing=routing).get(key)
+        pinned: LedgerValue | str | None = self.authority.peek([key], routing=routing).get(key)
         attempt = 0
         while pinned is None:
             attempt += 1
@@ -76,8 +76,8 @@ class Pins:
                     raise PlanError(
                         f"{key} could not be pinned in {MAX_ATTEMPTS} attempts; the last one: {failure}"
                     ) from failure.__cause__
-            self._sleep(random.uniform(_SHORTEST_PAUSE, min(0.2 * 1.5**attempt, _LONGEST_PAUSE)))
-            pinned = self._authority.peek([key], routing=routing).get(key)
+            self.sleep(random.uniform(_SHORTEST_PAUSE, min(0.2 * 1.5**attempt, _LONGEST_PAUSE)))
+            pinned = self.authority.peek([key], routing=routing).get(key)
         return pinned
 
     def _attempt(
@@ -89,11 +89,13 @@ class Pins:
         prefixes: tuple[str | Around, ...],
     ) -> LedgerValue | str:
         try:
-            with self._writer.fenced(transactional_id, [self._authority.place(routing)]) as transaction:
-                values = self._authority.settle([key], routing=routing, prefixes=prefixes)
+            with self.writer.fenced(transactional_id, [self.authority.place(routing)]) as transaction:
+                values = self.authority.settle([key], routing=routing, prefixes=prefixes)
                 if key in values:
                     return values[key]
-                value = compute(values, lambda: self._all_known(key, routing, prefixes))
+                whole = [prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes]
+                settle_all = partial(self.authority.settle, [key], routing=routing, prefixes=whole)
+                value = compute(values, settle_all)
                 self._write(transaction, LedgerMessage(key, value, routing))
                 return value
         except RunFenced as fenced:
@@ -112,12 +114,6 @@ class Pins:
         except Exception as failure:
             reason = failure.message if isinstance(failure, EosError) else str(failure)
             raise _NotWritten(reason) from failure
-
-    def _all_known(
-        self, key: str, routing: str, prefixes: tuple[str | Around, ...]
-    ) -> Mapping[str, LedgerValue]:
-        whole = [prefix.prefix if isinstance(prefix, Around) else prefix for prefix in prefixes]
-        return self._authority.settle([key], routing=routing, prefixes=whole)
 
 
 class _NotWritten(Exception):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerReplaced
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.records.identity import IdentityRecord
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
@@ -23,46 +23,17 @@ from airflow_eos.ports import Ledger
 log = logging.getLogger(__name__)
 
 
-def verify(
-    ledger: Ledger,
-    authority: Authority,
-    pins: Pins,
-    settings: LedgerSettings,
-    prefix: str,
-    *,
-    witnesses: Witnesses,
-    may_create: MayCreate,
-) -> LedgerId:
-    """Return the ledger's topic id and partition count, after checking them against its identity record.
+@dataclass(frozen=True, slots=True)
+class LedgerCheck:
+    """Checks the ledger against its identity record.
 
-    The first user pins both in partition 0 of the ledger, with its prefix. This check detects a topic that
-    was created again, which would forget every run. Keys stay where they are when partitions are added: they
-    are routed by the pinned count.
+    The first user pins topic id and partition count in partition 0 of the ledger, with its prefix. The check
+    detects a topic that was created again, which would forget every run. Keys stay where they are when
+    partitions are added: they are routed by the pinned count.
 
     :param witnesses: asked if the ledger or its identity is missing.
     :param may_create: whether to create a missing ledger, or a missing identity.
-    :raises ConfigurationError: the identity is missing, and the topic deletes records, or the ledger is
-        signed and the settings have no key.
-    :raises LedgerMissing: the ledger or its identity is missing, and may not be created.
-    :raises LedgerReplaced: the topic id differs from the pinned one, or the identity is missing and a witness
-        knows that there was a ledger.
     """
-    check = _LedgerCheck(ledger, authority, pins, settings, prefix, witnesses, may_create)
-    topic = check.existing_or_created()
-    own = _own_records(authority, settings)
-    identity = check.pinned_identity(topic, own)
-    if identity.topic_id != topic.topic_id:
-        raise LedgerReplaced(
-            f"ledger {settings.topic!r} was made as topic id {identity.topic_id} and is now "
-            f"{topic.topic_id}: restore the original"
-        )
-    ledger.route_over(identity.partitions)
-    return LedgerId(identity.topic_id, identity.partitions, identity.prefix or prefix, _any_signed(own))
-
-
-@dataclass(frozen=True, slots=True)
-class _LedgerCheck:
-    """The steps of :func:`verify`, which has its arguments."""
 
     ledger: Ledger
     authority: Authority
@@ -72,18 +43,44 @@ class _LedgerCheck:
     witnesses: Witnesses
     may_create: MayCreate
 
-    def existing_or_created(self) -> TopicDescription:
+    def verified(self) -> LedgerId:
+        """Return the ledger's topic id and partition count.
+
+        :raises ConfigurationError: the identity is missing, and the topic deletes records, or the ledger is
+            signed and the settings have no key.
+        :raises LedgerMissing: the ledger or its identity is missing, and may not be created.
+        :raises LedgerReplaced: the topic id differs from the pinned one, or the identity is missing and a
+            witness knows that there was a ledger.
+        """
+        topic = self._existing_or_created()
+        own = _own_records(self.authority, self.settings)
+        identity = self._pinned_identity(topic, own)
+        if identity.topic_id != topic.topic_id:
+            raise LedgerReplaced(
+                f"ledger {self.settings.topic!r} was made as topic id {identity.topic_id} and is now "
+                f"{topic.topic_id}: restore the original"
+            )
+        self.ledger.route_over(identity.partitions)
+        prefix = identity.prefix or self.prefix
+        return LedgerId(identity.topic_id, identity.partitions, prefix, _any_signed(own))
+
+    def _existing_or_created(self) -> TopicDescription:
         """Return the ledger topic, made now where there is none and one may be made."""
         try:
             return self.ledger.describe(wait=False)
         except LedgerMissing as missing:
             refusal = self._refusal()
-            if refusal is not None:
-                return _described(self.ledger, missing, refusal)
-            self.ledger.create()
-            return self.ledger.describe()
+            if refusal is None:
+                self.ledger.create()
+                return self.ledger.describe()
+            try:
+                return self.ledger.describe()  # with retries: the broker's metadata may be stale
+            except LedgerMissing:
+                if isinstance(refusal, LedgerReplaced):
+                    raise LedgerMissing(str(refusal)) from missing
+                raise
 
-    def pinned_identity(self, topic: TopicDescription, own: Mapping[str, LedgerValue]) -> IdentityRecord:
+    def _pinned_identity(self, topic: TopicDescription, own: Mapping[str, LedgerValue]) -> IdentityRecord:
         """Return the identity that the ledger holds, pinned now where it has none and may get one.
 
         :param own: the ledger's records about itself, as one look has shown them.
@@ -93,7 +90,7 @@ class _LedgerCheck:
             return IdentityRecord.from_json(own[key], key)
         refuse_unsigned(_any_signed(own), self.settings)
         refusal = self._refusal()
-        begun = self.authority.look([key], routing=routing).open_records
+        begun = answer_of(self.ledger.view(0, [key])).open_records
         if refusal is not None and not (begun and self.may_create is not MayCreate.NEVER):
             # The writer of the pin continues once its commit is answered; the marker becomes visible later.
             settled = self.authority.settle([key], routing=routing)
@@ -123,7 +120,21 @@ class _LedgerCheck:
         return IdentityRecord.from_json(pinned, key)
 
     def _refusal(self) -> LedgerMissing | LedgerReplaced | None:
-        return _refusal(self.witnesses, self.settings.topic, self.may_create)
+        """Return why the ledger must not be created; None if it may."""
+        if self.may_create is MayCreate.ANYWAY:
+            return None
+        # A run that may not create one needs no witness, and may lack the permission to ask one.
+        testimony = Testimony() if self.may_create is MayCreate.NEVER else self.witnesses.testify()
+        if lost := lost_ledger(testimony, self.settings.topic):
+            return lost
+        may_begin = self.may_create is MayCreate.WHERE_BEGUN and testimony.begun
+        if may_begin or self.may_create is MayCreate.WHERE_NEW:
+            return None
+        return LedgerMissing(
+            f"topic {self.settings.topic!r} was never initialised as a ledger, and this run may not do it; "
+            "if there never was one, run `python -m airflow_eos init`; if there was, restore it: "
+            "runs committed before are unknown to an empty one"
+        )
 
 
 def is_signed(authority: Authority, settings: LedgerSettings) -> bool:
@@ -167,32 +178,3 @@ def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str,
 
 def _any_signed(records: Mapping[str, LedgerValue]) -> bool:
     return any(value.is_signed for value in records.values())
-
-
-def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:
-    """Describe the topic again, with retries: the broker's metadata may be stale."""
-    try:
-        return ledger.describe()
-    except LedgerMissing:
-        if isinstance(refused, LedgerReplaced):
-            raise LedgerMissing(str(refused)) from missing
-        raise
-
-
-def _refusal(
-    witnesses: Witnesses, topic: str, may_create: MayCreate
-) -> LedgerMissing | LedgerReplaced | None:
-    """Return why a ledger must not be created; None if it may."""
-    if may_create is MayCreate.ANYWAY:
-        return None
-    # A run that may not create one needs no witness, and may lack the permission to ask one.
-    testimony = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
-    if lost := lost_ledger(testimony, topic):
-        return lost
-    if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and testimony.begun):
-        return None
-    return LedgerMissing(
-        f"topic {topic!r} was never initialised as a ledger, and this run may not do it; "
-        "if there never was one, run `python -m airflow_eos init`; if there was, restore it: "
-        "runs committed before are unknown to an empty one"
-    )

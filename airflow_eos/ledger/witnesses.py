@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import AuthorizationFailed, LedgerReplaced
 from airflow_eos.ledger import keys
-from airflow_eos.model.kafka import TransactionDescription, TransactionState
+from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 
@@ -41,6 +41,7 @@ class Testimony:
     begun: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class Witnesses:
     """Collects evidence about the ledger of a prefix.
 
@@ -48,11 +49,10 @@ class Witnesses:
     :param spec: the run whose offsets and transactional id are checked too; None for no run.
     """
 
-    def __init__(self, cluster: Cluster, prefix: str, topic: str, spec: RunSpec | None = None) -> None:
-        self._cluster = cluster
-        self._prefix = prefix
-        self._topic = topic
-        self._spec = spec
+    cluster: Cluster
+    prefix: str
+    topic: str
+    spec: RunSpec | None = None
 
     def agree(self, topic_id: str) -> None:
         """Check that the offsets of the run's group, if any, were committed with this ledger.
@@ -62,7 +62,7 @@ class Witnesses:
         for ledger, offset in self._ledgers_of_the_group().items():
             if ledger != topic_id:
                 raise LedgerReplaced(
-                    f"{offset} beside ledger {ledger}; the ledger {self._topic!r} is now {topic_id} "
+                    f"{offset} beside ledger {ledger}; the ledger {self.topic!r} is now {topic_id} "
                     "and knows nothing of what was committed there: it was deleted, re-created or is another "
                     "one. Restore it, or start over with a new group_id"
                 )
@@ -77,40 +77,37 @@ class Witnesses:
                 f"{offset} beside ledger {ledger} (of another environment? Then give this pipeline a "
                 "group_id of its own)"
             )
-        used = keys.ledger_witness_id(self._prefix, self._topic)
+        used = keys.ledger_witness_id(self.prefix, self.topic)
         if self._seen(used):
             return Testimony(f"runs have used it (transactional id {used})")
-        pinning = keys.ledger_transactional_id(self._prefix, self._topic)
-        pin = self._transaction(pinning)
+        pinning = keys.ledger_transactional_id(self.prefix, self.topic)
+        pin = self.cluster.describe_transaction(pinning)
         if pin is not None and pin.state in _COMMITTED:
             return Testimony(f"its identity was committed (transactional id {pinning})")
-        if self._spec is not None:
-            own = keys.transactional_id(self._spec)
-            if self._transaction(own) is not None:
+        if self.spec is not None:
+            own = keys.transactional_id(self.spec)
+            if self.cluster.describe_transaction(own) is not None:
                 return Testimony(f"this work was begun beside it (transactional id {own})")
         return Testimony(begun=pin is not None)
 
     def _seen(self, transactional_id: str) -> bool:
         """Return whether the coordinator knows an id; False if this principal may not Describe it."""
         try:
-            return self._transaction(transactional_id) is not None
+            return self.cluster.describe_transaction(transactional_id) is not None
         except AuthorizationFailed as refused:
             log.warning("Cannot check one sign of a lost ledger: %s", refused)
             return False
 
-    def _transaction(self, transactional_id: str) -> TransactionDescription | None:
-        return self._cluster.describe_transaction(transactional_id)
-
     def _ledgers_of_the_group(self) -> dict[str, str]:
         """Return the topic ids of ledgers in the metadata of the group's offsets, with a text for errors."""
-        if self._spec is None:
+        if self.spec is None:
             return {}
-        group = keys.offsets_group(self._spec)
+        group = keys.offsets_group(self.spec)
         ledgers: dict[str, str] = {}
         # Not require_stable: other runs of the group may hold pending offsets, and the last committed ones
         # suffice.
-        for tp, offset in sorted(self._cluster.committed(group, None, stable=False).items()):
+        for tp, offset in sorted(self.cluster.committed(group, None, stable=False).items()):
             ledger = keys.metadata_ledger(offset.metadata)
-            if ledger is not None and tp.topic in self._spec.source_topics:
+            if ledger is not None and tp.topic in self.spec.source_topics:
                 ledgers[ledger] = f"group {group!r} committed offset {offset.offset} of {tp}"
         return ledgers

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import NotYetVisible, OutcomeUnknown, RunFenced
 from airflow_eos.model.kafka import ActiveProducer, CommittedOffset, EndTxnAnswer, ProducerIdentity
@@ -55,32 +56,24 @@ def is_overtaken(epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]
     return any(active.producer_epoch > epoch for active in open_there.values())
 
 
+@dataclass(frozen=True, slots=True)
 class LedgerTransaction:
     """A fenced, still empty transaction, for one :meth:`commit`.
 
     :param places: the ledger partitions it writes to.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        transactions: Transactions,
-        session: ProducerSession,
-        places: Collection[TopicPartition],
-        sleep: Callable[[float], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._cluster = cluster
-        self._transactions = transactions
-        self._session = session
-        self._places = places
-        self._sleep = sleep
-        self._clock = clock
+    cluster: Cluster
+    transactions: Transactions
+    session: ProducerSession
+    places: Collection[TopicPartition]
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
 
     @property
     def identity(self) -> ProducerIdentity:
         """Producer id and epoch that the fence returned."""
-        return self._session.identity
+        return self.session.identity
 
     def commit(
         self,
@@ -97,11 +90,11 @@ class LedgerTransaction:
         :raises Exception: as :meth:`~airflow_eos.ports.ProducerSession.commit`; the outcome is then unknown.
         """
         try:
-            self._session.begin()
-            written = self._session.stage(group, offsets or {}, messages)
+            self.session.begin()
+            written = self.session.stage(group, offsets or {}, messages)
             if check is not None:
                 check(written)
-            self._session.commit()
+            self.session.commit()
         except BaseException:
             self._abort()
             raise
@@ -112,49 +105,42 @@ class LedgerTransaction:
 
         :raises NotYetVisible: a leader does not have it after :data:`SEEN_SECONDS`.
         """
-        deadline = self._clock() + SEEN_SECONDS
+        deadline = self.clock() + SEEN_SECONDS
         while left_open := self._own_open():
-            if self._clock() >= deadline:
+            if self.clock() >= deadline:
                 raise NotYetVisible(
                     f"a transaction of {self.identity.transactional_id} is committed, and the leader of "
                     f"{_named(left_open)} still holds it for open; see `airflow eos repair`"
                 )
-            self._sleep(_POLL_SECONDS)
+            self.sleep(_POLL_SECONDS)
 
     def _own_open(self) -> list[TopicPartition]:
         """Return the partitions in which this transaction is open, not another one of the same id."""
-        producers = open_of(self._cluster, self.identity.producer_id, self._places)
+        producers = open_of(self.cluster, self.identity.producer_id, self.places)
         epoch = self.identity.producer_epoch
         return [tp for tp, producer in producers.items() if producer.producer_epoch == epoch]
 
     def _abort(self) -> None:
         """Abort with this producer id and epoch, so that readers do not wait for the transaction timeout."""
         try:
-            answer = self._transactions.abort(self.identity)
+            answer = self.transactions.abort(self.identity)
         except Exception as failure:  # noqa: BLE001 - the caller raises the original error
             log.warning("Cannot abort the transaction of %s: %s", self.identity.transactional_id, failure)
         else:
             log.info("Aborting the transaction of %s: %s", self.identity.transactional_id, answer.value)
 
 
+@dataclass(frozen=True, slots=True)
 class LedgerWriter:
     """Fences transactional ids for small transactions.
 
     :param transactions: fences ids, and signs the messages if the ledger has a key.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        transactions: Transactions,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cluster = cluster
-        self._transactions = transactions
-        self._sleep = sleep
-        self._clock = clock
+    cluster: Cluster
+    transactions: Transactions
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
 
     @contextmanager
     def fenced(
@@ -173,9 +159,7 @@ class LedgerWriter:
             self._refuse_left_open(transactional_id, places)
         session = self._fence(transactional_id, places, may_end=may_end)
         try:
-            yield LedgerTransaction(
-                self._cluster, self._transactions, session, places, self._sleep, self._clock
-            )
+            yield LedgerTransaction(self.cluster, self.transactions, session, places, self.sleep, self.clock)
         finally:
             session.close()
 
@@ -199,9 +183,9 @@ class LedgerWriter:
         self, transactional_id: str, places: Collection[TopicPartition], *, may_end: bool
     ) -> ProducerSession:
         for _ in range(_FENCES):
-            session = self._transactions.fence(transactional_id)
+            session = self.transactions.fence(transactional_id)
             try:
-                left_open = open_of(self._cluster, session.identity.producer_id, places)
+                left_open = open_of(self.cluster, session.identity.producer_id, places)
             except BaseException:
                 session.close()
                 raise
@@ -217,17 +201,17 @@ class LedgerWriter:
                 _named(left_open),
                 transactional_id,
             )
-            answer = self._transactions.abort_again(session.identity, sorted(left_open))
+            answer = self.transactions.abort_again(session.identity, sorted(left_open))
             if answer is not EndTxnAnswer.ENDED:
                 raise _taken(transactional_id)
         raise _left_open(transactional_id, left_open)
 
     def _refuse_left_open(self, transactional_id: str, places: Collection[TopicPartition]) -> None:
         """Refuse before the fence, because fencing makes the coordinator forget the transaction's outcome."""
-        transaction = self._cluster.describe_transaction(transactional_id)
+        transaction = self.cluster.describe_transaction(transactional_id)
         if transaction is None or transaction.is_under_way:
             return
-        left_open = open_of(self._cluster, transaction.producer_id, places)
+        left_open = open_of(self.cluster, transaction.producer_id, places)
         if left_open and not is_overtaken(transaction.producer_epoch, left_open):
             raise _left_open(transactional_id, left_open)
 

@@ -175,6 +175,7 @@ class TransactionDescription:
 
     :param partitions: partitions in the open transaction; empty once it is complete.
     :param start_ms: when the open transaction began, in ms since 1970; -1 if none is open.
+    :param timeout_ms: transaction timeout; -1 if unknown.
     """
 
     state: TransactionState
@@ -182,6 +183,7 @@ class TransactionDescription:
     producer_epoch: int
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = -1
+    timeout_ms: int = -1
 
     @property
     def is_under_way(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -26,14 +26,6 @@ class TopicPartition:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the partition numbers of each topic; topics and numbers are sorted."""
-    grouped: dict[str, list[int]] = {}
-    for tp in sorted(set(partitions)):
-        grouped.setdefault(tp.topic, []).append(tp.partition)
-    return grouped
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, RecentCommits, writer_text
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
+from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
 from airflow_eos.operations.table_retention import Retention, interval, milliseconds
-from airflow_eos.operations.unnamed_files import HeldRows, UnnamedFile
 from airflow_eos.run.publishing import RUN_KEY
 from airflow_eos.sinks.delta_rows import live_files
-from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
     from airflow_eos.model.table import TableReceipt
-    from airflow_eos.sinks.delta import DeltaVersion
 
 _LOG = "_delta_log"
 _OF_LOG, _OF_FILES = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
@@ -29,28 +26,27 @@ _DEFAULTS = {_OF_LOG: "interval 30 days", _OF_FILES: "interval 1 week"}
 _FILE = re.compile(r"(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}\.snappy\.parquet")
 
 
-class DeltaInspection:
+class DeltaInspection(TableInspection):
     """Looks at one version of a table.
 
+    :param version: as its sink has loaded it.
     :param uri: of the table's folder.
-    :param options: of the object store; their values are kept out of messages.
+    :param options: of the object store.
     """
 
-    def __init__(self, version: DeltaVersion, uri: str, options: Mapping[str, str] | None) -> None:
-        self._table = version.table
+    def __init__(self, version: Any, uri: str, options: Mapping[str, str] | None) -> None:
+        super().__init__(version.table, dict(options or {}))
         self._uri = uri
-        self._options = dict(options or {})
 
     @property
     def writer_version(self) -> int:
         """Version of the protocol that writers need."""
         return int(self._table.protocol().min_writer_version)
 
-    def recent_commits(self) -> RecentCommits:
-        """Return the last commits that the log has."""
+    def recent_commits(self) -> tuple[int, list[ForeignCommit]]:
+        """Return the number of the last commits that the log has, and those of others."""
         commits = list(self._recent())
-        foreign = [_foreign(info, actions) for info, actions in commits if RUN_KEY not in info]
-        return RecentCommits(len(commits), tuple(foreign))
+        return len(commits), [_foreign(info, actions) for info, actions in commits if RUN_KEY not in info]
 
     def log_retention(self) -> Retention:
         """Return for how long the log is kept."""
@@ -78,16 +74,15 @@ class DeltaInspection:
         return retention
 
     def write_refusals(self) -> tuple[str, str]:
-        """Return why the store refuses a small file beside the data files, and why to delete it again.
-
-        Empty if it does not. The file's name is not that of a data file.
-        """
+        """Return why the store refuses a small file beside the data files, and why to delete it again."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        name, rows = f".airflow-eos-doctor-{uuid.uuid4()}", pa.table({"airflow eos": ["doctor"]})
-        refused = self._refusal(lambda: pq.write_table(rows, name, filesystem=self._store()))
-        return refused, "" if refused else self._refusal(lambda: self._store().delete_file(name))
+        rows = pa.table({"airflow eos": ["doctor"]})
+        return self._file_refusals(
+            lambda: pq.write_table(rows, self._own_file, filesystem=self._store()),
+            lambda: self._store().delete_file(self._own_file),
+        )
 
     def unnamed_files(self) -> list[UnnamedFile]:
         """Return the data files of runs that are not live, and that no entry of the log names."""
@@ -161,7 +156,7 @@ class DeltaInspection:
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
 
-        return PyFileSystem(DeltaStorageHandler(self._uri, self._options))
+        return PyFileSystem(DeltaStorageHandler(self._uri, self._properties))
 
     def _is_there(self, store: FileSystem, path: str) -> bool:
         from pyarrow.fs import FileType
@@ -189,17 +184,6 @@ class DeltaInspection:
             match = _FILE.fullmatch(info.base_name)
             if match is not None and info.base_name not in named:
                 yield UnnamedFile(info.base_name, match["label"], info.size or 0, info.mtime)
-
-    def reason(self, error: Exception) -> str:
-        """Return the text of an error without the values of the options."""
-        return redacted(f"{type(error).__name__}: {error}", self._options)
-
-    def _refusal(self, act: Callable[[], Any]) -> str:
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - of any object store
-            return self.reason(error)
-        return ""
 
 
 def _foreign(info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]]) -> ForeignCommit:

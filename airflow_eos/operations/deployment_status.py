@@ -103,19 +103,8 @@ def _of_groups(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A named group or run that the ledger does not have.
-
-    :param hint: similar names, or why it may be missing.
-    """
-
-    name: str
-    hint: str
-
-
-def missing(deployment: Deployment, status: DeploymentStatus) -> list[Missing]:
-    """Return the named groups and runs that are not in the ledger."""
+def missing(deployment: Deployment, status: DeploymentStatus) -> list[tuple[str, str]]:
+    """Return the named groups and runs that are not in the ledger, each with similar names or a reason."""
     groups = [name for name, cursor in status.ledger.cursors.items() if cursor is None]
     runs = [name for name, run in status.ledger.runs.items() if run is None]
     if not groups and not runs:
@@ -127,7 +116,7 @@ def missing(deployment: Deployment, status: DeploymentStatus) -> list[Missing]:
         if begun := _of_groups(status.open_transactions, deployment.prefix, [name]):
             age = begun[0].times.age_seconds
             hint = f"a first run has its transaction open for {age} s: it is at work, or was killed"
-        entries.append(Missing(name, hint))
+        entries.append((name, hint))
     for name in runs:
         pipeline, _ = keys.named_runs(name)[0]
         latest = names.runs.get(pipeline)
@@ -135,7 +124,7 @@ def missing(deployment: Deployment, status: DeploymentStatus) -> list[Missing]:
         if latest and (pruned := pruned_runs(deployment, pipeline)):
             are = "is" if pruned == 1 else "are"
             hint = f"it may be pruned, as {counted(pruned, 'run')} of the pipeline {are}; {hint}"
-        entries.append(Missing(name, hint))
+        entries.append((name, hint))
     return entries
 
 

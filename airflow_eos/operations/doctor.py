@@ -87,7 +87,7 @@ def examine(options: DoctorOptions) -> list[Check]:
     with ControlPlane(options.deployment) as control:
         try:
             control.cluster.limit_patience(CHECK_PATIENCE)
-            brokers = control.cluster.brokers()
+            brokers = len(control.cluster.brokers())
         except EosError as error:
             return [Check("brokers", "fail", error_line(error), "check addresses and security settings")]
         checks = [brokers_answer(control, brokers), _prefix(options.deployment.prefix)]

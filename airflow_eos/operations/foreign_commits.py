@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_eos.operations.checks import Check
@@ -29,25 +30,17 @@ class ForeignCommit:
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecentCommits:
-    """The last commits to a table.
+def other_writers(name: str, number: int, foreign: Sequence[ForeignCommit]) -> Check:
+    """Check whether others have removed or rewritten rows; appends of others cost a run a look.
 
-    :param number: how many there are, those of runs included.
+    :param number: of the last commits that were looked at, those of runs included.
     """
-
-    number: int
-    foreign: tuple[ForeignCommit, ...]
-
-
-def other_writers(name: str, recent: RecentCommits) -> Check:
-    """Check whether others have removed or rewritten rows; appends of others cost a run a look."""
     subject = f"{name} other writers"
-    commits = counted(recent.number, "commit")
-    if not recent.foreign:
+    commits = counted(number, "commit")
+    if not foreign:
         return Check(subject, "ok", f"none in the last {commits}")
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for commit in recent.foreign:
+    for commit in foreign:
         groups[commit.operation, commit.writer].append(commit.timestamp)
     shown = [
         f"{len(times)} x {operation} by {writer or 'a writer without a name'} (last {_text(max(times))})"
@@ -55,7 +48,7 @@ def other_writers(name: str, recent: RecentCommits) -> Check:
     ]
     more = f"; and {len(shown) - _SHOWN} more kinds" if len(shown) > _SHOWN else ""
     finding = f"in the last {commits}, beside runs: {'; '.join(shown[:_SHOWN])}{more}"
-    if not any(commit.removes for commit in recent.foreign):
+    if not any(commit.removes for commit in foreign):
         return Check(subject, "ok", f"{finding}. Each costs a run at work another look at the table")
     return Check(
         subject,

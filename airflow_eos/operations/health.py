@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
@@ -47,29 +46,25 @@ log = logging.getLogger(__name__)
 _SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced)
 
 
-class LedgerReading(NamedTuple):
-    """What the caller has read in the ledger.
+def health(
+    deployment: Deployment,
+    *,
+    ignored: Collection[tuple[int, int]],
+    unreadable: int,
+    ids: Mapping[int, str],
+    sources: Collection[str],
+    sinks: Collection[str],
+) -> list[Check]:
+    """Return all findings; checks of topics cover sources and sinks.
 
-    :param ignored: partition and offset of records that no run wrote.
+    :param ignored: partition and offset of records of the ledger that no run wrote.
     :param unreadable: number of unreadable records.
     :param ids: transactional id of each producer id that a record names.
-    """
-
-    ignored: Collection[tuple[int, int]]
-    unreadable: int
-    ids: Mapping[int, str]
-
-
-def health(
-    deployment: Deployment, reading: LedgerReading, *, sources: Collection[str], sinks: Collection[str]
-) -> list[Check]:
-    """Return all findings; checks of topics cover these topics.
-
     :raises BrokersUnavailable: no check was possible.
     """
     with ControlPlane(deployment) as control:
         control.cluster.limit_patience(CHECK_PATIENCE)
-        brokers = control.cluster.brokers()
+        brokers = len(control.cluster.brokers())
         checks = [brokers_answer(control, brokers)]
         features = functools.cache(control.cluster.features)
         checks += _guarded("partition verification", verification, features)
@@ -77,13 +72,13 @@ def health(
         checks += _guarded("expiry of ids", expiry, features)
         checks += _guarded("ledger", ledger_identity, control, deployment.ledger.topic)
         checks += _guarded("ledger records", ledger_records, control)
-        checks += _guarded("ledger writers", _ledger_writers, reading)
+        checks += _guarded("ledger writers", _ledger_writers, ignored, unreadable)
         checks += _guarded("ledger topic", _ledger_topic, control, deployment, brokers)
         for name in sorted({*sources, *sinks}):
             checks += _guarded(f"topic {name}", _topic, control, name, brokers, written=name in sinks)
         for name in sorted(sources):
             checks += _guarded(f"end of topic {name}", undecided_offsets, control, name, deployment.prefix)
-        left = LeftOpen(control.cluster, deployment.prefix, reading.ids.get)
+        left = LeftOpen(control.cluster, deployment.prefix, ids.get)
         checks += _guarded("transactions left open", _left_open, left, {deployment.ledger.topic, *sinks})
     return checks
 
@@ -114,18 +109,16 @@ def default_timeouts(features: AskFeatures) -> Iterator[Check]:
         yield Check("time-outs", "warn", error.message, advice)
 
 
-def _ledger_writers(reading: LedgerReading) -> Iterator[Check]:
+def _ledger_writers(ignored: Collection[tuple[int, int]], unreadable: int) -> Iterator[Check]:
     name = "ledger writers"
-    if reading.ignored:
-        places = some_of(
-            f"partition {partition}, offset {offset}" for partition, offset in sorted(reading.ignored)
-        )
-        finding = f"{len(reading.ignored)} records that no run wrote: {places}"
+    if ignored:
+        places = some_of(f"partition {partition}, offset {offset}" for partition, offset in sorted(ignored))
+        finding = f"{len(ignored)} records that no run wrote: {places}"
         advice = "revoke the writer's right to write to the ledger; `airflow eos doctor` names the records"
         yield Check(name, "fail", finding, advice)
-    elif reading.unreadable:
+    elif unreadable:
         advice = "upgrade airflow-eos here, where a newer version wrote them; `airflow eos ledger` names them"
-        yield Check(name, "warn", f"{reading.unreadable} records cannot be read", advice)
+        yield Check(name, "warn", f"{unreadable} records cannot be read", advice)
     else:
         yield Check(name, "ok", "runs only")
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import EosError
 from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableReceipt
-from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, RecentCommits, writer_text
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
+from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
 from airflow_eos.operations.table_retention import Retention, milliseconds
-from airflow_eos.operations.unnamed_files import HeldRows, UnnamedFile
 from airflow_eos.run.publishing import RUN_KEY
-from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
-
-    from airflow_eos.sinks.iceberg import IcebergVersion
 
 PROPERTY = re.compile(r"eos\.[0-9a-f]+")
 """Names of the properties of a table that say which runs published last."""
@@ -37,15 +32,17 @@ _METADATA_KEPT = "write.metadata.previous-versions-max"
 _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parquet")
 
 
-class IcebergInspection:
+class IcebergInspection(TableInspection):
     """Looks at one version of a table.
 
-    :param properties: of the catalog; their values are kept out of messages.
+    :param version: as its sink has loaded it.
+    :param properties: of the catalog.
     """
 
-    def __init__(self, version: IcebergVersion, properties: Mapping[str, str] | None) -> None:
-        self._table: Table = version.table
-        self._properties = {**self._table.io.properties, **(properties or {})}
+    _table: Table
+
+    def __init__(self, version: Any, properties: Mapping[str, str] | None) -> None:
+        super().__init__(version.table, {**version.table.io.properties, **(properties or {})})
 
     @property
     def format_version(self) -> int:
@@ -61,13 +58,13 @@ class IcebergInspection:
         names = sorted(name for name in properties if PROPERTY.fullmatch(name))
         return {name: PublishedRuns.from_json(properties[name]) for name in names}
 
-    def recent_commits(self, branch: str) -> RecentCommits:
-        """Return the last commits to a branch, and the rollbacks of the main branch among them."""
+    def recent_commits(self, branch: str) -> tuple[int, list[ForeignCommit]]:
+        """Return the number of the last commits to a branch, and those of others, also rollbacks of main."""
         snapshots = list(islice(self._ancestors(self._head(branch)), RECENT))
         foreign = [_foreign(snapshot) for snapshot in snapshots if RUN_KEY not in _summary(snapshot)]
         if branch == MAIN:
             foreign += self._rollbacks()
-        return RecentCommits(len(snapshots), tuple(foreign))
+        return len(snapshots), foreign
 
     def retention(self, branch: str) -> Retention:
         """Return for how long an expiry of snapshots keeps those of a branch, unless it is told otherwise."""
@@ -111,18 +108,14 @@ class IcebergInspection:
         return self._refusal(lambda: self._table.catalog.commit_table(self._table, (requirement,), ()))
 
     def write_refusals(self) -> tuple[str, str]:
-        """Return why the storage refuses a small file beside the data files, and why to delete it again.
-
-        Empty if it does not. The file's name is not that of a data file.
-        """
-        location = f"{self._data_location}/.airflow-eos-doctor-{uuid.uuid4()}"
+        """Return why the storage refuses a small file beside the data files, and why to delete it again."""
+        location = f"{self._data_location}/{self._own_file}"
 
         def write() -> None:
             with self._table.io.new_output(location).create() as stream:
                 stream.write(b"airflow eos doctor\n")
 
-        refused = self._refusal(write)
-        return refused, "" if refused else self._refusal(lambda: self._table.io.delete(location))
+        return self._file_refusals(write, lambda: self._table.io.delete(location))
 
     def unnamed_files(self) -> list[UnnamedFile] | None:
         """Return the data files of runs that no snapshot names; None if the storage cannot be listed."""
@@ -200,19 +193,6 @@ class IcebergInspection:
             ancestors = self._ancestors(self._table.snapshot_by_id(before.snapshot_id))
             if after.snapshot_id in [snapshot.snapshot_id for snapshot in islice(ancestors, 1, None)]:
                 yield ForeignCommit("rollback", "", removes=True, timestamp=after.timestamp_ms)
-
-    def reason(self, error: Exception) -> str:
-        """Return the text of an error without the values of the properties."""
-        return redacted(f"{type(error).__name__}: {error}", self._properties)
-
-    def _refusal(self, act: Callable[[], Any]) -> str:
-        try:
-            act()
-        except EosError:
-            raise
-        except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
-            return self.reason(error)
-        return ""
 
     def _named_paths(self) -> Iterator[str]:
         """Yield the path of every file in a manifest of any snapshot."""

@@ -12,11 +12,10 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.command_line import CommandLine
-from airflow_eos.model.kafka import ProducerIdentity, TransactionState
+from airflow_eos.model.kafka import ProducerIdentity, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import JsonForm
-from airflow_eos.wire.txn_requests import TransactionStatus
 from airflow_eos.wording import moment_of
 
 OPEN_STATES = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
@@ -38,7 +37,7 @@ class TransactionTimes(JsonForm):
     timeout_seconds: float
 
     @classmethod
-    def of(cls, status: TransactionStatus, now: dt.datetime) -> TransactionTimes:
+    def of(cls, status: TransactionDescription, now: dt.datetime) -> TransactionTimes:
         """Return the times from a coordinator's view, which has a start time even if none is open."""
         started, age = None, None
         moment = moment_of(status.start_ms)

@@ -201,7 +201,7 @@ def ledger_names(deployment: Deployment) -> LedgerNames:
     """
     values = _records(deployment)
     runs = readable_runs((key, value) for key, value in values if keys.is_run_record(key))
-    cursors = readable(CursorRecord, [pair for pair in values if keys.is_cursor_record(pair[0])])
+    cursors = readable(CursorRecord, [pair for pair in values if pair[0].startswith(keys.CURSORS)])
     horizons = readable(Horizon, [pair for pair in values if pair[0].startswith(keys.HORIZONS)])
     latest = {run.pipeline: run for run in runs}
     in_tables = {run.pipeline: run for run in runs if TABLE in run.details}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.exceptions import ConfigurationError, EosError, UnknownTable
@@ -18,10 +19,8 @@ from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
 from airflow_eos.operations.foreign_commits import other_writers
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
+from airflow_eos.operations.table_inspection import UnnamedFile
 from airflow_eos.operations.table_retention import retention_check
-from airflow_eos.operations.unnamed_files import UnnamedFile
-from airflow_eos.sinks.delta import DeltaSink
-from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted
 
@@ -44,7 +43,7 @@ def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) ->
     match table:
         case IcebergTable():
             # Whichever property a pipeline has: all of them are read below.
-            with IcebergSink(table, property_name="") as sink:
+            with closing(open_table(table, property_name="")) as sink:
                 yield from _looks(
                     name,
                     "the catalog",
@@ -53,7 +52,7 @@ def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) ->
                 )
         case DeltaTable():
             # Whichever ids the transactions of a pipeline have: the log does not list them.
-            delta = DeltaSink(table, application="")
+            delta = open_table(table, property_name="")
             yield from _looks(
                 name,
                 "the store",
@@ -101,7 +100,7 @@ def _iceberg_looks(
     yield _rights(name, "commits", "the catalog", inspection.refused_commit())
     yield _files(name, *inspection.write_refusals())
     yield _published(name, inspection)
-    yield other_writers(name, inspection.recent_commits(branch))
+    yield other_writers(name, *inspection.recent_commits(branch))
     yield retention_check(f"{name} history", inspection.retention(branch))
     of_branch = inspection.branch_retention(branch)
     if of_branch is not None:
@@ -115,7 +114,7 @@ def _delta_looks(
 ) -> Iterator[Check]:
     yield Check(name, "ok", f"there, writer version {inspection.writer_version}; runs can write it")
     yield _files(name, *inspection.write_refusals())
-    yield other_writers(name, inspection.recent_commits())
+    yield other_writers(name, *inspection.recent_commits())
     yield retention_check(f"{name} history", inspection.log_retention())
     yield retention_check(f"{name} unpublished files", inspection.file_retention())
     yield from _unnamed(name, inspection.unnamed_files(), run_keys, "VACUUM")

@@ -20,7 +20,7 @@ from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run_record import RunRecord
-    from airflow_eos.operations.unnamed_files import HeldRows
+    from airflow_eos.operations.table_inspection import HeldRows
 
 Table = TypeVar("Table", bound=SinkTable)
 

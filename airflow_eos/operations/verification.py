@@ -47,7 +47,8 @@ def verify_output(
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
 
-    with Link(kafka) as link, KafkaCluster(kafka, link=link) as cluster:
+    with Link(kafka) as link:
+        cluster = KafkaCluster(link)
         topics = {receipt.topic for receipt in record.receipts}
         _may_be_read(cluster, topics)
         described = cluster.describe_topics((), optional=topics)
@@ -127,9 +128,8 @@ def _count(
 ) -> tuple[int, str]:
     """Return how many of the run's records a consumer gets, and the first batch that is out of sequence."""
     records, expected, gap = 0, 0, ""
-    answers = fetch_answers(
-        connections, receipt.topic, receipt.partition, receipt.first_offset, receipt.last_offset + 1
-    )
+    tp = TopicPartition(receipt.topic, receipt.partition)
+    answers = fetch_answers(connections, tp, receipt.first_offset, receipt.last_offset + 1)
     identity = (record.producer.producer_id, record.producer.producer_epoch)
     for answer in answers:
         in_time()

@@ -110,7 +110,7 @@ class DeltaSink(BaseSink):
 
     :param sink: which table.
     :param application: what the ids of this pipeline's transactions begin with.
-    :raises ConfigurationError: deltalake is not installed, or an option lets commits overwrite others.
+    :raises ConfigurationError: an option lets commits overwrite others.
     """
 
     SYSTEM = "the store"
@@ -118,13 +118,6 @@ class DeltaSink(BaseSink):
     _sink: DeltaTable
 
     def __init__(self, sink: DeltaTable, application: str) -> None:
-        try:
-            import deltalake  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(
-                f"sink={sink.uri!r} is a Delta Lake table, and deltalake is not installed: pip install "
-                "'airflow-eos[delta]'"
-            ) from error
         self._sink = sink
         self._options = dict(sink.properties or {})
         self._application = application

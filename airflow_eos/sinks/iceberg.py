@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import pickle
 import re
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
@@ -73,7 +73,6 @@ class IcebergSink(BaseSink):
 
     :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
-    :raises ConfigurationError: pyiceberg is not installed.
     """
 
     SYSTEM = "catalog or storage"
@@ -81,13 +80,6 @@ class IcebergSink(BaseSink):
     _sink: IcebergTable
 
     def __init__(self, sink: IcebergTable, property_name: str) -> None:
-        try:
-            import pyiceberg  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(
-                f"sink={sink.name!r} is an Iceberg table, and pyiceberg is not installed: pip install "
-                "'airflow-eos[iceberg]'"
-            ) from error
         self._sink = sink
         self._property = property_name
         self._catalog: Catalog | None = None
@@ -300,15 +292,7 @@ def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:
     """
     from pyiceberg.catalog import load_catalog
 
-    opened: Future[Catalog] = Future()
-
-    def body() -> None:
-        try:
-            opened.set_result(load_catalog(name, **properties))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            opened.set_exception(error)
-
-    threading.Thread(target=body, name=f"catalog {name}", daemon=True).start()
+    opened = in_daemon_thread(f"catalog {name}", partial(load_catalog, name, **properties))
     if not wait([opened], _ANSWER_SECONDS).done:
         raise TimeoutError(f"no answer in {_ANSWER_SECONDS} s")
     return opened.result()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import ConfigurationError
@@ -23,24 +24,33 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
     """
     match sink:
         case IcebergTable():
+            with _extra(sink, "iceberg"):
+                import pyiceberg  # noqa: F401
             from airflow_eos.sinks.iceberg import IcebergSink
 
             return IcebergSink(sink, property_name)
         case DeltaTable():
+            with _extra(sink, "delta"):
+                import deltalake  # noqa: F401
             from airflow_eos.sinks.delta import DeltaSink
 
             return DeltaSink(sink, property_name)
         case PostgresTable():
-            try:
+            with _extra(sink, "postgres"):
                 from airflow_eos.sinks.postgres_sink import PostgresSink
-            except ImportError as error:
-                raise ConfigurationError(
-                    f"{sink} is a PostgreSQL table, and psycopg is not installed ({error}): pip install "
-                    "'airflow-eos[postgres]'"
-                ) from error
             return PostgresSink(sink, property_name)
         case _:
             raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")
+
+
+@contextmanager
+def _extra(sink: SinkTable, extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{sink} needs a package that is not installed ({error}): pip install 'airflow-eos[{extra}]'"
+        ) from error
 
 
 def table_named(name: str) -> SinkTable | None:

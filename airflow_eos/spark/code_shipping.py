@@ -58,6 +58,7 @@ _OURS = (
 _DRIVERS = (
     *(entry for entry in _OURS if not entry.startswith("sinks/")),
     "broker",
+    "daemon_thread.py",
     "engine",
     "ledger",
     "ports.py",

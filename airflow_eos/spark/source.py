@@ -22,7 +22,7 @@ from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.fetch import decoded, fetch_answers
 from airflow_eos.wire.fetch_together import first_answers
 
 if TYPE_CHECKING:
@@ -191,15 +191,9 @@ class _Records(Iterator[pa.RecordBatch]):
         wanted: OffsetRange,
         first: FetchedAnswer | None,
     ) -> None:
-        batches = fetch_range(
-            connections,
-            wanted.topic,
-            wanted.partition,
-            wanted.start,
-            wanted.end,
-            limits=config.decode_limits,
-            first=first,
-        )
+        tp, start, end = wanted.topic_partition, wanted.start, wanted.end
+        answers = fetch_answers(connections, tp, start, end, first=first)
+        batches = decoded(connections, answers, start, end, config.decode_limits)
         self._source = arrow_batches(batches, wanted.topic, wanted.partition)
         self.ended = False
 

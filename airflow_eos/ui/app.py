@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -108,13 +108,12 @@ def _ask(request: Request, viewer: Viewer, question: Callable[[KnownRuns], T]) -
     """
     if not viewer.dag_ids and not viewer.is_admin:
         raise Trouble(NOT_SHOWN, "Nothing to show", "There is no Dag that you may see.")
-    desk: Desk = request.app.state.desk
-    return desk.ask(question, viewer.name)
+    return _desk(request).ask(question, viewer.name)
 
 
-def _damaged(request: Request) -> Collection[tuple[str, str]]:
+def _desk(request: Request) -> Desk:
     desk: Desk = request.app.state.desk
-    return desk.damaged
+    return desk
 
 
 # -- pages, and the same as JSON --------------------------------------------------------------------------
@@ -156,7 +155,7 @@ def _pipelines(
     order: Order = "urgency",
 ) -> Answered:
     """All pipelines; without an answer of Kafka, Airflow's part."""
-    damaged, now = _damaged(request), utc_now()
+    damaged, now = _desk(request).damaged, utc_now()
     prefix = settings.default_prefix()
     ledger: LedgerRows | None = None
     trouble: Trouble | None = None
@@ -180,7 +179,7 @@ def _pipelines(
 @_page("/pipeline", "pipeline.html")
 def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Answered:
     """One pipeline, with its coverage and a page of its runs."""
-    damaged, now = _damaged(request), utc_now()
+    damaged, now = _desk(request).damaged, utc_now()
     trouble: Trouble | None = None
 
     def answer(history: KnownRuns) -> tuple[dict[str, Any], Tasks]:
@@ -207,7 +206,7 @@ def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find
 @_page("/run", "run.html")
 def _run(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Answered:
     """One run."""
-    damaged = (pipeline, key) in _damaged(request)
+    damaged = (pipeline, key) in _desk(request).damaged
     view = _ask(
         request, viewer, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged)
     )
@@ -285,8 +284,7 @@ def verify_json(
     from airflow_eos.operations.verification import verified_counts
 
     record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
-    desk: Desk = request.app.state.desk
-    findings = desk.verify(record, viewer.name)
+    findings = _desk(request).verify(record, viewer.name)
     outcomes = {finding["outcome"] for finding in findings}
     return json_answer(
         {

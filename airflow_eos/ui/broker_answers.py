@@ -12,10 +12,10 @@ from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.kafka import TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.open_transactions import OPEN_STATES
-from airflow_eos.wire.txn_requests import TransactionStatus
 
 _TRANSACTIONS_ASKED = 200
 _IDLE_KEPT = 4
@@ -73,7 +73,7 @@ class BrokerAnswers(Closeable):
             | {tp.topic for tp in without},
         )
 
-    def open_transactions(self) -> dict[str, TransactionStatus]:
+    def open_transactions(self) -> dict[str, TransactionDescription]:
         """Return the open transactions of this prefix by id, as far as this principal may Describe them."""
         prefix = self._deployment.prefix
         with self._control() as control:

@@ -16,7 +16,7 @@ from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.ui.history import RunHistory
 from airflow_eos.ui.known_runs import KnownRuns
-from airflow_eos.ui.shared_calls import Places, SharedCalls
+from airflow_eos.ui.shared_calls import SharedCalls
 from airflow_eos.ui.trouble import Trouble, trouble_of
 
 T = TypeVar("T")
@@ -52,9 +52,9 @@ class Desk:
     ) -> None:
         self._deployment = deployment
         self._seconds = answer_seconds
-        self._questions = SharedCalls(Places(*QUESTIONS_WAITING))
-        self._calls = SharedCalls(Places(*CALLS_UNDER_WAY))
-        self._verifications = SharedCalls(Places(*_VERIFICATIONS))
+        self._questions = SharedCalls(*QUESTIONS_WAITING)
+        self._calls = SharedCalls(*CALLS_UNDER_WAY)
+        self._verifications = SharedCalls(*_VERIFICATIONS)
         self._history: RunHistory | None = None
         self._read_at = 0.0
         self.damaged: tuple[tuple[str, str], ...] = ()

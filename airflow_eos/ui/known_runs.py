@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_eos.coverage.coverage import Coverage, coverage_of
-from airflow_eos.operations.health import LedgerReading, health
+from airflow_eos.operations.health import health
 
 if TYPE_CHECKING:
     from airflow_eos.broker.ledger_log.reader import LedgerReader
     from airflow_eos.coverage.folded import Earlier
     from airflow_eos.ledger.records.intent import Intent
     from airflow_eos.ledger.records.run_record import RunRecord
+    from airflow_eos.model.kafka import TransactionDescription
     from airflow_eos.model.spec import Deployment
     from airflow_eos.operations.checks import Check
     from airflow_eos.ui.broker_answers import BrokerAnswers, SourceLogs
     from airflow_eos.ui.pipeline_history import PipelineHistory
-    from airflow_eos.wire.txn_requests import TransactionStatus
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class KnownRuns:
         names = frozenset(topics)
         return self.ask_brokers(("logs", names), lambda: self.brokers.logs(names))
 
-    def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionStatus]:
+    def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionDescription]:
         """Return the open transactions of this prefix that may be described, by transactional id.
 
         :param seconds: time limit.
@@ -91,11 +92,16 @@ class KnownRuns:
         """Return the read-only checks of brokers, ledger and these topics."""
         records = (record for pipeline in self.pipelines.values() for record in pipeline.runs.values())
         ids = {record.producer.producer_id: record.producer.transactional_id for record in records}
-        reading = LedgerReading(list(self.reader.ignored.values()), len(self.unreadable), ids)
-        checks = self.ask_brokers(
-            ("health", frozenset(sources), frozenset(sinks)),
-            lambda: health(self.deployment, reading, sources=sources, sinks=sinks),
+        look = partial(
+            health,
+            self.deployment,
+            ignored=list(self.reader.ignored.values()),
+            unreadable=len(self.unreadable),
+            ids=ids,
+            sources=sources,
+            sinks=sinks,
         )
+        checks = self.ask_brokers(("health", frozenset(sources), frozenset(sinks)), look)
         return list(checks)
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:

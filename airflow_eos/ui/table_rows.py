@@ -15,11 +15,8 @@ def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:
 
     :param records: of the pipeline, the newest last.
     """
-    latest = None
-    for record in records:
-        if isinstance(record.details.get(TABLE), Mapping):
-            latest = record
-    return None if latest is None else table_row(latest)
+    rows = [row for record in records if (row := table_row(record)) is not None]
+    return rows[-1] if rows else None
 
 
 def table_row(record: RunRecord) -> dict[str, Any] | None:

@@ -12,13 +12,12 @@ from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.command_line import CommandLine
-from airflow_eos.model.kafka import TransactionState
+from airflow_eos.model.kafka import TransactionDescription, TransactionState
 from airflow_eos.operations.checks import Check
 from airflow_eos.operations.open_transactions import TransactionTimes, abort_command
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.viewer import Viewer
-from airflow_eos.wire.txn_requests import TransactionStatus
 from airflow_eos.wording import counted
 
 log = logging.getLogger(__name__)
@@ -45,9 +44,9 @@ class OpenNow:
     :param unseen: why they are unknown; empty if they are known.
     """
 
-    shown: Mapping[str, tuple[str, TransactionStatus]] = field(default_factory=dict)
+    shown: Mapping[str, tuple[str, TransactionDescription]] = field(default_factory=dict)
     shared: Collection[str] = ()
-    unrecorded: Mapping[str, TransactionStatus] = field(default_factory=dict)
+    unrecorded: Mapping[str, TransactionDescription] = field(default_factory=dict)
     unseen: str = ""
 
     @classmethod
@@ -124,7 +123,7 @@ def check_of(rows: Sequence[Mapping[str, Any]], unseen: str = "") -> Check:
     return Check(name, "warn", text, advice)
 
 
-def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
+def _row(name: str, pipeline: str, status: TransactionDescription, now: dt.datetime) -> dict[str, Any]:
     times = TransactionTimes.of(status, now)
     age = times.age_seconds
     return {

@@ -17,7 +17,8 @@ from __future__ import annotations
 import base64
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import kafka.errors as kafka_errors
@@ -50,7 +51,7 @@ class BrokerConnections(NodeConnections):
         self, config: ClientConfig | Mapping[str, Any], *, bootstrap_timeout: float = BOOTSTRAP_TIMEOUT
     ) -> None:
         self._topics: dict[str, TopicDescription] = {}
-        self._coordinators: dict[tuple[int, str], int] = {}
+        self._coordinators: dict[tuple[str, str], int] = {}
         super().__init__(config, bootstrap_timeout=bootstrap_timeout)
 
     # -- topics -------------------------------------------------------------------------------------------
@@ -73,14 +74,9 @@ class BrokerConnections(NodeConnections):
         :returns: the metadata, and for each other topic the error; None if the topic does not exist.
         """
         wanted = sorted(set(names))
-
-        async def attempt() -> dict[str, EosError | None]:
-            return await self._ask_metadata(wanted)
-
         if not wanted:
             return {}, {}
-        subject = f"metadata of {len(wanted)} topics"
-        failed = self.run(self.retry_async(attempt, subject=subject, timeout=METADATA_TIMEOUT))
+        failed = self._metadata_of(wanted, f"metadata of {len(wanted)} topics")
         return {name: self._topics[name] for name in wanted if name not in failed}, failed
 
     def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
@@ -196,6 +192,10 @@ class BrokerConnections(NodeConnections):
         answer = await self.ask_any_async(request)
         return did_you_mean(missing[0], (topic.name for topic in answer.topics if not topic.is_internal))
 
+    def _metadata_of(self, names: list[str], subject: str) -> dict[str, EosError | None]:
+        ask = self.retry_async(lambda: self._ask_metadata(names), subject=subject, timeout=METADATA_TIMEOUT)
+        return self.run(ask)
+
     async def _ask_metadata(self, names: list[str]) -> dict[str, EosError | None]:
         """Request metadata; return the error of each topic that has one, None where the topic is unknown."""
         invalid = kafka_errors.InvalidTopicError.errno
@@ -211,11 +211,8 @@ class BrokerConnections(NodeConnections):
             include_topic_authorized_operations=True,
             max_version=12,
         )
-        return failed | self._take_metadata(await self.ask_any_async(request))
-
-    def _take_metadata(self, answer: Any) -> dict[str, EosError | None]:
+        answer = await self.ask_any_async(request)
         self._manager.cluster.update_metadata(answer)
-        failed: dict[str, EosError | None] = {}
         for topic in answer.topics:
             code = topic.error_code
             if code:
@@ -236,12 +233,8 @@ class BrokerConnections(NodeConnections):
 
     def brokers(self) -> list[int]:
         """Request the node ids of all brokers, in order."""
-
-        async def attempt() -> list[int]:
-            await self._ask_metadata([])
-            return self.known_brokers()
-
-        return self.run(self.retry_async(attempt, subject="the brokers", timeout=METADATA_TIMEOUT))
+        self._metadata_of([], "the brokers")
+        return self.known_brokers()
 
     def silent_brokers(self) -> list[int]:
         """Return the node ids of the brokers that metadata names, and that do not answer at their address."""
@@ -264,32 +257,30 @@ class BrokerConnections(NodeConnections):
         :param kind: ``"transaction"`` or ``"group"``.
         """
         key_type = CoordinatorType.TRANSACTION if kind == "transaction" else CoordinatorType.GROUP
+        request = FindCoordinatorRequest(key=key, key_type=key_type.value, min_version=1, max_version=3)
 
         async def attempt() -> int:
-            request = FindCoordinatorRequest(key=key, key_type=key_type.value, min_version=1, max_version=3)
-            return self._take_coordinator(await self.ask_any_async(request), kind, key_type, key)
+            answer = await self.ask_any_async(request)
+            error = kafka_errors.for_code(answer.error_code)
+            if issubclass(error, kafka_errors.AuthorizationError):
+                raise AuthorizationFailed(
+                    f"this principal may not Describe {kind} {key!r}: grant Describe on {kind} {key!r} by "
+                    "an ACL"
+                )
+            if error is not kafka_errors.NoError:
+                raise NotYet(f"{error.__name__} ({answer.error_code})")
+            self._manager.cluster.add_coordinator(answer, key_type, key, synthesize_node_id=False)
+            self._coordinators[kind, key] = answer.node_id
+            return int(answer.node_id)
 
-        node = self._coordinators.get((key_type.value, key))
+        node = self._coordinators.get((kind, key))
         if node is not None:
             return node
         return await self.retry_async(attempt, subject=f"coordinator of {kind} {key!r}", timeout=timeout)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         """Drop a coordinator from the cache, because it moved or did not answer."""
-        key_type = CoordinatorType.TRANSACTION if kind == "transaction" else CoordinatorType.GROUP
-        self._coordinators.pop((key_type.value, key), None)
-
-    def _take_coordinator(self, answer: Any, kind: str, key_type: Any, key: str) -> int:
-        error = kafka_errors.for_code(answer.error_code)
-        if issubclass(error, kafka_errors.AuthorizationError):
-            raise AuthorizationFailed(
-                f"this principal may not Describe {kind} {key!r}: grant Describe on {kind} {key!r} by an ACL"
-            )
-        if error is not kafka_errors.NoError:
-            raise NotYet(f"{error.__name__} ({answer.error_code})")
-        self._manager.cluster.add_coordinator(answer, key_type, key, synthesize_node_id=False)
-        self._coordinators[key_type.value, key] = answer.node_id
-        return int(answer.node_id)
+        self._coordinators.pop((kind, key), None)
 
 
 def _refusal(topic: str, code: int) -> EosError | None:
@@ -317,3 +308,20 @@ def _uuid_text(topic_id: uuid.UUID | str | None) -> str:
     if topic_id is None or isinstance(topic_id, str):
         return topic_id or ""
     return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
+
+
+def by_topic(
+    partitions: Iterable[TopicPartition], entry: Callable[[TopicPartition], Any] = attrgetter("partition")
+) -> dict[str, list[Any]]:
+    """Return an entry for each partition by topic, by default its number; both are sorted."""
+    grouped: dict[str, list[Any]] = {}
+    for tp in sorted(set(partitions)):
+        grouped.setdefault(tp.topic, []).append(entry(tp))
+    return grouped
+
+
+def parts_of(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
+    """Yield each partition of an answer, or of a part of one that has ``topics``, and what it says of it."""
+    for topic in answer.topics:
+        for part in topic.partitions:
+            yield TopicPartition(topic.name, part.partition_index), part

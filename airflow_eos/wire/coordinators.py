@@ -43,6 +43,11 @@ class Coordinator:
 
         return self.connections.run(self.connections.retry_async(once, subject=subject, timeout=timeout))
 
+    def check(self, table: Mapping[int, Reaction], code: int, subject: str) -> None:
+        """Do nothing for code 0; for another one see :meth:`refuse`."""
+        if code:
+            self.refuse(table, code, subject)
+
     def refuse(self, table: Mapping[int, Reaction], code: int, subject: str) -> NoReturn:
         """Raise the table's error for an error code, or :class:`NotYet` if the code is retriable.
 

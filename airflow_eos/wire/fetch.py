@@ -2,11 +2,9 @@
 
 ::
 
-    for batch in fetch_range(connections, "orders", 0, 100, 5000):      # DecodedBatch, in offset order
+    answers = fetch_answers(connections, tp, 100, 5000)     # FetchedAnswer: bytes as in the log
+    for batch in decoded(connections, answers, 100, 5000):  # DecodedBatch, in offset order
         batch.key, batch.value, batch.offset, batch.timestamp, batch.timestamp_type, batch.headers
-
-    for answer in fetch_answers(connections, "orders", 0, 100, 5000):   # FetchedAnswer: bytes as in the log
-        answer.data, answer.batches, answer.aborted
 
 Guarantee: under read_committed it returns exactly the committed records of the range, each once, in order, or
 raises an error. The range is complete when the *position* reaches ``end``: control markers, aborted records
@@ -17,7 +15,7 @@ never reset. The next request is in flight while an answer is decoded; memory is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +29,7 @@ from airflow_eos.recordbatch.header import RawBatch, iter_batches
 from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
 from airflow_eos.recordbatch.limits import DEFAULT_LIMITS, DecodeLimits
 from airflow_eos.wire.backoff import Backoff, NotYet, describe, is_transient, translated
-from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
 
@@ -65,62 +63,9 @@ class FetchedAnswer:
     log_start: int = -1
 
 
-def fetch_range(
-    connections: BrokerConnections,
-    topic: str,
-    partition: int,
-    start: int,
-    end: int,
-    *,
-    isolation: Isolation = "read_committed",
-    max_bytes: int = MAX_BYTES,
-    stall_timeout: float = STALL_TIMEOUT,
-    limits: DecodeLimits = DEFAULT_LIMITS,
-    first: FetchedAnswer | None = None,
-) -> Iterator[DecodedBatch]:
-    """Decode the records of ``[start, end)``; omits batches without a record of the range.
-
-    :param start: first offset; may be in the middle of a batch.
-    :param end: exclusive end offset. If it is above the last stable offset, the read waits up to
-        ``stall_timeout`` for it.
-    :param max_bytes: bytes per answer.
-    :param stall_timeout: seconds without progress until :class:`FetchStalled`.
-    :param limits: limits for decoding a batch.
-    :param first: the first answer of the range, if it was already fetched.
-    :raises OffsetsOutOfRange: the log begins above the position: records have been deleted.
-    :raises FetchStalled: names the position and the reason.
-    :raises CorruptBatch: names topic, partition and offset.
-    :raises UnknownTopic: the topic was deleted.
-    :raises AuthorizationFailed: Read on the topic is missing.
-    """
-    answers = fetch_answers(
-        connections,
-        topic,
-        partition,
-        start,
-        end,
-        isolation=isolation,
-        max_bytes=max_bytes,
-        stall_timeout=stall_timeout,
-        first=first,
-    )
-    unpumped = 0
-    for answer in answers:
-        visible = data_batches(answer.batches, answer.aborted)
-        for decoded in decode_batches(visible, start=start, end=end, limits=limits):
-            unpumped += decoded.value.nbytes
-            if unpumped >= _PUMP_BYTES:
-                # Drain the socket, so that the broker keeps sending while this answer is decoded.
-                unpumped = 0
-                connections.pump()
-            if len(decoded):
-                yield decoded
-
-
 def fetch_answers(
     connections: BrokerConnections,
-    topic: str,
-    partition: int,
+    tp: TopicPartition,
     start: int,
     end: int,
     *,
@@ -131,16 +76,26 @@ def fetch_answers(
 ) -> Iterator[FetchedAnswer]:
     """Yield the answers that cover ``[start, end)``, not decoded.
 
-    The next request is in flight when an answer is yielded. Parameters and errors as :func:`fetch_range`.
+    The next request is in flight when an answer is yielded.
+
+    :param start: first offset; may be in the middle of a batch.
+    :param end: exclusive end offset. If it is above the last stable offset, the read waits up to
+        ``stall_timeout`` for it.
+    :param max_bytes: bytes per answer.
+    :param stall_timeout: seconds without progress until :class:`FetchStalled`.
+    :param first: the first answer of the range, if it was already fetched.
+    :raises OffsetsOutOfRange: the log begins above the position: records have been deleted.
+    :raises FetchStalled: names the position and the reason.
+    :raises CorruptBatch: names topic, partition and offset.
+    :raises UnknownTopic: the topic was deleted.
+    :raises AuthorizationFailed: Read on the topic is missing.
     """
-    reader = _RangeReader(connections, topic, partition, end, isolation, max_bytes, stall_timeout)
+    reader = _RangeReader(connections, tp, end, isolation, max_bytes, Backoff(stall_timeout))
     position = start
     coming: Future | None = None
     if first is not None:
         if first.position != start:
-            raise ValueError(
-                f"{topic}-{partition}: the first answer begins at {first.position}, not at {start}"
-            )
+            raise ValueError(f"{tp}: the first answer begins at {first.position}, not at {start}")
         position = first.next_position
     if position < end:
         coming = connections.spawn(reader.answer_at(position))
@@ -148,7 +103,9 @@ def fetch_answers(
     if first is not None and first.batches:
         yield first
     while coming is not None:
-        reader.waiting()
+        # The event loop does not run while the caller processes an answer, which may take minutes. A request
+        # that timed out meanwhile is not a stall.
+        reader.backoff.extend()
         answer: FetchedAnswer = connections.wait(coming)
         position = answer.next_position
         coming = None
@@ -159,37 +116,45 @@ def fetch_answers(
             yield answer
 
 
+def decoded(
+    connections: BrokerConnections,
+    answers: Iterable[FetchedAnswer],
+    start: int,
+    end: int,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+) -> Iterator[DecodedBatch]:
+    """Decode the records of ``[start, end)``; omits batches without a record of the range.
+
+    :param answers: of :func:`fetch_answers`, over the same connections.
+    :param limits: limits for decoding a batch.
+    """
+    unpumped = 0
+    for answer in answers:
+        visible = data_batches(answer.batches, answer.aborted)
+        for batch in decode_batches(visible, start=start, end=end, limits=limits):
+            unpumped += batch.value.nbytes
+            if unpumped >= _PUMP_BYTES:
+                # Drain the socket, so that the broker keeps sending while this answer is decoded.
+                unpumped = 0
+                connections.pump()
+            if len(batch):
+                yield batch
+
+
+@dataclass(slots=True)
 class _RangeReader:
     """Fetches one partition's batches from its current leader."""
 
-    def __init__(
-        self,
-        connections: BrokerConnections,
-        topic: str,
-        partition: int,
-        end: int,
-        isolation: Isolation,
-        max_bytes: int,
-        stall_timeout: float,
-    ) -> None:
-        self._connections = connections
-        self._tp = TopicPartition(topic, partition)
-        self._end = end
-        self._isolation: Isolation = isolation
-        self._max_bytes = max_bytes
-        self._backoff = Backoff(stall_timeout)
-
-    def waiting(self) -> None:
-        """Restart the stall timeout.
-
-        The event loop does not run while the caller processes an answer, which may take minutes. A request
-        that timed out meanwhile is not a stall.
-        """
-        self._backoff.extend()
+    connections: BrokerConnections
+    tp: TopicPartition
+    end: int
+    isolation: Isolation
+    max_bytes: int
+    backoff: Backoff
 
     async def answer_at(self, position: int) -> FetchedAnswer:
         """Return the answer that begins at ``position``; retries until the stall timeout."""
-        backoff = self._backoff = Backoff(self._backoff.timeout)
+        backoff = self.backoff = Backoff(self.backoff.timeout)
         while True:
             try:
                 return await self._try(position)
@@ -200,23 +165,23 @@ class _RangeReader:
                 last, pause = error, backoff.next_pause()
             except Exception as error:
                 if not is_transient(error):
-                    raise translated(error, f"reading {self._tp}") from error
+                    raise translated(error, f"reading {self.tp}") from error
                 last, pause = error, backoff.next_pause()
-                self._connections.forget_leader(self._tp.topic)
+                self.connections.forget_leader(self.tp.topic)
             if backoff.expired:
                 raise FetchStalled(
-                    f"reading {self._tp} made no progress at offset {position} (the end is {self._end}) "
+                    f"reading {self.tp} made no progress at offset {position} (the end is {self.end}) "
                     f"for {backoff.timeout:.0f} s; last: {describe(last)}"
                 ) from last
-            await self._connections.pause(pause)
+            await self.connections.pause(pause)
 
     async def _try(self, position: int) -> FetchedAnswer:
-        tp = self._tp
-        node = await self._connections.leader_async(tp.topic, tp.partition, timeout=self._backoff.left)
+        tp = self.tp
+        node = await self.connections.leader_async(tp.topic, tp.partition, timeout=self.backoff.left)
         request = fetch_request(
-            {tp: position}, isolation=self._isolation, max_bytes=self._max_bytes, max_wait_ms=_MAX_WAIT_MS
+            {tp: position}, isolation=self.isolation, max_bytes=self.max_bytes, max_wait_ms=_MAX_WAIT_MS
         )
-        answer = await self._connections.send(request, node)
+        answer = await self.connections.send(request, node)
         part = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
         code = answer.error_code if part is None else part.error_code
         if code == 1:
@@ -227,26 +192,26 @@ class _RangeReader:
             raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
         if part.log_start_offset > position:
             raise self._gone(position, part.log_start_offset)
-        batches = tuple(iter_batches(part.records or b"", self._tp.topic, self._tp.partition))
+        batches = tuple(iter_batches(part.records or b"", self.tp.topic, self.tp.partition))
         if not batches:
             return await self._nothing(position, answer, part)
         next_position = batches[-1].header.next_offset
         if next_position <= position:
             raise CorruptBatch(
-                f"{self._tp} was asked for offset {position}, the answer ends before {next_position}"
+                f"{self.tp} was asked for offset {position}, the answer ends before {next_position}"
             )
         aborted = None
-        if self._isolation == "read_committed":
+        if self.isolation == "read_committed":
             aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
         return FetchedAnswer(position, next_position, part.records, batches, aborted, part.log_start_offset)
 
     async def _nothing(self, position: int, answer: Any, part: Any) -> FetchedAnswer:
         """Interpret an empty answer: not yet readable, or compaction has removed the rest of the range."""
-        committed = self._isolation == "read_committed"
+        committed = self.isolation == "read_committed"
         bound = part.last_stable_offset if committed else part.high_watermark
         if part.records:
-            raise CorruptBatch(f"{self._tp} at offset {position}: an answer without one whole batch")
-        if bound < self._end:
+            raise CorruptBatch(f"{self.tp} at offset {position}: an answer without one whole batch")
+        if bound < self.end:
             name = "last stable offset (an open transaction holds it)" if committed else "high watermark"
             raise _Waiting(f"the {name} is {bound}, below the end of the range")
         if answer.throttle_time_ms:
@@ -254,39 +219,37 @@ class _RangeReader:
         # A broker that reads from remote storage may return an empty answer although records exist (KIP-405).
         # From the local log, an empty answer below the bound means that all batches up to the end were
         # compacted away.
-        local = await list_offsets_async(self._connections, [self._tp], "earliest_local")
-        if local[self._tp] > position:
+        local = await list_offsets_async(self.connections, [self.tp], "earliest_local")
+        if local[self.tp] > position:
             raise _Waiting("the broker reads from remote storage")
-        return FetchedAnswer(position, self._end, b"", (), None)
+        return FetchedAnswer(position, self.end, b"", (), None)
 
     async def _out_of_range(self, position: int) -> None:
         """Raise for the bound that the position is beyond; retry if none, because the leader may be new."""
-        begin = (await list_offsets_async(self._connections, [self._tp], "earliest"))[self._tp]
+        begin = (await list_offsets_async(self.connections, [self.tp], "earliest"))[self.tp]
         if begin > position:
             raise self._gone(position, begin)
-        latest = await list_offsets_async(
-            self._connections, [self._tp], "latest", isolation="read_uncommitted"
-        )
-        if latest[self._tp] < position:
+        latest = await list_offsets_async(self.connections, [self.tp], "latest", isolation="read_uncommitted")
+        if latest[self.tp] < position:
             raise OffsetsOutOfRange(
-                f"{self._tp} ends at offset {latest[self._tp]}, below the requested {position}: the "
+                f"{self.tp} ends at offset {latest[self.tp]}, below the requested {position}: the "
                 "topic was made again, or lost its end; compare its topic id with the plan's"
             )
-        self._connections.forget_leader(self._tp.topic)
+        self.connections.forget_leader(self.tp.topic)
         raise NotYet("OFFSET_OUT_OF_RANGE of an offset that is in range")
 
     def _gone(self, position: int, log_start: int) -> OffsetsOutOfRange:
         return OffsetsOutOfRange(
-            f"{self._tp} begins at offset {log_start}, above the requested {position}: the records "
+            f"{self.tp} begins at offset {log_start}, above the requested {position}: the records "
             "between are deleted (retention, or DeleteRecords); nothing was skipped"
         )
 
     def _raise_for(self, code: int) -> None:
         decision = reaction(FETCH, code)
         if isinstance(decision, Fatal):
-            raise decision.error(f"reading {self._tp}: {decision.meaning}")
+            raise decision.error(f"reading {self.tp}: {decision.meaning}")
         if isinstance(decision, Retry) and decision.refresh:
-            self._connections.forget_leader(self._tp.topic)
+            self.connections.forget_leader(self.tp.topic)
         raise NotYet(decision.meaning)
 
 
@@ -299,18 +262,17 @@ def fetch_request(
     :param max_wait_ms: how long the broker waits for the first byte.
     """
     topic_class = FetchRequest.FetchTopic
-    parts: dict[str, list[Any]] = {}
-    for tp, position in sorted(positions.items()):
-        parts.setdefault(tp.topic, []).append(
-            topic_class.FetchPartition(
-                partition=tp.partition,
-                current_leader_epoch=-1,
-                fetch_offset=position,
-                last_fetched_epoch=-1,
-                log_start_offset=-1,
-                partition_max_bytes=max_bytes,
-            )
+
+    def part(tp: TopicPartition) -> Any:
+        return topic_class.FetchPartition(
+            partition=tp.partition,
+            current_leader_epoch=-1,
+            fetch_offset=positions[tp],
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=max_bytes,
         )
+
     return FetchRequest(
         replica_id=-1,
         max_wait_ms=max_wait_ms,
@@ -319,7 +281,9 @@ def fetch_request(
         isolation_level=int(isolation == "read_committed"),
         session_id=0,
         session_epoch=-1,
-        topics=[topic_class(topic=name, partitions=partitions) for name, partitions in parts.items()],
+        topics=[
+            topic_class(topic=topic, partitions=parts) for topic, parts in by_topic(positions, part).items()
+        ],
         forgotten_topics_data=[],
         rack_id="",
         # 10 is the first version that returns zstd batches; above 12, requests name topics by id.

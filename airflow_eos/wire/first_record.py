@@ -63,8 +63,7 @@ def _behind_markers(
 def _is_marker(connections: BrokerConnections, tp: TopicPartition, offset: int) -> bool:
     answers = fetch_answers(
         connections,
-        tp.topic,
-        tp.partition,
+        tp,
         offset,
         offset + 1,
         isolation="read_uncommitted",
@@ -86,7 +85,7 @@ def _search(
     A batch that cannot be read has one by its header: its first offset, since a run skips all of it or none.
     """
     end = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
-    answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
+    answers = fetch_answers(connections, tp, start, end, isolation="read_uncommitted")
     for answer in answers:
         for batch in answer.batches:
             if batch.header.is_control or batch.header.max_timestamp < timestamp:

@@ -14,8 +14,14 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, GroupDescription
-from airflow_eos.model.ranges import TopicPartition, by_topic
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, operation_names
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import (
+    METADATA_TIMEOUT,
+    BrokerConnections,
+    by_topic,
+    operation_names,
+    parts_of,
+)
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import GROUP
 
@@ -49,16 +55,14 @@ def fetch_committed_offsets(
 
     async def attempt(node: int) -> dict[TopicPartition, CommittedOffset]:
         answer = await connections.send(_offsets_request(group, partitions, stable=stable), node)
-        _check(coordinator, answer.error_code, subject)
+        coordinator.check(GROUP, answer.error_code, subject)
         committed: dict[TopicPartition, CommittedOffset] = {}
-        for topic in answer.topics:
-            for part in topic.partitions:
-                tp = TopicPartition(topic.name, part.partition_index)
-                _check(coordinator, part.error_code, f"{subject} in {tp}")
-                if part.committed_offset >= 0:
-                    # librdkafka commits the NUL that ends a C string along with the metadata.
-                    metadata = (part.metadata or "").removesuffix("\0")
-                    committed[tp] = CommittedOffset(part.committed_offset, metadata)
+        for tp, part in parts_of(answer):
+            coordinator.check(GROUP, part.error_code, f"{subject} in {tp}")
+            if part.committed_offset >= 0:
+                # librdkafka commits the NUL that ends a C string along with the metadata.
+                metadata = (part.metadata or "").removesuffix("\0")
+                committed[tp] = CommittedOffset(part.committed_offset, metadata)
         return committed
 
     if partitions is not None and not partitions:
@@ -81,12 +85,9 @@ def has_pending_offsets(
 
     async def attempt(node: int) -> bool:
         answer = await connections.send(_offsets_request(group, partitions, stable=True), node)
-        codes = {
-            answer.error_code,
-            *(part.error_code for topic in answer.topics for part in topic.partitions),
-        }
+        codes = {answer.error_code, *(part.error_code for _, part in parts_of(answer))}
         for code in codes - {_UNSTABLE_OFFSET_COMMIT}:
-            _check(coordinator, code, subject)
+            coordinator.check(GROUP, code, subject)
         return _UNSTABLE_OFFSET_COMMIT in codes
 
     if not partitions:
@@ -107,7 +108,7 @@ def describe_group(connections: BrokerConnections, group: str) -> GroupDescripti
     async def attempt(node: int) -> GroupDescription:
         described = (await connections.send(request, node)).groups[0]
         if described.error_code != _GROUP_ID_NOT_FOUND:
-            _check(coordinator, described.error_code, subject)
+            coordinator.check(GROUP, described.error_code, subject)
         members = len(described.members)
         if not members and described.group_state in _NOT_CLASSIC:
             members = await _members_listed(coordinator, node, subject)
@@ -122,14 +123,9 @@ async def _members_listed(coordinator: Coordinator, node: int, subject: str) -> 
     """Return 1 if ListGroups shows a group with members: DescribeGroups knows classic groups only."""
     request = ListGroupsRequest(states_filter=[], types_filter=[], max_version=5)
     listed = await coordinator.connections.send(request, node)
-    _check(coordinator, listed.error_code, subject)
+    coordinator.check(GROUP, listed.error_code, subject)
     states = [entry.group_state for entry in listed.groups if entry.group_id == coordinator.key]
     return sum(state not in (*_NOT_CLASSIC, _EMPTY) for state in states)
-
-
-def _check(coordinator: Coordinator, code: int, subject: str) -> None:
-    if code:
-        coordinator.refuse(GROUP, code, subject)
 
 
 def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:

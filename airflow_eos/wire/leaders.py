@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 from typing import Any, TypeVar
 
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import Backoff, NotYet, describe, is_transient, translated
-from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, parts_of
 from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
 
 T = TypeVar("T")
-Answers = Iterable[tuple[TopicPartition, int, T]]
+Read = Callable[[Any], Iterable[tuple[TopicPartition, Any]]]
 
 
 async def ask_leaders(
     connections: BrokerConnections,
     partitions: Collection[TopicPartition],
     request_for: Callable[[Collection[TopicPartition]], Any],
-    read: Callable[[Any], Answers[T]],
+    value: Callable[[Any], T],
     *,
     subject: str,
-    timeout: float,
     table: Mapping[int, Reaction],
+    timeout: float = METADATA_TIMEOUT,
+    read: Read = parts_of,
 ) -> dict[TopicPartition, T]:
     """Send requests until every partition has an answer.
 
     :param request_for: builds the request for some partitions.
-    :param read: yields partition, error code and value from a broker's answer.
+    :param value: returns the value in what an answer says of a partition.
     :param subject: names the request in errors, such as "offsets".
     :param table: reactions to error codes, one of :mod:`airflow_eos.wire.error_codes`.
+    :param read: yields the partitions of a broker's answer, and what it says of each.
     :raises UnknownTopic: names the topic or partition.
     :raises AuthorizationFailed: names the partition and what to grant.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
@@ -41,7 +44,15 @@ async def ask_leaders(
     backoff = Backoff(timeout)
     while True:
         leaders, leaderless = await connections.by_leader_async(remaining, timeout=backoff.left)
-        last = await _ask_once(connections, leaders, request_for, read, results, subject, table)
+        answers, last = await _answers(connections, leaders, request_for, subject)
+        for tp, part in chain.from_iterable(map(read, answers)):
+            if part.error_code == 0:
+                results[tp] = value(part)
+                continue
+            decision = reaction(table, part.error_code)
+            if isinstance(decision, Fatal):
+                raise decision.error(f"{subject} of {tp}: {decision.meaning}")
+            last = NotYet(f"{tp}: {decision.meaning}")
         if leaderless:
             last = NotYet(f"{leaderless[0]} has no leader")
         remaining.difference_update(results)
@@ -56,33 +67,22 @@ async def ask_leaders(
         await connections.refresh_async({tp.topic for tp in remaining})
 
 
-async def _ask_once(
+async def _answers(
     connections: BrokerConnections,
     leaders: Mapping[int, Collection[TopicPartition]],
     request_for: Callable[[Collection[TopicPartition]], Any],
-    read: Callable[[Any], Answers[T]],
-    results: dict[TopicPartition, T],
     subject: str,
-    table: Mapping[int, Reaction],
-) -> Exception:
-    """Add the answers to ``results``; return the last error of a partition without an answer."""
+) -> tuple[list[Any], Exception]:
+    """Return the brokers' answers, and the last error of one without an answer."""
+    answers: list[Any] = []
     last: Exception = NotYet("no answer")
     # All requests leave before the first answer is awaited.
     requests = [(group, connections.send(request_for(group), node)) for node, group in leaders.items()]
     for group, future in requests:
         try:
-            answer = await future
-        except Exception as error:
+            answers.append(await future)
+        except Exception as error:  # noqa: PERF203 - rare
             if not is_transient(error):
                 raise translated(error, f"{subject} of {min(group)}") from error
             last = error
-            continue
-        for tp, code, value in read(answer):
-            if code == 0:
-                results[tp] = value
-                continue
-            decision = reaction(table, code)
-            if isinstance(decision, Fatal):
-                raise decision.error(f"{subject} of {tp}: {decision.meaning}")
-            last = NotYet(f"{tp}: {decision.meaning}")
-    return last
+    return answers, last

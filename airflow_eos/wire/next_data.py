@@ -24,7 +24,7 @@ def next_data(connections: BrokerConnections, wanted: OffsetRange) -> int:
     """
     tp = wanted.topic_partition
     first = next(
-        fetch_answers(connections, tp.topic, tp.partition, wanted.start, wanted.start + 1, max_bytes=1), None
+        fetch_answers(connections, tp, wanted.start, wanted.start + 1, max_bytes=1), None
     )  # brokers return at least one whole batch (KIP-74)
     if first is None:
         position = wanted.start + 1
@@ -34,7 +34,7 @@ def next_data(connections: BrokerConnections, wanted: OffsetRange) -> int:
         position = first.next_position
     looked = 0
     if position < wanted.end:
-        for answer in fetch_answers(connections, tp.topic, tp.partition, position, wanted.end):
+        for answer in fetch_answers(connections, tp, position, wanted.end):
             begin = _begin(answer)
             position = answer.next_position if begin is None else max(answer.position, begin)
             looked += len(answer.data)

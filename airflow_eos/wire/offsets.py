@@ -18,8 +18,8 @@ from typing import Any, Literal
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from airflow_eos.model.kafka import LogBounds, TimedOffset
-from airflow_eos.model.ranges import TopicPartition, by_topic
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import LIST_OFFSETS
 from airflow_eos.wire.leaders import ask_leaders
 
@@ -116,37 +116,31 @@ def epoch_ends(
 
     def request(partitions: Collection[TopicPartition]) -> Any:
         topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-        part_class = topic_class.OffsetForLeaderPartition
-        topics = [
-            topic_class(
-                topic=topic,
-                partitions=[
-                    part_class(
-                        partition=index,
-                        current_leader_epoch=-1,
-                        leader_epoch=epochs[TopicPartition(topic, index)],
-                    )
-                    for index in indexes
-                ],
+
+        def part(tp: TopicPartition) -> Any:
+            return topic_class.OffsetForLeaderPartition(
+                partition=tp.partition, current_leader_epoch=-1, leader_epoch=epochs[tp]
             )
-            for topic, indexes in by_topic(partitions).items()
+
+        topics = [
+            topic_class(topic=topic, partitions=parts) for topic, parts in by_topic(partitions, part).items()
         ]
         return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics, min_version=3, max_version=4)
 
-    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
+    def read(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
         for topic in answer.topics:
             for part in topic.partitions:
-                yield TopicPartition(topic.topic, part.partition), part.error_code, part.end_offset
+                yield TopicPartition(topic.topic, part.partition), part
 
     return connections.run(
         ask_leaders(
             connections,
             list(epochs),
             request,
-            read,
+            lambda part: part.end_offset,
             subject="ends of leader epochs",
-            timeout=METADATA_TIMEOUT,
             table=LIST_OFFSETS,
+            read=read,
         )
     )
 
@@ -191,36 +185,26 @@ async def _ask(
         connections,
         partitions,
         lambda group: _request(group, timestamp, isolation),
-        _read,
+        lambda part: TimedOffset(part.offset, part.timestamp, part.leader_epoch),
         subject="offsets",
-        timeout=timeout,
         table=LIST_OFFSETS,
+        timeout=timeout,
     )
-
-
-def _read(answer: Any) -> Iterator[tuple[TopicPartition, int, TimedOffset]]:
-    for topic in answer.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition_index)
-            yield tp, part.error_code, TimedOffset(part.offset, part.timestamp, part.leader_epoch)
 
 
 def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: Isolation) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
+
+    def part(tp: TopicPartition) -> Any:
+        return topic_class.ListOffsetsPartition(
+            partition_index=tp.partition, current_leader_epoch=-1, timestamp=timestamp
+        )
+
     return ListOffsetsRequest(
         replica_id=-1,
         isolation_level=int(isolation == "read_committed"),
         topics=[
-            topic_class(
-                name=topic,
-                partitions=[
-                    topic_class.ListOffsetsPartition(
-                        partition_index=index, current_leader_epoch=-1, timestamp=timestamp
-                    )
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in by_topic(partitions).items()
+            topic_class(name=topic, partitions=parts) for topic, parts in by_topic(partitions, part).items()
         ],
         min_version=_MIN_VERSIONS.get(timestamp, 2),
         max_version=8,

@@ -39,7 +39,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import describe, is_transient, translated
-from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import PRODUCE, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import list_offsets_async
 from airflow_eos.wire.partition_queue import Ack, Batch, PartitionQueue, Refusal
@@ -227,15 +227,19 @@ class _Dispatcher:
 
     def _request(self, load: _Load) -> Any:
         topic_class = ProduceRequest.TopicProduceData
-        by_topic: dict[str, list[Any]] = {}
-        for queue, batch in load:
-            part = topic_class.PartitionProduceData(index=queue.tp.partition, records=batch.data)
-            by_topic.setdefault(queue.tp.topic, []).append(part)
+        records = {queue.tp: batch.data for queue, batch in load}
+
+        def part(tp: TopicPartition) -> Any:
+            return topic_class.PartitionProduceData(index=tp.partition, records=records[tp])
+
         return ProduceRequest(
             transactional_id=self._transactional_id,
             acks=-1,
             timeout_ms=int(self._connections.request_timeout * 1000 * _BROKER_TIMEOUT_SHARE),
-            topic_data=[topic_class(name=name, partition_data=parts) for name, parts in by_topic.items()],
+            topic_data=[
+                topic_class(name=topic, partition_data=parts)
+                for topic, parts in by_topic(records, part).items()
+            ],
             min_version=_MIN_VERSION,
             max_version=_MAX_VERSION,
         )

@@ -16,7 +16,7 @@ from kafka.protocol.producer import AddOffsetsToTxnRequest, TxnOffsetCommitReque
 
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, by_topic, parts_of
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
 
@@ -43,8 +43,7 @@ def add_offsets_to_txn(
     async def attempt(node: int) -> None:
         request = AddOffsetsToTxnRequest(**identity.to_dict(), group_id=group, max_version=3)
         answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
-        if answer.error_code:
-            coordinator.refuse(ADD_OFFSETS, answer.error_code, subject)
+        coordinator.check(ADD_OFFSETS, answer.error_code, subject)
 
     coordinator.ask(attempt, subject, timeout)
 
@@ -68,15 +67,32 @@ def commit_offsets_in_txn(
     """
     subject = f"transaction of {identity.transactional_id!r}: offsets of group {group!r}"
     coordinator = Coordinator(connections, "group", group)
+    topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+
+    def part(tp: TopicPartition) -> Any:
+        return topic_class.TxnOffsetCommitRequestPartition(
+            partition_index=tp.partition,
+            committed_offset=offsets[tp].offset,
+            committed_metadata=offsets[tp].metadata,
+        )
+
+    request = TxnOffsetCommitRequest(
+        **identity.to_dict(),
+        group_id=group,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[
+            topic_class(name=topic, partitions=parts) for topic, parts in by_topic(offsets, part).items()
+        ],
+        min_version=3,
+        max_version=3,
+    )
 
     async def attempt(node: int) -> None:
-        request = _commit_request(identity, group, offsets)
         answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
-        for topic in answer.topics:
-            for part in topic.partitions:
-                if part.error_code:
-                    tp = TopicPartition(topic.name, part.partition_index)
-                    coordinator.refuse(TXN_OFFSET_COMMIT, part.error_code, f"{subject} in {tp}")
+        for tp, answered in parts_of(answer):
+            coordinator.check(TXN_OFFSET_COMMIT, answered.error_code, f"{subject} in {tp}")
 
     coordinator.ask(attempt, subject, timeout)
 
@@ -94,29 +110,3 @@ def stage_offsets(
     add_offsets_to_txn(connections, identity, group, timeout=timeout)
     left = max(deadline - time.monotonic(), 1.0)
     commit_offsets_in_txn(connections, identity, group, offsets, timeout=left)
-
-
-def _commit_request(
-    identity: ProducerIdentity, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
-) -> Any:
-    topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-    partition_class = topic_class.TxnOffsetCommitRequestPartition
-    topics: dict[str, list[Any]] = {}
-    for tp, committed in sorted(offsets.items()):
-        topics.setdefault(tp.topic, []).append(
-            partition_class(
-                partition_index=tp.partition,
-                committed_offset=committed.offset,
-                committed_metadata=committed.metadata,
-            )
-        )
-    return TxnOffsetCommitRequest(
-        **identity.to_dict(),
-        group_id=group,
-        generation_id=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[topic_class(name=topic, partitions=parts) for topic, parts in topics.items()],
-        min_version=3,
-        max_version=3,
-    )

@@ -4,7 +4,7 @@
 
     add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
     end_txn(connections, identity, commit=False)                 # ENDED | NOTHING_OPEN | FENCED
-    describe_transaction(connections, transactional_id)          # TransactionStatus | None
+    describe_transaction(connections, transactional_id)          # TransactionDescription | None
     describe_producers(connections, partitions)                  # {partition: (ActiveProducer, ...)}
     write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of open ones
 
@@ -17,8 +17,7 @@ protocol (KIP-890 bumps the epoch from version 5 on).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,7 +26,12 @@ from kafka.protocol.admin import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, WriteTxnMarkersRequest
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    WriteTxnMarkersRequest,
+)
 
 from airflow_eos.model.kafka import (
     ActiveProducer,
@@ -36,20 +40,22 @@ from airflow_eos.model.kafka import (
     TransactionDescription,
     TransactionState,
 )
-from airflow_eos.model.ranges import TopicPartition, by_topic
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import NotYet
-from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, by_topic, parts_of
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
 
 T = TypeVar("T")
 
-CONTROL_TIMEOUT = METADATA_TIMEOUT
 _MAX_VERSION = 3
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 _NOT_ATTEMPTED = 55
-
+_CONCURRENT_TRANSACTIONS = 51
+_NO_PRODUCER = -1
+_TOUCH_VERSION = 4
+_TOUCH_TIMEOUT_MS = 1000  # no transaction begins under it, but brokers refuse values below 1
 
 _END_CODES = {
     0: EndTxnAnswer.ENDED,
@@ -60,22 +66,12 @@ _END_CODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionStatus(TransactionDescription):
-    """The coordinator's view of one transactional id (DescribeTransactions, KIP-664).
-
-    :param timeout_ms: transaction timeout.
-    """
-
-    timeout_ms: int = -1
-
-
 def add_partitions_to_txn(
     connections: BrokerConnections,
     identity: ProducerIdentity,
     partitions: Collection[TopicPartition],
     *,
-    timeout: float = CONTROL_TIMEOUT,
+    timeout: float = METADATA_TIMEOUT,
 ) -> None:
     """Add all partitions to the transaction in one request; idempotent.
 
@@ -84,9 +80,19 @@ def add_partitions_to_txn(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     coordinator = Coordinator(connections, "transaction", identity.transactional_id)
+    topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=identity.transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.producer_epoch,
+        v3_and_below_topics=[
+            topic_class(name=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()
+        ],
+        max_version=_MAX_VERSION,
+    )
 
     async def attempt(node: int) -> None:
-        answer = await connections.send(_add_request(identity, partitions), node)
+        answer = await connections.send(request, node)
         refused = [
             (part.partition_error_code, TopicPartition(topic.name, part.partition_index))
             for topic in answer.results_by_topic_v3_and_below
@@ -107,7 +113,7 @@ def end_txn(
     identity: ProducerIdentity,
     *,
     commit: bool,
-    timeout: float = CONTROL_TIMEOUT,
+    timeout: float = METADATA_TIMEOUT,
 ) -> EndTxnAnswer:
     """End the transaction of exactly this producer id and epoch; never sends InitProducerId.
 
@@ -129,23 +135,50 @@ def end_txn(
     return coordinator.ask(attempt, subject, timeout)
 
 
-def describe_transaction(connections: BrokerConnections, transactional_id: str) -> TransactionStatus | None:
+def touch_transactional_id(
+    connections: BrokerConnections, transactional_id: str, *, timeout: float = METADATA_TIMEOUT
+) -> None:
+    """Initialise an id that no producer uses, which restarts ``transactional.id.expiration.ms``.
+
+    :raises AuthorizationFailed: Write on the transactional id is missing.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    subject = f"InitProducerId of {transactional_id!r}"
+    coordinator = Coordinator(connections, "transaction", transactional_id)
+
+    async def attempt(node: int) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=_TOUCH_TIMEOUT_MS,
+            producer_id=_NO_PRODUCER,
+            producer_epoch=_NO_PRODUCER,
+            max_version=_TOUCH_VERSION,
+        )
+        answer = await connections.send(request, node)
+        if answer.error_code not in (0, _CONCURRENT_TRANSACTIONS):  # another process is initialising it
+            coordinator.refuse(COORDINATOR, answer.error_code, subject)
+
+    coordinator.ask(attempt, subject, timeout)
+
+
+def describe_transaction(
+    connections: BrokerConnections, transactional_id: str
+) -> TransactionDescription | None:
     """Return the coordinator's view of an id; None if it does not know the id.
 
     :raises AuthorizationFailed: names the transactional id.
-    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     subject = f"describing transaction {transactional_id!r}"
     coordinator = Coordinator(connections, "transaction", transactional_id)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
-    async def attempt(node: int) -> TransactionStatus | None:
+    async def attempt(node: int) -> TransactionDescription | None:
         state = (await connections.send(request, node)).transaction_states[0]
         if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
             return None
-        if state.error_code:
-            coordinator.refuse(COORDINATOR, state.error_code, subject)
-        return TransactionStatus(
+        coordinator.check(COORDINATOR, state.error_code, subject)
+        return TransactionDescription(
             state=TransactionState(state.transaction_state),
             producer_id=state.producer_id,
             producer_epoch=state.producer_epoch,
@@ -156,7 +189,7 @@ def describe_transaction(connections: BrokerConnections, transactional_id: str) 
             start_ms=state.transaction_start_time_ms,
         )
 
-    return coordinator.ask(attempt, subject, CONTROL_TIMEOUT)
+    return coordinator.ask(attempt, subject, METADATA_TIMEOUT)
 
 
 def list_transactions(connections: BrokerConnections, producer_ids: Collection[int]) -> dict[int, str]:
@@ -213,16 +246,15 @@ def describe_producers(
 
     :raises UnknownTopic: names the topic or partition.
     :raises AuthorizationFailed: Read on the topic is missing.
-    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     return connections.run(
         ask_leaders(
             connections,
             partitions,
             _producers_request,
-            _read_producers,
+            lambda part: tuple(map(_producer, part.active_producers)),
             subject="producers",
-            timeout=CONTROL_TIMEOUT,
             table=PRODUCERS,
         )
     )
@@ -241,7 +273,7 @@ def write_txn_markers(
     :param epoch: producer epoch of the open transaction; a leader refuses it if a newer one has written
         since.
     :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
-    :raises BrokersUnavailable: after :data:`CONTROL_TIMEOUT` seconds, with the last answer.
+    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     if not partitions:
         return
@@ -270,38 +302,11 @@ def write_txn_markers(
             connections,
             partitions,
             request,
-            _read_markers,
+            lambda _: None,
             subject="transaction markers",
-            timeout=CONTROL_TIMEOUT,
             table=TXN_MARKERS,
+            read=lambda answer: parts_of(answer.markers[0]),
         )
-    )
-
-
-def _read_markers(answer: Any) -> Iterator[tuple[TopicPartition, int, None]]:
-    for marker in answer.markers:
-        for topic in marker.topics:
-            for part in topic.partitions:
-                yield TopicPartition(topic.name, part.partition_index), part.error_code, None
-
-
-def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[ActiveProducer, ...]]]:
-    for topic in answer.topics:
-        for part in topic.partitions:
-            producers = tuple(_producer(entry) for entry in part.active_producers)
-            yield TopicPartition(topic.name, part.partition_index), part.error_code, producers
-
-
-def _add_request(identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> Any:
-    topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
-    return AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=identity.transactional_id,
-        v3_and_below_producer_id=identity.producer_id,
-        v3_and_below_producer_epoch=identity.producer_epoch,
-        v3_and_below_topics=[
-            topic_class(name=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()
-        ],
-        max_version=_MAX_VERSION,
     )
 
 

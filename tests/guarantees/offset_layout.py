@@ -77,7 +77,7 @@ def layout_of(config: Mapping[str, Any], topic: str, partition: int = 0) -> list
     with BrokerConnections(ClientConfig.of(config)) as connections:
         where = TopicPartition(topic, partition)
         end = list_offsets(connections, [where], "latest")[where]
-        for answer in fetch_answers(connections, topic, partition, 0, end):
+        for answer in fetch_answers(connections, TopicPartition(topic, partition), 0, end):
             committed = ReadCommittedFilter(answer.aborted or ())
             for batch in answer.batches:
                 transactional = batch.header.is_transactional

@@ -125,7 +125,7 @@ def _plain_batch(original: Any) -> Any:
 
 def _to_the_high_watermark(_original: Any) -> Any:
     def ends(self: Any, partitions: Any) -> Any:
-        with self._link.connections() as connections:
+        with self.link.connections() as connections:
             return list_offsets(connections, partitions, "latest", isolation="read_uncommitted")
 
     return ends

@@ -47,9 +47,8 @@ def ledger(config, link):
 
 
 @pytest.fixture
-def cluster(config, link):
-    with KafkaCluster(config, link=link) as opened:
-        yield opened
+def cluster(link):
+    return KafkaCluster(link)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.cli.main import main
 from airflow_eos.engine import find_committed
 from airflow_eos.ledger import keys
@@ -69,7 +69,8 @@ def test_any_name_works_in_every_mode_and_command(pipeline: Pipeline, capsys: An
         assert record.records_read == (1 if number == 2 else 2)
         assert find_committed(pipeline.changed(f"r{number}", **changes)) is not None
         ids.add(record.producer.transactional_id)
-    with KafkaCluster(spec.kafka) as cluster:
+    with Link(spec.kafka) as link:
+        cluster = KafkaCluster(link)
         for name in ids:
             assert cluster.describe_transaction(name) is not None, name
             assert keys.belongs_to(name, spec.prefix, spec.pipeline, spec.group_id)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger
+from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.cli import commands
 from airflow_eos.cli.status import status
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, NotYetVisible
@@ -66,8 +66,8 @@ def config(user):
 
 
 @pytest.fixture
-def ledger(config, link):
-    return KafkaLedger(config, LedgerSettings(topic=LEDGER), link=link)
+def ledger(link):
+    return KafkaLedger(link, LedgerSettings(topic=LEDGER))
 
 
 def granted_everything(user, group, transactional_id):
@@ -269,7 +269,8 @@ def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, clust
         for unseen in (history.coverage(its), *history.summaries([its])):
             assert (unseen.unseen, unseen.unread, unseen.is_whole) == ((pipeline.source,), -1, False)
     doctor = keys.doctor_transactional_id(pipeline.spec.prefix)
-    with KafkaCluster(kafka.client_config()) as seen:
+    with Link(kafka.client_config()) as link:
+        seen = KafkaCluster(link)
         assert seen.describe_transaction(doctor) is None
 
 
@@ -396,9 +397,11 @@ def test_partitions_without_write_cannot_be_added(user, transactions):
 def test_a_ledger_needs_create(user):
     """Creating without the permission says so, and creates nothing."""
     name = unique("forbidden")
-    ledger = KafkaLedger(user.config, LedgerSettings(topic=name, partitions=1))
-    with ledger, pytest.raises(AuthorizationFailed, match=f"{name}.*grant this principal Create"):
-        ledger.create()
+    with (
+        Link(user.config) as link,
+        pytest.raises(AuthorizationFailed, match=f"{name}.*grant this principal Create"),
+    ):
+        KafkaLedger(link, LedgerSettings(topic=name, partitions=1)).create()
 
 
 def test_describe_on_consumer_offsets_is_asked_for(user, cluster):
@@ -496,7 +499,8 @@ def test_refused_credentials_end_soon_and_hide_the_password(user, ledger, caplog
         transactions.fence(unique("work"))
     assert time.monotonic() - started < 20
     assert_hidden("not-the-password", raised.value, caplog)
-    with KafkaCluster(config) as cluster:
+    with Link(config) as link:
+        cluster = KafkaCluster(link)
         for ask in (
             lambda: cluster.describe_group("somebody"),
             lambda: cluster.describe_topics(["source"]),

@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition as Position
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, UnknownTopic
 from airflow_eos.model.kafka import (
     CommittedOffset,
@@ -324,7 +324,8 @@ def test_broker_settings_of_a_default_broker(cluster):
 def test_a_fresh_cluster_with_other_settings():
     """Settings are read from the broker; a cluster without __consumer_offsets gets it when asked."""
     settings = {"transaction.max.timeout.ms": "120000", "transaction.partition.verification.enable": "false"}
-    with EmbeddedKafka(broker_config=settings) as kafka, KafkaCluster(kafka.client_config()) as cluster:
+    with EmbeddedKafka(broker_config=settings) as kafka, Link(kafka.client_config()) as link:
+        cluster = KafkaCluster(link)
         where = cluster.group_offsets_partition("somebody")
         assert (where.topic, where.partition in range(5)) == ("__consumer_offsets", True)
         assert cluster.features().transaction_max_timeout_ms == 120_000
@@ -338,7 +339,8 @@ def test_an_unreachable_cluster_is_reported(unused_port, monkeypatch):
     with warnings.catch_warnings():
         # kafka-python leaves the sockets of refused connections to the garbage collector.
         warnings.simplefilter("ignore", ResourceWarning)
-        with KafkaCluster({"bootstrap.servers": f"127.0.0.1:{unused_port}"}) as cluster:
+        with Link({"bootstrap.servers": f"127.0.0.1:{unused_port}"}) as link:
+            cluster = KafkaCluster(link)
             with pytest.raises(BrokersUnavailable, match=str(unused_port)):
                 cluster.describe_topics(["any"])
             with pytest.raises(BrokersUnavailable, match="no broker answered"):

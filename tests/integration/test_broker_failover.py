@@ -50,9 +50,8 @@ def leader(config, topic, partition=0):
 
 def test_a_ledger_of_three_replicas_survives_one(kafka):
     """min.insync.replicas is one below the replication factor."""
-    with KafkaLedger(
-        kafka.client_config(), LedgerSettings(topic="three", partitions=2, replication_factor=3)
-    ) as ledger:
+    with Link(kafka.client_config()) as link:
+        ledger = KafkaLedger(link, LedgerSettings(topic="three", partitions=2, replication_factor=3))
         ledger.create()
         assert ledger.describe().partitions == 2
     shown = wait_until(lambda: settings_of(kafka, "three"))
@@ -74,8 +73,8 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
     """Reads are retried until the new leader answers; staging and commit succeed, the look-up sees them."""
     config, name, group = kafka.client_config(), "failover", "failover-group"
     settings = LedgerSettings(topic="failover-ledger", partitions=1, replication_factor=3)
-    with Link(config) as link, KafkaCluster(config, link=link) as cluster:
-        ledger = KafkaLedger(config, settings, link=link)
+    with Link(config) as link:
+        cluster, ledger = KafkaCluster(link), KafkaLedger(link, settings)
         ledger.create()
         where = tp(ledger.topic)
         # For a fail-over however slow the machine is: the run's own defaults.
@@ -140,7 +139,8 @@ def test_brokers_that_do_not_answer_are_named(kafka):
 def test_broker_settings_are_read_though_a_known_broker_is_dead(kafka):
     """The brokers that answer decide; the one that died since their last metadata is left out."""
     victim = kafka.brokers[0]
-    with KafkaCluster(kafka.client_config()) as cluster:
+    with Link(kafka.client_config()) as link:
+        cluster = KafkaCluster(link)
         before = cluster.features()
         kafka.wait_in_sync()
         victim.kill()

@@ -64,7 +64,7 @@ def aborted(config, topic, *records):
 
 def test_a_missing_ledger_names_the_command_that_creates_it(config, link):
     """LedgerMissing says what to run."""
-    ledger = KafkaLedger(config, LedgerSettings(topic=unique("missing")), link=link)
+    ledger = KafkaLedger(link, LedgerSettings(topic=unique("missing")))
     with pytest.raises(LedgerMissing, match="python -m airflow_eos init"):
         ledger.describe()
 
@@ -79,7 +79,7 @@ def test_a_missing_ledger_is_waited_for_once(config, link, monkeypatch):
         return topics(connections, names, wait=wait)
 
     monkeypatch.setattr(BrokerConnections, "topics", listed)
-    ledger = KafkaLedger(config, LedgerSettings(topic=unique("missing"), partitions=1), link=link)
+    ledger = KafkaLedger(link, LedgerSettings(topic=unique("missing"), partitions=1))
     for _ in range(3):
         with pytest.raises(LedgerMissing):
             ledger.describe()
@@ -108,7 +108,7 @@ def test_creating_twice_keeps_the_first(config, link):
     """Create is idempotent, also with other settings; every partition has a leader when it returns."""
     first = make_ledger(config, link, partitions=5)
     seen = first.describe()
-    again = KafkaLedger(config, LedgerSettings(topic=first.topic, partitions=9), link=link)
+    again = KafkaLedger(link, LedgerSettings(topic=first.topic, partitions=9))
     again.create()
     assert again.describe() == seen
     assert seen.partitions == 5
@@ -128,7 +128,7 @@ def test_the_partition_is_the_one_the_java_producer_would_choose(config, link):
 
 def test_the_empty_routing_string_belongs_to_partition_0(config, link):
     """Records about the ledger itself are found without knowing how many partitions it has."""
-    assert KafkaLedger(config, LedgerSettings(topic=unique("missing")), link=link).partition_for("") == 0
+    assert KafkaLedger(link, LedgerSettings(topic=unique("missing"))).partition_for("") == 0
     assert make_ledger(config, link, partitions=7).partition_for("") == 0
 
 
@@ -261,7 +261,7 @@ def test_a_ledger_with_more_replicas_than_brokers_is_a_setting(config, link):
     settings = LedgerSettings(topic=unique("ledger"), partitions=1, replication_factor=3)
     named = r"target replication factor of 3 cannot be reached.*LedgerSettings\(.*others than 1 and 3 "
     with pytest.raises(ConfigurationError, match=named):
-        KafkaLedger(config, settings, link=link).create()
+        KafkaLedger(link, settings).create()
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_view_tells_where_the_log_of_a_cut_partition_starts(
     """By an answer of Fetch, after a refused Fetch, or without any: a missing key may have been deleted."""
     name = embedded_kafka.create_topic(unique("ledger"), config={"cleanup.policy": "delete"})
     settings = LedgerSettings(topic=name, partitions=1, replication_factor=1)
-    ledger = KafkaLedger(config, settings, own_keys, link=link)
+    ledger = KafkaLedger(link, settings, own_keys)
     committed(config, name, *[(f"run {number}", "committed") for number in range(100)])
     wait_until(lambda: cluster.last_stable_offsets([tp(name)])[tp(name)] == 101)
     asked = embedded_kafka.admin().delete_records([confluent_kafka.TopicPartition(name, 0, cut)])

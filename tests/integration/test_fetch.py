@@ -18,7 +18,7 @@ from kafka.protocol.producer import ProduceRequest
 from airflow_eos.exceptions import FetchStalled, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.recordbatch.stamp import stamp
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.fetch import fetch_answers, fetch_range
+from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import end_txn
@@ -26,7 +26,7 @@ from airflow_eos_testing import EmbeddedKafka
 from tests.support import wire_requests as support
 from tests.support.patience import wait_until
 from tests.support.topic_settings import COMPACTED_SOON
-from tests.support.wire_requests import end_of, partition, read, texts, transaction, values_of
+from tests.support.wire_requests import end_of, fetch_range, partition, read, texts, transaction, values_of
 
 
 @pytest.fixture
@@ -177,9 +177,7 @@ def test_answers_are_bounded_and_cover_the_range(connections, kafka_topic):
     where = partition(kafka_topic("big"))
     values = [f"{n:05d}" + "x" * 1000 for n in range(3000)]
     transaction(connections, where, values, records_per_batch=50)
-    answers = list(
-        fetch_answers(connections, where.topic, 0, 0, end_of(connections, where), max_bytes=200_000)
-    )
+    answers = list(fetch_answers(connections, where, 0, end_of(connections, where), max_bytes=200_000))
     assert [a.position for a in answers[1:]] == [a.next_position for a in answers[:-1]]
     assert max(len(answer.data) for answer in answers) <= 200_000
     assert len(answers) > 10
@@ -193,8 +191,9 @@ def test_memory_stays_bounded(embedded_kafka, connections, kafka_topic):
     code = """
         import re, sys
         from pathlib import Path
+        from airflow_eos.model.ranges import TopicPartition
         from airflow_eos.wire.connection import BrokerConnections
-        from airflow_eos.wire.fetch import fetch_range
+        from airflow_eos.wire.fetch import decoded, fetch_answers
 
         def peak_mb():
             # Not getrusage: there a new process begins with the peak of the one that started it.
@@ -202,9 +201,13 @@ def test_memory_stays_bounded(embedded_kafka, connections, kafka_topic):
 
         servers, topic, end = sys.argv[1:]
         with BrokerConnections({"bootstrap.servers": servers}) as connections:
-            list(fetch_range(connections, topic, 0, 0, 8))
+            def read(end):
+                answers = fetch_answers(connections, TopicPartition(topic, 0), 0, end)
+                return sum(len(batch) for batch in decoded(connections, answers, 0, end))
+
+            read(8)
             before = peak_mb()
-            count = sum(len(batch) for batch in fetch_range(connections, topic, 0, 0, int(end)))
+            count = read(int(end))
             print(count, peak_mb() - before)
     """
     root = Path(__file__).parents[2]

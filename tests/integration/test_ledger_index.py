@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaLedger, KafkaTransactions
+from airflow_eos.broker import KafkaLedger, KafkaTransactions, Link
 from airflow_eos.cli.main import main
 from airflow_eos.engine import index_keeper
 from airflow_eos.engine.control_plane import ControlPlane
@@ -64,8 +64,9 @@ def views(spec, names, prefixes=()):
     with ControlPlane(spec) as control:
         by_index = control.ledger.view(0, names, prefixes)
         assert control.ledger.tails()[0] > 0
-    with KafkaLedger(spec.kafka, spec.ledger, replace(keys.OWN_KEYS, index=None)) as ledger:
-        return by_index, ledger.view(0, names, prefixes)
+    with Link(spec.kafka) as link:
+        plain = KafkaLedger(link, spec.ledger, replace(keys.OWN_KEYS, index=None))
+        return by_index, plain.view(0, names, prefixes)
 
 
 @pytest.mark.parametrize("key", ["", SECRET], ids=["unsigned", "signed"])

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.cli import definition
 from airflow_eos.cli.main import main
@@ -27,12 +27,12 @@ from airflow_eos.operations.queries import create_ledger
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import Pipeline
 from tests.support.patience import eventually, wait_until
 from tests.support.topic_settings import COMPACTED_SOON, change_topic
+from tests.support.wire_requests import fetch_range
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 RECORDS = 50
@@ -185,7 +185,8 @@ def test_a_yes_that_a_cut_partition_still_holds_is_a_yes(timed):
     timed.spec = replace(timed.spec, pipeline=a_pipeline_in_partition(1, timed.ledger))
     where = TopicPartition(timed.ledger, 1)
     timed.interval(0)
-    with KafkaCluster(timed.spec.kafka) as cluster:
+    with Link(timed.spec.kafka) as link:
+        cluster = KafkaCluster(link)
         end = cluster.log_ends([where])[where]
     timed.interval(1)
     timed.configure_ledger(cleanup_policy="compact,delete")
@@ -296,7 +297,8 @@ def test_no_command_tells_to_make_a_lost_ledger_anew(committed, how, tmp_path, c
     if how == "deleted":
         assert not committed.has_ledger()
     else:
-        with KafkaCluster(spec.kafka) as cluster:
+        with Link(spec.kafka) as link:
+            cluster = KafkaCluster(link)
             ends = cluster.log_ends([TopicPartition(committed.ledger, number) for number in range(2)])
         assert set(ends.values()) == {0}
 
@@ -340,7 +342,8 @@ def test_a_ledger_in_use_is_remembered_longer_than_the_id_that_pinned_it():
         pinning = keys.ledger_transactional_id(pipeline.spec.prefix, pipeline.ledger)
         witness = keys.ledger_witness_id(pipeline.spec.prefix, pipeline.ledger)
         pipeline.interval(0)
-        with KafkaCluster(pipeline.spec.kafka) as cluster:
+        with Link(pipeline.spec.kafka) as link:
+            cluster = KafkaCluster(link)
 
             def pin_is_forgotten():
                 assert pipeline.interval(0).found
@@ -375,7 +378,8 @@ def test_brokers_that_create_topics_on_demand_make_no_ledger():
 def is_cut(pipeline):
     """Whether every partition of the ledger that ever held a record has lost some."""
     partitions = [TopicPartition(pipeline.ledger, partition) for partition in range(2)]
-    with KafkaCluster(pipeline.spec.kafka) as cluster:
+    with Link(pipeline.spec.kafka) as link:
+        cluster = KafkaCluster(link)
         starts, ends = cluster.log_starts(partitions), cluster.log_ends(partitions)
     return all(starts[where] > 0 for where in partitions if ends[where])
 

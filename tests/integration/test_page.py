@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Position
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable
@@ -294,7 +294,8 @@ def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(embedd
         another(embedded_kafka, pipeline, task=task(THEIRS)),
         another(embedded_kafka, pipeline),
     )
-    with KafkaCluster(pipeline.spec.kafka) as cluster:
+    with Link(pipeline.spec.kafka) as link:
+        cluster = KafkaCluster(link)
         before = cluster.describe_transaction(keys.doctor_transactional_id("test"))
     with own_page(page, pipeline):
         found = page.get("/eos/api/v1/health").json()
@@ -310,7 +311,8 @@ def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(embedd
     for hidden in (other, nameless):
         assert hidden.source not in text
         assert hidden.sink not in text
-    with KafkaCluster(pipeline.spec.kafka) as cluster:
+    with Link(pipeline.spec.kafka) as link:
+        cluster = KafkaCluster(link)
         assert cluster.describe_transaction(keys.doctor_transactional_id("test")) == before
 
 
@@ -773,8 +775,7 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
     desk = Desk(where, answer_seconds=0.3)
     with with_desk(page, desk):
         answers = [page.get("/eos/api/v1/pipelines") for _ in range(4)]
-        for _ in range(QUESTIONS_WAITING[0]):
-            desk._questions._places.take("viewer")
+        desk._questions._running["viewer"] += QUESTIONS_WAITING[0]
         answers.append(page.get("/eos/api/v1/pipelines"))
     assert [one.status_code for one in answers] == [504, 504, 504, 504, 429]
     assert {one["attempt"]["error"] for answer in answers for one in answer.json()["pipelines"]} == {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import (
     CursorMoved,
     GroupNotEmpty,
@@ -150,7 +150,8 @@ def test_a_group_with_live_members_is_refused(pipeline):
     with pytest.raises(GroupNotEmpty, match="1 live member"):
         pipeline.run()
     consumer.close()
-    with KafkaCluster(pipeline.kafka.client_config()) as cluster:
+    with Link(pipeline.kafka.client_config()) as link:
+        cluster = KafkaCluster(link)
         # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
         wait_until(lambda: cluster.describe_group(pipeline.spec.group_id).members == 0, seconds=90)
     assert pipeline.run().records_read == 1

@@ -17,7 +17,7 @@ from airflow.timetables.trigger import CronPartitionTimetable as ScheduledPartit
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, GroupOwned, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
@@ -298,7 +298,8 @@ def test_a_mapped_interval_of_an_added_partition_is_empty_before_its_boundaries(
 
 def test_an_interval_is_not_read_without_partitions_that_its_boundaries_know(timed, monkeypatch):
     """A broker that is behind names fewer partitions: the records of the others would be in no interval."""
-    with KafkaCluster(timed.kafka.client_config()) as cluster:
+    with Link(timed.kafka.client_config()) as link:
+        cluster = KafkaCluster(link)
         behind = cluster.describe_topics([timed.source])
     describe = KafkaCluster.describe_topics
     timed.add_partitions(timed.source, 3)

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_eos.broker import KafkaLedger
+from airflow_eos.broker import KafkaLedger, Link
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
@@ -35,7 +35,6 @@ from airflow_eos.run.kill import Kill
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
-from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Died, LocalDataPlane, Paused, die_at
 from tests.support.patience import wait_until
@@ -432,7 +431,8 @@ def test_a_table_made_again_is_refused_until_the_intent_is_taken_back(pipeline):
 
 def routing_of_another_partition(pipeline):
     """A name whose records are in another partition of the ledger than those of the pipeline's group."""
-    with KafkaLedger(ClientConfig.of(pipeline.spec.kafka), pipeline.spec.ledger) as ledger:
+    with Link(pipeline.spec.kafka) as link:
+        ledger = KafkaLedger(link, pipeline.spec.ledger)
         own = ledger.partition_for(pipeline.spec.group_id)
         return next(name for name in map(str, count()) if ledger.partition_for(name) != own)
 

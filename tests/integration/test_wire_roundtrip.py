@@ -97,7 +97,7 @@ def produce(producer, where, content):
 
 def fetched(connections, where, start, end):
     """Raw batches of a range, as the read path sees them."""
-    for answer in fetch_answers(connections, where.topic, where.partition, start, end):
+    for answer in fetch_answers(connections, where, start, end):
         yield from data_batches(answer.batches, answer.aborted)
 
 

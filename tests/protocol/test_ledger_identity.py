@@ -11,10 +11,11 @@ from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncate
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.topic_check import LedgerId, verify
+from airflow_eos.ledger.topic_check import LedgerCheck
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import CommittedOffset
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
 from tests.protocol.model.broker import LEDGER, Entry, Log, ModelBroker
@@ -84,9 +85,9 @@ def look(
     pins = Pins(writer, authority, sleep=sleep)
     witnesses = Witnesses(ModelCluster(run, scene.broker), wanted.prefix, LEDGER, wanted)
     allowed = may_create or wanted.may_create_ledger
-    return verify(
+    return LedgerCheck(
         ledger, authority, pins, wanted.ledger, wanted.prefix, witnesses=witnesses, may_create=allowed
-    )
+    ).verified()
 
 
 @pytest.mark.parametrize("second", [RETRIED, CLEARED, spec(ledger=LedgerSettings(LEDGER, create=False))])

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import confluent_kafka
 
-from airflow_eos.broker import KafkaLedger, KafkaTransactions
+from airflow_eos.broker import KafkaLedger, KafkaTransactions, Link
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings
@@ -32,23 +32,19 @@ def tp(topic, partition=0):
 
 def make_ledger(config, link=None, partitions=1, name=None):
     """A ledger topic of its own."""
-    ledger = KafkaLedger(
-        config,
-        LedgerSettings(topic=name or unique("ledger"), partitions=partitions, replication_factor=1),
-        link=link,
-    )
+    settings = LedgerSettings(topic=name or unique("ledger"), partitions=partitions, replication_factor=1)
+    ledger = KafkaLedger(link or Link(config), settings)
     ledger.create()
     return ledger
 
 
 def make_transactions(config, ledger, link=None, **settings):
     return KafkaTransactions(
-        config,
+        link or Link(config),
         ledger=ledger,
         **{
             "transaction_timeout": dt.timedelta(seconds=60),
             "delivery_timeout": dt.timedelta(seconds=20),
-            "link": link,
             **settings,
         },
     )

@@ -28,10 +28,10 @@ from airflow_eos.run.states import State
 from airflow_eos.spark.letter_batches import LetterBatches, seal_letters
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos_testing.readers import read_topic
 from tests.support.patience import wait_until
+from tests.support.wire_requests import fetch_range
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ from typing import Any
 from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.model.kafka import ProducerIdentity, TransactionState
+from airflow_eos.model.kafka import ProducerIdentity, TransactionDescription, TransactionState
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operators.failure_record import FailureRecord
 from airflow_eos.run.states import State
 from airflow_eos.ui.attempts import Attempt
-from airflow_eos.wire.txn_requests import TransactionStatus
 from tests.support.page_site import PREFIX, HandHistory, Site
 from tests.support.run_records import run_record
 
@@ -171,6 +170,6 @@ def example_site(pipelines: int) -> Site:
     if pipelines > 3:
         began = int((NOW - dt.timedelta(seconds=190)).timestamp() * 1000)
         sink = frozenset(TopicPartition("settled", part) for part in range(3))
-        status = TransactionStatus(TransactionState.ONGOING, 4100, 2, sink, began, 300_000)
+        status = TransactionDescription(TransactionState.ONGOING, 4100, 2, sink, began, 300_000)
         site.history.open_now = {keys.cursor_transactional_id(PREFIX, NEVER): status}
     return site

@@ -17,6 +17,7 @@ from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.kafka import TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations.checks import Check
 from airflow_eos.ui import views
@@ -27,7 +28,6 @@ from airflow_eos.ui.pipeline_history import PipelineHistory
 from airflow_eos.ui.pipeline_rows import UNCOMMITTED, ledger_rows, pipelines_view, row_without_record
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.viewer import Viewer
-from airflow_eos.wire.txn_requests import TransactionStatus
 
 STATIC = Path(airflow_eos.__file__).parent / "ui" / "static"
 KINDS = {"style.css": "text/css", "page.js": "text/javascript"}
@@ -48,7 +48,7 @@ class HandHistory:
         self.intents: dict[str, Intent] = {}
         self.looked_up: list[tuple[str, str]] = []
         self.unreadable: list[str] = []
-        self.open_now: dict[str, TransactionStatus] = {}
+        self.open_now: dict[str, TransactionDescription] = {}
         self.reader = SimpleNamespace(behind=(), begins_at={}, ignored={})
         self._logs, self._topic_ids = logs, topic_ids
         for record in records:
@@ -65,7 +65,7 @@ class HandHistory:
         """Return the coverage of each."""
         return [self.coverage(one) for one in pipelines]
 
-    def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionStatus]:
+    def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionDescription]:
         """Return what was put there."""
         return self.open_now
 

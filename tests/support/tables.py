@@ -20,9 +20,9 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.fetch import fetch_range
 from airflow_eos_testing.faults.held_catalog import HeldCatalog
 from tests.support.local_runs import LocalDataPlane, Pipeline
+from tests.support.wire_requests import fetch_range
 
 SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False), pa.field("offset", pa.int64())])
 

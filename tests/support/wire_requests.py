@@ -8,8 +8,9 @@ from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.limits import DEFAULT_LIMITS
 from airflow_eos.recordbatch.sealer import seal
-from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.fetch import decoded, fetch_answers
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
@@ -17,6 +18,12 @@ from tests.support.patience import wait_until
 
 # A killed broker may register again, and others take over, when its session has ended: 9 s by default.
 QUICK_SESSIONS = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
+
+
+def fetch_range(connections, topic, partition, start, end, *, limits=DEFAULT_LIMITS, **options):
+    """The records of a range, decoded."""
+    answers = fetch_answers(connections, TopicPartition(topic, partition), start, end, **options)
+    return decoded(connections, answers, start, end, limits)
 
 
 def texts(prefix, count):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
@@ -100,5 +100,6 @@ def test_asset_watcher_starts_a_run_for_each_batch(airflow: AirflowStandalone, k
     for spans in per_partition.values():
         assert all(before[1] == after[0] for before, after in pairwise(spans))
     assert len({payload["batch"] for payload in found}) == len(found)
-    with KafkaCluster(kafka.client_config()) as cluster:
+    with Link(kafka.client_config()) as link:
+        cluster = KafkaCluster(link)
         assert cluster.committed("woken", [TopicPartition("woken-in", p) for p in (0, 1)]) == {}

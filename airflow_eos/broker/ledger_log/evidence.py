@@ -84,7 +84,7 @@ class Evidence:
         """Return the wanted records of a batch that are evidence, and the other wanted ones."""
         header = batch.header
         try:
-            records = records_of(batch, end, signatures=True)
+            records = records_of(batch, end)
         except CorruptBatch as error:
             if header.is_transactional:
                 raise

@@ -127,9 +127,8 @@ class LedgerReader:
         evidence = Evidence(self._ledger.key, self._topic_id, bounds)
         rejected: list[Rejected] = []
         with self._link.connections() as connections:
-            answers = fetch_answers(
-                connections, self._ledger.topic, partition, position, end, stall_timeout=STALL_TIMEOUT
-            )
+            tp = TopicPartition(self._ledger.topic, partition)
+            answers = fetch_answers(connections, tp, position, end, stall_timeout=STALL_TIMEOUT)
             for answer in answers:
                 for batch in data_batches(answer.batches, answer.aborted):
                     records, others = evidence.judge(batch, end, self._query)

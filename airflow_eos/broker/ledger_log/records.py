@@ -1,8 +1,8 @@
 """Decodes the small batches of a ledger: one to three text records, or one marker.
 
-:mod:`airflow_eos.recordbatch.decode` decodes whole columns with Arrow, which is faster from a few dozen
-records on; for a batch of one record it takes 50 times as long as the loop here. Layout of a record (KIP-98),
-all numbers except the attributes as zigzag varints::
+:mod:`airflow_eos.recordbatch.decode` decodes whole columns with Arrow; for a batch of one record it takes 50
+times as long as the loop here, so only compressed batches are left to it. Layout of a record (KIP-98), all
+numbers except the attributes as zigzag varints::
 
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value | headers
 """
@@ -23,7 +23,6 @@ from airflow_eos.recordbatch.isolation import ControlType, control_type
 
 _HEADER = HEADER.encode()
 _MORE = 0x80  # continuation bit of a varint
-_FEW_RECORDS = 16
 
 
 class Record(NamedTuple):
@@ -48,17 +47,16 @@ class Record(NamedTuple):
 _Raw = tuple[int, "bytes | None", "bytes | None", "bytes | None"]
 
 
-def records_of(batch: RawBatch, end: int, *, signatures: bool = False) -> list[Record]:
+def records_of(batch: RawBatch, end: int) -> list[Record]:
     """Return the records of a data batch below offset ``end``.
 
     Bytes that are not valid UTF-8 become backslash escapes; this package never writes them.
 
-    :param signatures: also read signatures.
     :raises CorruptBatch: the batch cannot be decoded.
     """
     raw_records: Iterable[_Raw]
-    if batch.header.codec or (batch.header.record_count > _FEW_RECORDS and not signatures):
-        decoded = decode_batch(batch, end=end, headers=signatures)
+    if batch.header.codec:
+        decoded = decode_batch(batch, end=end)
         raw_records = zip(
             decoded.offset.tolist(),
             decoded.key.to_pylist(),
@@ -68,7 +66,7 @@ def records_of(batch: RawBatch, end: int, *, signatures: bool = False) -> list[R
         )
     else:
         batch.check_crc()
-        raw_records = (record for record in _walk(batch, signatures=signatures) if record[0] < end)
+        raw_records = (record for record in _walk(batch) if record[0] < end)
     return [
         Record(offset, _text(key) or "", _text(value), signature)
         for offset, key, value, signature in raw_records
@@ -89,7 +87,7 @@ def markers_of(batch: RawBatch) -> Iterator[LedgerEntry]:
         )
 
 
-def _walk(batch: RawBatch, *, signatures: bool) -> Iterator[_Raw]:
+def _walk(batch: RawBatch) -> Iterator[_Raw]:
     data, at = bytes(batch.records), 0
     try:
         for _ in range(batch.header.record_count):
@@ -101,8 +99,7 @@ def _walk(batch: RawBatch, *, signatures: bool) -> Iterator[_Raw]:
             value, at = _string(data, at)
             if at > following:
                 break
-            signature = _signature(data, at) if signatures else None
-            yield batch.header.base_offset + offset_delta, key, value, signature
+            yield batch.header.base_offset + offset_delta, key, value, _signature(data, at)
             at = following
     except IndexError:  # read past the end
         at = -1

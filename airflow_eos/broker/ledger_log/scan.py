@@ -74,7 +74,7 @@ class Findings:
         :param end: at or below the last stable offset.
         """
         size = 0
-        for answer in fetch_answers(connections, tp.topic, tp.partition, start, end, max_bytes=max_bytes):
+        for answer in fetch_answers(connections, tp, start, end, max_bytes=max_bytes):
             page = _Page(answer, end, self._evidence)
             if len(query.keys) > _MANY_KEYS:
                 records = page.latest_of(query)
@@ -118,9 +118,7 @@ def records_at(
     left = sorted(wanted)
     while left:
         at = left[0]
-        answer = next(
-            fetch_answers(connections, tp.topic, tp.partition, at, at + 1, max_bytes=_FEW_BYTES), None
-        )
+        answer = next(fetch_answers(connections, tp, at, at + 1, max_bytes=_FEW_BYTES), None)
         behind = at + 1 if answer is None else max(answer.next_position, at + 1)
         if answer is not None:
             page = _Page(answer, behind, evidence)
@@ -141,7 +139,7 @@ def decided_records(
 
     :param end: at or below the last stable offset.
     """
-    for answer in fetch_answers(connections, tp.topic, tp.partition, start, end):
+    for answer in fetch_answers(connections, tp, start, end):
         page = _Page(answer, end, evidence)
         judged: list[tuple[Record, bool]] = []
         for batch in answer.batches:
@@ -199,7 +197,7 @@ def raw_entries(
     entries: list[LedgerEntry] = []
     rejected: list[Rejected] = []
     size = 0
-    answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
+    answers = fetch_answers(connections, tp, start, end, isolation="read_uncommitted")
     for answer in answers:
         for batch in answer.batches:
             size += batch.header.size
@@ -286,7 +284,7 @@ class _Page:
         if batch.header.is_control or self._is_aborted(batch):
             return []
         with contextlib.suppress(CorruptBatch):
-            return records_of(batch, self._end, signatures=bool(self._evidence.key))
+            return records_of(batch, self._end)
         return None
 
     def _evident(self, batch: RawBatch, end: int, query: KeyQuery) -> list[Record]:

@@ -6,14 +6,13 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
 
 from kafka.partitioner.default import murmur2
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected
 from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
 from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, committed_values, raw_entries
-from airflow_eos.broker.shared_connections import Link, LinkUser
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import (
     BrokersUnavailable,
     ConfigurationError,
@@ -31,7 +30,6 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.wire.backoff import Backoff
-from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.create_topic import create_topic
 from airflow_eos.wire.describe_configs import topic_settings
@@ -63,24 +61,15 @@ TOPIC_CONFIG: Mapping[str, str] = {
 """Settings of a new ledger topic; ``min.insync.replicas`` is one below a replication factor of 3 or more."""
 
 
-class KafkaLedger(LinkUser):
-    """A compacted topic of run, cursor and boundary records; a context manager.
+class KafkaLedger:
+    """A compacted topic of run, cursor and boundary records.
 
-    :param config: client configuration in librdkafka's names.
     :param settings: name of the topic, how to create it, and the key that signs its records.
     :param own_keys: keys of the records that the ledger holds about itself; None: read it as a plain log.
-    :param link: connections to share; opens its own by default.
     """
 
-    def __init__(
-        self,
-        config: ClientConfig | Mapping[str, Any],
-        settings: LedgerSettings,
-        own_keys: OwnKeys | None = None,
-        *,
-        link: Link | None = None,
-    ) -> None:
-        super().__init__(config, link=link)
+    def __init__(self, link: Link, settings: LedgerSettings, own_keys: OwnKeys | None = None) -> None:
+        self._link = link
         self._settings = settings
         self.key = LedgerKey(settings.key)
         self.own_keys = own_keys or OwnKeys()

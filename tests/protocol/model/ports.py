@@ -16,7 +16,7 @@ from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.records.ledger_index import IndexRoot, LeafAt, Place
-from airflow_eos.ledger.topic_check import verify
+from airflow_eos.ledger.topic_check import LedgerCheck
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.dead_letter import DueLetters, FailingRecord
@@ -578,7 +578,7 @@ def attempt(
         authority = Authority(ledger, sleep=sleep, clock=clock.monotonic)
         transactions = ModelTransactions(run, broker, scene, name)
         pins = Pins(ledger_writer(run, scene, name), authority, sleep=sleep)
-        known = verify(
+        known = LedgerCheck(
             ledger,
             authority,
             pins,
@@ -586,7 +586,7 @@ def attempt(
             spec.prefix,
             witnesses=Witnesses(cluster, spec.prefix, spec.ledger.topic, spec),
             may_create=spec.may_create_ledger,
-        )
+        ).verified()
         boundaries = Boundaries(cluster, pins, known.prefix, clock.now)
         planner = Planner(spec, cluster, authority, boundaries, known, clock.now)
         world = Collaborators(

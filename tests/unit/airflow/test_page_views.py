@@ -16,7 +16,7 @@ from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.model.kafka import ProducerIdentity, TransactionState
+from airflow_eos.model.kafka import ProducerIdentity, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.ui import app, pipeline_rows, views
@@ -31,7 +31,6 @@ from airflow_eos.ui.record_parts import flat
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import NOT_SHOWN, Viewer
-from airflow_eos.wire.txn_requests import TransactionStatus
 from tests.support.page_site import HandHistory
 from tests.unit.airflow.fakes import a_record
 
@@ -130,7 +129,7 @@ def open_now(
     history: HandHistory, viewer: Viewer, *names: str, attempts: Iterable[Attempt] = ()
 ) -> list[dict[str, Any]]:
     sink = frozenset({TopicPartition("secret", 0)})
-    status = TransactionStatus(TransactionState.ONGOING, 1, 5, sink, 60_000, 0)
+    status = TransactionDescription(TransactionState.ONGOING, 1, 5, sink, 60_000, 0)
     history.open_now = dict.fromkeys(names, status)
     return OpenNow.of(history, viewer, "test").rows(viewer, attempts, "test", NOW)
 

@@ -120,7 +120,7 @@ def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, k
             ledger_scan,
             "fetch_answers",
             lambda *args, isolation="read_committed", max_bytes=0: log.answers(
-                args[3], args[4], isolation, sizes
+                args[2], args[3], isolation, sizes
             ),
         )
         indexed = Indexed(log)
@@ -157,7 +157,7 @@ def test_neighbours_are_those_of_all(history, count):
             ledger_scan,
             "fetch_answers",
             lambda *args, isolation="read_committed", max_bytes=0: log.answers(
-                args[3], args[4], isolation, []
+                args[2], args[3], isolation, []
             ),
         )
         indexed = Indexed(log)
@@ -185,7 +185,7 @@ def filled(monkeypatch, records=200):
     log, read = HandWrittenLog(), []
 
     def fetch_answers(*args, isolation="read_committed", max_bytes=0):
-        for answer in log.answers(args[3], args[4], isolation, [1] * 1000 if max_bytes else []):
+        for answer in log.answers(args[2], args[3], isolation, [1] * 1000 if max_bytes else []):
             read.append(len(answer.batches))
             yield answer
 

@@ -6,9 +6,8 @@ import datetime as dt
 
 import pytest
 
-from airflow_eos.model.kafka import TransactionState
+from airflow_eos.model.kafka import TransactionDescription, TransactionState
 from airflow_eos.operations.open_transactions import TransactionTimes
-from airflow_eos.wire.txn_requests import TransactionStatus
 
 BEGAN = dt.datetime(2026, 11, 20, 12, tzinfo=dt.timezone.utc)
 
@@ -20,7 +19,7 @@ def test_the_age_of_a_transaction_is_by_two_clocks(ahead: float, age: float) -> 
     """A clock that is behind shows nothing as old, one that is ahead everything too soon; the begin stays."""
     now = BEGAN + dt.timedelta(seconds=30 + ahead)
     begin = int(BEGAN.timestamp() * 1000)
-    status = TransactionStatus(TransactionState.ONGOING, 4000, 1, start_ms=begin, timeout_ms=60_000)
+    status = TransactionDescription(TransactionState.ONGOING, 4000, 1, start_ms=begin, timeout_ms=60_000)
     assert TransactionTimes.of(status, now).to_dict() == {
         "started": "2026-11-20T12:00:00.000Z",
         "age_seconds": age,

@@ -17,7 +17,7 @@ from airflow_eos.ui import desk as desk_module
 from airflow_eos.ui import transaction_rows
 from airflow_eos.ui.broker_answers import SourceLogs
 from airflow_eos.ui.desk import QUESTIONS_WAITING, Desk
-from airflow_eos.ui.shared_calls import Places, SharedCalls
+from airflow_eos.ui.shared_calls import SharedCalls
 from airflow_eos.ui.transaction_rows import OpenNow
 from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import Viewer
@@ -129,7 +129,7 @@ def test_one_users_questions_leave_places_to_others(desk, brokers):
     of_one_user, of_all = QUESTIONS_WAITING
     with ThreadPoolExecutor(of_all + 1) as threads:
         waiting = [threads.submit(desk.ask, runs_of("silent"), "a") for _ in range(of_one_user)]
-        wait_until(lambda: desk._questions._places._taken["a"] == of_one_user)
+        wait_until(lambda: desk._questions._running["a"] == of_one_user)
         with pytest.raises(Trouble) as trouble:
             desk.ask(runs_of("lively"), "a")
         assert trouble.value.status == 429
@@ -141,14 +141,14 @@ def test_a_question_that_never_ends_by_itself_is_given_up(desk, brokers):
     """Whatever it waits for; it keeps a place of its user."""
     with pytest.raises(Trouble, match="silent"):
         desk.ask(lambda history: brokers.released.wait(), "a")
-    assert desk._questions._places._taken["a"] == 1
+    assert desk._questions._running["a"] == 1
     assert desk.ask(runs_of("lively"), "b") == 1
 
 
 def test_calls_that_never_end_take_the_places_of_their_user_alone():
     """Nobody waits for them any more, but each holds a thread and a connection."""
     released = threading.Event()
-    calls = SharedCalls(Places(3, 5))
+    calls = SharedCalls(3, 5)
 
     def result(name, user):
         return calls.result(name, released.wait, user=user, seconds=0.01)
@@ -169,7 +169,7 @@ def test_calls_that_never_end_take_the_places_of_their_user_alone():
 
 def test_a_call_whose_thread_cannot_start_leaves_nothing_behind(monkeypatch):
     """Neither a place nor a call that others wait for."""
-    calls = SharedCalls(Places(1, 1))
+    calls = SharedCalls(1, 1)
 
     def refused(_thread):
         raise RuntimeError("can't start new thread")
@@ -183,7 +183,7 @@ def test_a_call_whose_thread_cannot_start_leaves_nothing_behind(monkeypatch):
 
 def test_whoever_asks_after_an_answer_asks_anew():
     """An error is not kept, and a result neither."""
-    calls = SharedCalls(Places(1, 1))
+    calls = SharedCalls(1, 1)
     answers = iter((ValueError("first"), "second", "third"))
 
     def call():

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from airflow_eos.exceptions import UnknownTopic
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.fetch_together import GROUP_SIZE, GROUP_SPAN, SMALL_SPAN, first_answers, group_ranges
+from tests.support.wire_requests import fetch_range
 from tests.unit.wire.fakes import FakeConnections, kind_of
 from tests.unit.wire.test_read_rules import logged
 

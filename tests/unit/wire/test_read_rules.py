@@ -22,8 +22,9 @@ from airflow_eos.recordbatch.header import BatchHeader
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.recordbatch.stamp import stamp
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry
-from airflow_eos.wire.fetch import fetch_answers, fetch_range
+from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
+from tests.support.wire_requests import fetch_range
 from tests.unit.wire.fakes import FakeConnections, as_usual, kind_of
 
 WHERE = TopicPartition("src", 0)
@@ -125,7 +126,7 @@ def test_answers_follow_each_other(leader):
 
 def test_the_next_answer_is_asked_for_before_this_one_is_decoded(leader):
     """Decoding and waiting overlap."""
-    answers = fetch_answers(leader, "src", 0, 0, 100)
+    answers = fetch_answers(leader, TopicPartition("src", 0), 0, 100)
     next(answers)
     assert leader.positions == [0, 20]
 
