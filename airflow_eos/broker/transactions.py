@@ -31,7 +31,7 @@ ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class KafkaTransactions:
     """Fences older attempts and ends transactions by producer id and epoch.
 
@@ -136,7 +136,7 @@ OFFSETS_TIMEOUT = 30.0
 """Seconds for both coordinators: a failover took 10 to 13 s, 9 s of them to detect the dead broker."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class KafkaSession:
     """One initialised producer instance for one transaction (law 2).
 

@@ -37,7 +37,7 @@ Compute = Callable[[Mapping[str, LedgerValue], Callable[[], Mapping[str, LedgerV
 """Computes a value from the pinned values of the prefixes; its second argument returns all of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Pins:
     """Pins values, each under the fence of a transactional id.
 

@@ -41,7 +41,7 @@ class Testimony:
     begun: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Witnesses:
     """Collects evidence about the ledger of a prefix.
 

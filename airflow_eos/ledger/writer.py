@@ -56,7 +56,7 @@ def is_overtaken(epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]
     return any(active.producer_epoch > epoch for active in open_there.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class LedgerTransaction:
     """A fenced, still empty transaction, for one :meth:`commit`.
 
@@ -130,7 +130,7 @@ class LedgerTransaction:
             log.info("Aborting the transaction of %s: %s", self.identity.transactional_id, answer.value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class LedgerWriter:
     """Fences transactional ids for small transactions.
 

@@ -22,7 +22,7 @@ NEIGHBOURS = 8
 """Pinned boundaries that are read on each side of one that is to be pinned."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Boundaries:
     """Pins boundaries so that the intervals of a topic tile its log, for all runs and in any order.
 
@@ -196,7 +196,7 @@ class Pinned:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Unpinned(Boundaries):
     """Reads pinned boundaries, and computes the others without pinning them.
 

@@ -113,7 +113,7 @@ def refuse_targets(spec: RunSpec, manifest: SealedManifest) -> None:
         )
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Targets:
     """The target topics of one run, by name and id.
 

@@ -47,7 +47,7 @@ _ABORTS = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class UnfinishedEnds:
     """Asks leaders for open transactions of our own producer id, after the fence, and ends them.
 

@@ -27,7 +27,7 @@ _SAY_SECONDS = 5.0
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Visibility:
     """Checks that readers get the whole commit of a run, and waits for it.
 

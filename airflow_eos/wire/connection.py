@@ -132,22 +132,11 @@ class BrokerConnections(NodeConnections):
         :raises NotYet: the partition has no leader.
         :raises UnknownTopic: the topic or the partition does not exist.
         """
-        node = self.leader(topic, partition)
-        if node is None:
-            described = await self.topics_async([topic], timeout=timeout)
-            node = self._leader_in(described[topic], partition)
-        if node is None:
+        leaders, leaderless = await self.by_leader_async([TopicPartition(topic, partition)], timeout=timeout)
+        if leaderless:
             raise NotYet(f"{topic}-{partition} has no leader")
+        (node,) = leaders
         return node
-
-    def _leader_in(self, description: TopicDescription, partition: int) -> int | None:
-        if partition not in description.leaders:
-            raise UnknownTopic(
-                f"topic {description.topic!r} has {description.partitions} partitions, none has "
-                f"number {partition}"
-            )
-        node = description.leaders[partition]
-        return None if node == -1 else node
 
     async def by_leader_async(
         self, partitions: Iterable[TopicPartition], *, timeout: float = METADATA_TIMEOUT
@@ -163,8 +152,13 @@ class BrokerConnections(NodeConnections):
         leaders: dict[int, list[TopicPartition]] = {}
         leaderless = []
         for tp in wanted:
-            node = self._leader_in(self._topics[tp.topic], tp.partition)
-            if node is None:
+            topic = self._topics[tp.topic]
+            if tp.partition not in topic.leaders:
+                raise UnknownTopic(
+                    f"topic {tp.topic!r} has {topic.partitions} partitions, none has number {tp.partition}"
+                )
+            node = topic.leaders[tp.partition]
+            if node == -1:
                 leaderless.append(tp)
             else:
                 leaders.setdefault(node, []).append(tp)
