@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from airflow_eos.broker.features import broker_features
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
@@ -44,6 +44,7 @@ class KafkaTransactions:
     """
 
     link: Link
+    _: KW_ONLY
     ledger: KafkaLedger
     transaction_timeout: dt.timedelta
     delivery_timeout: dt.timedelta

@@ -163,6 +163,7 @@ def _carry_out(
     spec: RunSpec, process: Callable[..., Any], spark: SparkSession, termination: _Termination
 ) -> RunRecord:
     termination.run = run = RunAttempt(spark, spec, process)
+    before = threading.enumerate()
     try:
         record = run.execute()
         log.info("%s: %s", "found in the ledger" if record.found else "committed", record.summary())
@@ -170,9 +171,8 @@ def _carry_out(
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         spark.stop()
-        left = [thread.name for thread in threading.enumerate() if not thread.daemon]
-        left.remove(threading.main_thread().name)
-        if left:
+        begun = [thread for thread in threading.enumerate() if thread not in before]
+        if left := [thread.name for thread in begun if not thread.daemon]:
             log.warning("the run has ended; the driver ends once these threads have: %s", ", ".join(left))
 
 
