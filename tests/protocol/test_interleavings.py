@@ -17,6 +17,7 @@ import pytest
 
 from airflow_eos.ledger import authority, keys, pins, writer
 from airflow_eos.ledger.records import ledger_index
+from airflow_eos.ledger.topic_check import LedgerCheck
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations import left_open, pruner
@@ -355,11 +356,9 @@ def test_environments_that_share_a_ledger_pin_boundaries_one_after_the_other(
 
     report = explore(scene, deviations=2, executions=1_500, faults=False)
     assert report.counter_example is None, f"\n{report.counter_example}"
-    verify = ports.verify
+    verified = LedgerCheck.verified
     monkeypatch.setattr(
-        ports,
-        "verify",
-        lambda *of, **more: dataclasses.replace(verify(*of, **more), prefix=of[4]),
+        LedgerCheck, "verified", lambda check: dataclasses.replace(verified(check), prefix=check.prefix)
     )
     assert "duplicated" in _counter_example(scene, faults=False)
 
