@@ -182,6 +182,7 @@ def test_a_sink_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
     assert pipeline.run("r1").records_written == 1
 
 
+@pytest.mark.chaos
 def test_a_transaction_log_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
     """The doctor, which the error advises, names the topic of the brokers that takes no write."""
     initialise = TransactionalProducer.initialise
@@ -198,6 +199,7 @@ def test_a_transaction_log_with_too_few_replicas_in_sync_is_named(kafka, monkeyp
             pipeline.run("r2")
 
 
+@pytest.mark.chaos
 def test_offsets_of_a_run_that_the_ledger_hides_are_not_called_moved(kafka):
     """The ledger takes no marker: nobody is told to reset what the run has committed."""
     pipeline = Pipeline(kafka)

@@ -54,7 +54,12 @@ def kafka(request):
         yield running
 
 
-ON_4_4 = pytest.mark.parametrize("kafka", ["4.4.0", None], indirect=True, ids=["4.4.0", "default"])
+ON_4_4 = pytest.mark.parametrize(
+    "kafka",
+    ["4.4.0", pytest.param(None, marks=pytest.mark.chaos)],
+    indirect=True,
+    ids=["4.4.0", "default"],
+)
 
 
 class Death(BaseException):

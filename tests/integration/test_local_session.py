@@ -87,6 +87,7 @@ def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
     assert not seen["waited"]
 
 
+@pytest.mark.chaos
 def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off():
     """By its switch; the session is the same otherwise."""
     seen = run_session(**{"spark.airflowEos.earlyWorker": "false"})

@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from airflow_eos_testing import EmbeddedKafka
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
 from tests.support.loud_run import SITE_CUSTOMIZE, TOKEN_MARKER, unsecured_token
 from tests.support.tables import new_catalog
@@ -108,7 +109,7 @@ def run_loudly(kafka, config, folder, catalog=None):
     return text
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+@pytest.mark.parametrize("mechanism", rest_in_chaos(2, ["PLAIN", "OAUTHBEARER", "SCRAM-SHA-512"]))
 def test_no_logger_at_debug_shows_credentials(kafka, mechanism, tmp_path):
     """Whole runs with Spark, all at DEBUG: kafka-python, librdkafka, py4j, pyiceberg, this package."""
     config, secrets = settings_of(kafka, mechanism)

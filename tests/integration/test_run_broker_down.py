@@ -76,7 +76,7 @@ def test_a_broker_killed_in_mid_run_and_started_again_loses_nothing(pipeline, ow
     assert pipeline.run("r2").records_read == 0
 
 
-@pytest.mark.parametrize("source_partition", [None, 0])
+@pytest.mark.parametrize("source_partition", [None, pytest.param(0, marks=pytest.mark.chaos)])
 def test_a_log_that_lost_its_end_and_grew_again_is_not_read_on(own_kafka, source_partition):
     """As after an unclean election, or a power loss: other records stand where the cursor has read."""
     pipeline, broker = (
@@ -122,6 +122,7 @@ def test_given_ranges_that_move_the_cursor_leave_it_watched(own_kafka):
     assert pipeline.output() == ["a", "b", "c"]
 
 
+@pytest.mark.chaos
 def test_a_reset_of_one_partition_leaves_the_others_watched(own_kafka):
     """Two logs lost their ends and grew again: the command that the first error names settles one of them."""
     pipeline, broker = Pipeline(own_kafka), own_kafka.brokers[0]

@@ -188,7 +188,7 @@ def held_in_spark(mark, df):
     ("point", "at_once"),
     [
         (IN_A_JOB, True),
-        (State.OPEN, True),
+        pytest.param(State.OPEN, True, marks=pytest.mark.chaos),
         *(pytest.param(at, False, marks=pytest.mark.chaos) for at in (IN_A_JOB, HALF_WRITTEN, State.WRITTEN)),
     ],
 )
@@ -241,7 +241,7 @@ def takes_connections(folder):
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
 def test_the_server_ends_with_a_signal_and_leaves_nothing(tmp_path, number):
     """Neither JVM nor Python workers; the exit code makes a service manager start it again after a death."""
     with (tmp_path / "log").open("wb") as log:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-BUDGET = {"check": 1.0, "unit + protocol": 3.0, "integration": 5.0, "guarantees": 9.0, "system": 6.0}
+BUDGET = {"check": 0.5, "unit + protocol": 3.0, "integration": 7.0, "guarantees": 3.0, "system": 4.5}
 """Minutes on the clock, on two quiet cores."""
 CHECK_SECONDS = "EOS_CHECK_SECONDS"
 

@@ -82,7 +82,7 @@ def killed_at_any_step(
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("deciding", [True, False])
+@pytest.mark.parametrize("deciding", [True, pytest.param(False, marks=pytest.mark.chaos)])
 @pytest.mark.parametrize(
     ("its", "records"), [(None, 1), (None, 0), (spec(ranges=ROUNDS), 2)], ids=["full", "empty", "rounds"]
 )

@@ -101,6 +101,7 @@ def orders(kafka: EmbeddedKafka) -> list[Message]:
     return messages
 
 
+@pytest.mark.chaos
 def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]) -> None:
     """orders_daily, whose function stands in the Dag file: the large orders of the day, each once."""
     run(env, "orders_daily", "2026-01-02T00:00:00Z")
@@ -123,6 +124,7 @@ def test_orders_are_read_by_a_task_for_each_partition(
     assert written == Counter(one.value for one in orders if json.loads(one.value)["price"] >= 150)
 
 
+@pytest.mark.chaos
 def test_customers_lose_their_addresses(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
     """customers_masked, an Arrow process in a file of its own: every row once, keys and times kept."""
     for topic in ("customers", "customers-masked"):

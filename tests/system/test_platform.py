@@ -28,7 +28,7 @@ from tests.system.platform_fixtures import big_airflow
 from tests.system.platform_run import begin_run, ends_once, hold_run
 from tests.system.retries_table import Columns, Pipeline, added, grown
 
-pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]  # processes start cold, on whatever machine
 
 on_celery = pytest.mark.parametrize("platform", ["CeleryExecutor"], indirect=True)
 on_local_executor = pytest.mark.parametrize("platform", ["LocalExecutor"], indirect=True)
@@ -117,7 +117,6 @@ def test_scheduler_killed_while_a_transaction_is_open(
     ends_once(platform, held, committed_by=1, tries=["success"])
 
 
-@pytest.mark.chaos
 @on_celery
 def test_scheduler_killed_while_its_task_is_queued(platform: AirflowPlatform, held_open: Pipeline) -> None:
     """No worker has taken the task: the other scheduler adopts it, and it runs once."""
@@ -132,7 +131,6 @@ def test_scheduler_killed_while_its_task_is_queued(platform: AirflowPlatform, he
     ends_once(platform, held, committed_by=1, tries=["success"])
 
 
-@pytest.mark.chaos
 @on_celery
 @at_committed
 def test_scheduler_killed_after_the_commit(platform: AirflowPlatform, late: Pipeline, gate: Gate) -> None:
@@ -145,7 +143,6 @@ def test_scheduler_killed_after_the_commit(platform: AirflowPlatform, late: Pipe
     assert late.look() == committed
 
 
-@pytest.mark.chaos
 @on_local_executor
 @killed_alone_or_not
 @at_open
@@ -173,7 +170,6 @@ def test_scheduler_killed_with_a_queued_task(
     assert len(gate.wait()) == 1
 
 
-@pytest.mark.chaos
 @on_local_executor
 @killed_alone_or_not
 @at_open
@@ -193,7 +189,6 @@ def test_scheduler_killed_with_a_running_task(
     ends_once(platform, held, committed_by=2, tries=["failed", "success"])
 
 
-@pytest.mark.chaos
 @on_local_executor
 @killed_alone_or_not
 @at_committed
@@ -213,7 +208,6 @@ def test_scheduler_killed_with_a_committed_task(
     assert late.look() == committed
 
 
-@pytest.mark.chaos
 @on_both
 @at_open
 def test_twin_works_while_the_heartbeat_of_the_first_is_lost(
@@ -232,7 +226,6 @@ def test_twin_works_while_the_heartbeat_of_the_first_is_lost(
     ends_once(platform, held, committed_by=2, tries=["failed", "success"])
 
 
-@pytest.mark.chaos
 @on_both
 def test_whole_run_is_cleared_by_a_user(platform: AirflowPlatform, kafka: EmbeddedKafka) -> None:
     """Over REST with the token of who signed in, both ways that the UI has; others are refused."""
@@ -259,7 +252,6 @@ def test_whole_run_is_cleared_by_a_user(platform: AirflowPlatform, kafka: Embedd
         assert mapped.look() == after
 
 
-@pytest.mark.chaos
 @on_celery
 @pytest.mark.timeout(900)
 def test_metadata_database_is_restored_from_before_the_runs(

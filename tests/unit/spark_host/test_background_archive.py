@@ -135,6 +135,7 @@ def run_tasks(folder: Path, *written: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith(("True ", "False "))]
 
 
+@pytest.mark.chaos
 @pytest.mark.jvm
 def test_the_first_task_has_them_written_and_the_next_one_starts_with_them(folder: Path) -> None:
     """The process outlives the task; an option says that no task starts one."""
