@@ -192,12 +192,11 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
 
 def _let_go(spark: SparkSession, held: dict[str, list[str | None]], key: str, value: str) -> None:
     """Set a setting as another block has it, or as it was before all of them."""
-    before, *others = held[key]
-    others.remove(value)
-    held[key] = [before, *others]
-    if not others:
+    values = held[key]
+    del values[values.index(value, 1)]  # the first one is of before the blocks
+    now = values[-1]
+    if len(values) == 1:
         del held[key]
-    now = others[-1] if others else before
     if now is None:
         spark.conf.unset(key)
     else:

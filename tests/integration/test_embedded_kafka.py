@@ -22,6 +22,7 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka, class_data, cluster, count_records, jars, launch, read_topic
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from airflow_eos_testing.watchdog import marked_processes
+from tests.support.cases import rest_in_chaos
 from tests.support.patience import wait_until
 
 QUIET = {"log_level": 0}
@@ -635,7 +636,7 @@ def test_every_protocol_serves_readers_and_writers(brokers, version, security):
 
 
 @pytest.mark.parametrize(
-    ("signum", "port"), [pytest.param(signal.SIGINT, False, marks=pytest.mark.chaos), (signal.SIGTERM, True)]
+    ("signum", "port"), rest_in_chaos(1, [(signal.SIGTERM, True), (signal.SIGINT, False)])
 )
 def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum, port):
     """The first line is the bootstrap servers, at a port of one's own if one is named; a signal ends it."""

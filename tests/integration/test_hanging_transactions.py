@@ -32,6 +32,7 @@ from airflow_eos.wire.txn_requests import describe_producers
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
 from tests.support.brokers import unique
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until
 
@@ -56,7 +57,7 @@ def kafka(request):
 
 ON_4_4 = pytest.mark.parametrize(
     "kafka",
-    ["4.4.0", pytest.param(None, marks=pytest.mark.chaos)],
+    rest_in_chaos(1, ["4.4.0", None]),
     indirect=True,
     ids=["4.4.0", "default"],
 )

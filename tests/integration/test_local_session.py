@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.support.cases import rest_in_chaos
+
 # A session as an operator starts it. Prints the daemons after each step, and what the stop left.
 SESSION = """
 import json, sys, threading
@@ -75,7 +77,7 @@ def run_session(**settings: str) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("sockets", ["true", pytest.param("false", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("sockets", rest_in_chaos(1, ["true", "false"]))
 def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
     """Started with another environment, it would serve nobody, and a task would start a second one."""
     seen = run_session(**{"spark.python.unix.domain.socket.enabled": sockets})

@@ -16,6 +16,7 @@ from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
 
 
@@ -76,7 +77,7 @@ def test_a_broker_killed_in_mid_run_and_started_again_loses_nothing(pipeline, ow
     assert pipeline.run("r2").records_read == 0
 
 
-@pytest.mark.parametrize("source_partition", [None, pytest.param(0, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("source_partition", rest_in_chaos(1, [None, 0]))
 def test_a_log_that_lost_its_end_and_grew_again_is_not_read_on(own_kafka, source_partition):
     """As after an unclean election, or a power loss: other records stand where the cursor has read."""
     pipeline, broker = (

@@ -25,6 +25,7 @@ from airflow_eos.run.states import State
 from airflow_eos.spark_host.connect_server import CONN_ID, read_access
 from airflow_eos_testing.faults import HALF_WRITTEN, RunProcess
 from airflow_eos_testing.spark_connect import HostSparkServer
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
 from tests.support.strangers import process_tree
 
@@ -241,7 +242,7 @@ def takes_connections(folder):
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("number", rest_in_chaos(1, [signal.SIGTERM, signal.SIGKILL]))
 def test_the_server_ends_with_a_signal_and_leaves_nothing(tmp_path, number):
     """Neither JVM nor Python workers; the exit code makes a service manager start it again after a death."""
     with (tmp_path / "log").open("wb") as log:

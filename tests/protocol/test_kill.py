@@ -20,6 +20,7 @@ from tests.protocol.model import ports
 from tests.protocol.model.broker import ModelBroker
 from tests.protocol.model.explorer import Run, explore
 from tests.protocol.model.scenes import Inline, Scene, spec, stage
+from tests.support.cases import rest_in_chaos
 
 ROUNDS = Cursor(max_records=2, until_caught_up=True)
 
@@ -82,7 +83,7 @@ def killed_at_any_step(
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("deciding", [True, pytest.param(False, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("deciding", rest_in_chaos(1, [True, False]))
 @pytest.mark.parametrize(
     ("its", "records"), [(None, 1), (None, 0), (spec(ranges=ROUNDS), 2)], ids=["full", "empty", "rounds"]
 )
