@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from airflow_eos.broker.features import broker_features
 from airflow_eos.broker.shared_connections import Link, asked
@@ -22,14 +23,14 @@ from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class KafkaCluster:
     """The cluster's current state, requested from the brokers at each call.
 
     Transient errors are retried until :data:`~airflow_eos.wire.connection.METADATA_TIMEOUT`.
     """
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    link: Link
 
     features = asked(broker_features)
     brokers = asked(BrokerConnections.brokers)

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import wait
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -221,11 +222,11 @@ class QuietLog:
         logger.debug("%s", printable(message % args if args else message))
 
 
+@dataclass(eq=False)
 class Refusals:
     """Keeps the errors that librdkafka retries forever although a retry cannot help; for ``error_cb``."""
 
-    def __init__(self) -> None:
-        self.last: KafkaError | None = None
+    last: KafkaError | None = None
 
     def take(self, error: KafkaError) -> None:
         """Handle an error event."""

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -48,15 +49,15 @@ def _unsigned(_partition: int, _key: str, _value: str | None) -> None:
     return None
 
 
+@dataclass(eq=False)
 class _Events:
     """State that the callbacks set; a separate object, so that the last reference frees the instance."""
 
-    def __init__(self) -> None:
-        self.identified = threading.Event()
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.changed = threading.Condition()
-        self.fatal: KafkaError | None = None
+    identified: threading.Event = field(default_factory=threading.Event)
+    producer_id: int = -1
+    producer_epoch: int = -1
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    fatal: KafkaError | None = None
 
     def statistics(self, document: str) -> None:
         """Read producer id and epoch from the first statistics with both; an instance never changes them."""

@@ -87,28 +87,31 @@ def read_versioned(
     :raises LedgerUnreadable: the value is not JSON, of another version, or incomplete; or it contains an
         integer of more than 64 bits, a number that is not finite, or half of a surrogate pair.
     """
-    name = f"{kind} {key!r}" if key else kind
-    if isinstance(value, LedgerValue):
-        name, value = f"{name} ({value.place})", value.text
+    source = value.text if isinstance(value, LedgerValue) else value
     try:
-        data = _parsed(json.dumps(dict(value)) if isinstance(value, Mapping) else value)
+        data = _parsed(json.dumps(dict(source)) if isinstance(source, Mapping) else source)
         version = data["v"]
         if version in versions:
             return build(data)
     except LedgerUnreadable as error:
         raise LedgerUnreadable(
-            f"the ledger's {name} contains a record that cannot be read: {error}"
+            f"the ledger's {_name(kind, key, value)} contains a record that cannot be read: {error}"
         ) from error
     except _REFUSALS as error:
-        shown = str(value)[:_SHOWN]
         raise LedgerUnreadable(
-            f"the ledger's {name} cannot be read ({type(error).__name__}: {error}), it begins {shown!r}; "
-            "see who else writes to the ledger topic"
+            f"the ledger's {_name(kind, key, value)} cannot be read ({type(error).__name__}: {error}), it "
+            f"begins {str(source)[:_SHOWN]!r}; see who else writes to the ledger topic"
         ) from error
     raise LedgerUnreadable(
-        f"the ledger's {name} has version {version!r}, this package reads {', '.join(map(str, versions))}: "
-        "a newer airflow-eos wrote it, upgrade this one"
+        f"the ledger's {_name(kind, key, value)} has version {version!r}, this package reads "
+        f"{', '.join(map(str, versions))}: a newer airflow-eos wrote it, upgrade this one"
     )
+
+
+def _name(kind: str, key: str, value: object) -> str:
+    """Return a record's kind, its key and its place in the ledger, if these are known, for errors."""
+    named = f"{kind} {key!r}" if key else kind
+    return f"{named} ({value.place})" if isinstance(value, LedgerValue) else named
 
 
 def readable(

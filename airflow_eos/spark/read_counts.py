@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -67,7 +68,7 @@ def read_counter(
     """
     if is_connect(spark):
         return ObservedReads(ranges, late_before)
-    return TalliedReads(spark, ranges, slices, late_before)
+    return TalliedReads(ranges, slices, late_before, spark.sparkContext.accumulator({}, _PerSlice()))
 
 
 def sums(
@@ -83,23 +84,17 @@ def sums(
     return dict(read), sum(late for _, late in counts.values())
 
 
+@dataclass(eq=False)
 class TalliedReads:
     """Counts by reports of the read tasks: repeated slices count once, incomplete ones not at all.
 
     :ivar tally: the accumulator of the read tasks.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        ranges: Sequence[OffsetRange],
-        slices: Sequence[OffsetRange],
-        late_before: dt.datetime | None,
-    ) -> None:
-        self._ranges = ranges
-        self._slices = slices
-        self._late_before = late_before
-        self.tally: Tally | None = spark.sparkContext.accumulator({}, _PerSlice())
+    ranges: Sequence[OffsetRange]
+    slices: Sequence[OffsetRange]
+    late_before: dt.datetime | None
+    tally: Tally | None
 
     def attach(self, df: DataFrame) -> DataFrame:
         """Return the source DataFrame, counted while it is read: unchanged, its tasks count."""
@@ -112,11 +107,11 @@ class TalliedReads:
         """
         assert self.tally is not None
         reported: Mapping[int, tuple[int, int]] = self.tally.value
-        counts, late = sums(self._ranges, self._slices, reported)
-        missing = [wanted for number, wanted in enumerate(self._slices) if number not in reported]
+        counts, late = sums(self.ranges, self.slices, reported)
+        missing = [wanted for number, wanted in enumerate(self.slices) if number not in reported]
         for wanted in missing:
             counts[wanted.topic_partition] = NOT_COUNTED
-        return counts, NOT_COUNTED if missing and self._late_before is not None else late
+        return counts, NOT_COUNTED if missing and self.late_before is not None else late
 
 
 class _PerSlice:

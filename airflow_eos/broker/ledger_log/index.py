@@ -11,6 +11,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery
 from airflow_eos.broker.ledger_log.records import Record
@@ -41,6 +42,7 @@ _LOOKS = 2
 _LONGEST_KEY = LEAF_CHARACTERS
 
 
+@dataclass(eq=False)
 class PartitionIndex:
     """Looks up keys in one partition, and caches the parts of its index that it has read.
 
@@ -49,14 +51,13 @@ class PartitionIndex:
     :ivar tail_bytes: bytes that the last look-up read beyond the offsets that the index covers.
     """
 
-    def __init__(self, tp: TopicPartition, keys: IndexKeys, topic_id: str) -> None:
-        self._tp = tp
-        self._keys = keys
-        self._topic_id = topic_id
-        self._root: tuple[int, IndexRoot | None] = -1, None
-        self._damaged = -1
-        self._leaves: OrderedDict[LeafAt, Mapping[str, Place]] = OrderedDict()
-        self.tail_bytes = 0
+    tp: TopicPartition
+    keys: IndexKeys
+    topic_id: str
+    tail_bytes: int = 0
+    _root: tuple[int, IndexRoot | None] = field(default=(-1, None), init=False)
+    _damaged: int = field(default=-1, init=False)
+    _leaves: OrderedDict[LeafAt, Mapping[str, Place]] = field(default_factory=OrderedDict, init=False)
 
     def committed(
         self, connections: BrokerConnections, start: int, end: int, query: KeyQuery, evidence: Evidence
@@ -75,17 +76,17 @@ class PartitionIndex:
                 self._add_indexed(connections, root, kept_from, query, findings, evidence)
                 break
             except (IndexUnusable, LedgerUnreadable, OffsetsOutOfRange) as reason:
-                log.info("Cannot use the index of %s: %s", self._tp, reason)
+                log.info("Cannot use the index of %s: %s", self.tp, reason)
                 if isinstance(reason, IndexDamaged):
                     self._damaged = self._root[0]
                 self._root = -1, None  # a newer root may have replaced it, and compaction removed the old one
         else:
             findings = Findings(evidence)
-            findings.scan(connections, self._tp, start, end, query)
-        result = findings.result(self._tp.partition)
+            findings.scan(connections, self.tp, start, end, query)
+        result = findings.result(self.tp.partition)
         return ScanResult(
-            {key: value for key, value in result.committed.items() if key != self._keys.root},
-            tuple(record for record in result.rejected if record.key != self._keys.root),
+            {key: value for key, value in result.committed.items() if key != self.keys.root},
+            tuple(record for record in result.rejected if record.key != self.keys.root),
             result.log_start,
         )
 
@@ -104,8 +105,8 @@ class PartitionIndex:
         """
         places = self._leaves.get(at)
         if places is None:
-            key = self._keys.leaf(at.digest)
-            record = records_at(connections, self._tp, {at.offset: key}, evidence).get(at.offset)
+            key = self.keys.leaf(at.digest)
+            record = records_at(connections, self.tp, {at.offset: key}, evidence).get(at.offset)
             if record is None or record.value is None:
                 raise IndexDamaged(f"there is no leaf at offset {at.offset}")
             places = self._leaves[at] = read_leaf(record.value, at)
@@ -121,12 +122,12 @@ class PartitionIndex:
         # A cached root stays valid: everything that it does not cover is behind it, even if there is a newer
         # one.
         size = _FIRST_WINDOW if root is None else end
-        sought = KeyQuery(query.keys | {self._keys.root}, query.prefixes) if root is None else query
+        sought = KeyQuery(query.keys | {self.keys.root}, query.prefixes) if root is None else query
         while end > start and (root is None or end > root.through):
             start = max(start, findings.log_start)
             begin = max(start, end - size, 0 if root is None else root.through)
-            read += findings.scan(connections, self._tp, begin, end, sought, max_bytes=_PAGE_BYTES)
-            if root is None and (record := findings.latest.get(self._keys.root)) is not None:
+            read += findings.scan(connections, self.tp, begin, end, sought, max_bytes=_PAGE_BYTES)
+            if root is None and (record := findings.latest.get(self.keys.root)) is not None:
                 root = self._parsed(record)
             end, size = begin, size * _GROWTH
         self.tail_bytes = read
@@ -138,8 +139,8 @@ class PartitionIndex:
             try:
                 root = None if record.value is None else IndexRoot.from_json(record.value, record.key)
             except LedgerUnreadable as reason:
-                log.info("Cannot use the index root of %s: %s", self._tp, reason)
-            if root is not None and (root.topic_id != self._topic_id or root.through > record.offset):
+                log.info("Cannot use the index root of %s: %s", self.tp, reason)
+            if root is not None and (root.topic_id != self.topic_id or root.through > record.offset):
                 root = None
             self._root = record.offset, None if record.offset == self._damaged else root
         return self._root[1]
@@ -169,7 +170,7 @@ class PartitionIndex:
         at = {offset: key for offset, key in at.items() if offset >= start}
         if len(at) > _MOST_PLACES:
             raise IndexUnusable(f"{len(at)} records are asked for")
-        records = records_at(connections, self._tp, at, evidence)
+        records = records_at(connections, self.tp, at, evidence)
         if missing := sorted(at.keys() - records.keys()):
             raise IndexDamaged(f"there is no record of {at[missing[0]]!r} at offset {missing[0]}")
         findings.take(records.values())

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected, may_hold, needles
@@ -46,6 +46,7 @@ class ScanResult:
     log_start: int = -1
 
 
+@dataclass(eq=False)
 class Findings:
     """The last committed record of each wanted key, collected range by range.
 
@@ -53,11 +54,10 @@ class Findings:
     :ivar log_start: log start offset, from the last answer; -1 before one.
     """
 
-    def __init__(self, evidence: Evidence) -> None:
-        self.latest: dict[str, Record] = {}
-        self.log_start = -1
-        self._evidence = evidence
-        self._rejected: list[Rejected] = []
+    evidence: Evidence
+    latest: dict[str, Record] = field(default_factory=dict)
+    log_start: int = -1
+    _rejected: list[Rejected] = field(default_factory=list, init=False)
 
     def scan(
         self,
@@ -75,7 +75,7 @@ class Findings:
         """
         size = 0
         for answer in fetch_answers(connections, tp, start, end, max_bytes=max_bytes):
-            page = _Page(answer, end, self._evidence)
+            page = _Page(answer, end, self.evidence)
             if len(query.keys) > _MANY_KEYS:
                 records = page.latest_of(query)
             else:

@@ -66,11 +66,13 @@ class KafkaLedger:
 
     :param settings: name of the topic, how to create it, and the key that signs its records.
     :param own_keys: keys of the records that the ledger holds about itself; None: read it as a plain log.
+    :ivar topic: name of the ledger topic.
     """
 
     def __init__(self, link: Link, settings: LedgerSettings, own_keys: OwnKeys | None = None) -> None:
         self._link = link
         self._settings = settings
+        self.topic = settings.topic
         self.key = LedgerKey(settings.key)
         self.own_keys = own_keys or OwnKeys()
         self._partitions = 0
@@ -78,11 +80,6 @@ class KafkaLedger:
         self._topic_id = ""
         self._waited_in_vain = False
         self._indexes: dict[int, PartitionIndex] = {}
-
-    @property
-    def topic(self) -> str:
-        """Name of the ledger topic."""
-        return self._settings.topic
 
     @property
     def topic_id(self) -> str:
