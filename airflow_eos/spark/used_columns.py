@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,12 @@ SWITCH = "spark.airflowEos.allColumns"
 """``true`` in Spark's configuration or the session's: read tasks fill all columns."""
 _SOURCE = f"MapInArrow {READ_TASK_NAME}("  # as a node's text begins
 _MOST_NODES = 300  # of a plan, each a few calls of the JVM
+_LONGEST_PROJECT = 16_000  # characters of a Project: its literals stand in each row
+_MAKES_LARGE_VALUES = re.compile(
+    r"\b(?:array_insert|array_repeat|format_string|lambdafunction|lpad|printf|randstr|repeat|rpad|sequence|space)\("
+    r"|Unsafe(?:Array|Map)Data@"
+)
+"""In the text of a Project: functions whose results may be of any size, and literals whose size it hides."""
 # Leaves that read no source of a run. The numbers below a read task are not visited.
 _OTHER_LEAVES = {"LocalRelation", "OneRowRelation", "LogicalRelation", "DataSourceV2ScanRelation"}
 
@@ -66,8 +73,9 @@ def _known_columns(spark: SparkSession, frame: DataFrame) -> Collection[str] | N
 def only_selects(spark: SparkSession, frame: DataFrame) -> bool:
     """Return whether the plan of sealed rows makes one row of each record of the source, without a UDF.
 
-    Such a plan yields rows in the records' order, and none that is much larger than its record. Behind a
-    filter the rows of one batch may be the largest of any number of records.
+    Such a plan yields rows in the records' order, and none that is much larger than its record: functions
+    that make large values of small ones, such as ``repeat``, are refused. Behind a filter the rows of one
+    batch may be the largest of any number of records.
     """
     if is_connect(spark):
         return False
@@ -87,6 +95,9 @@ def _selects(plan: Any) -> bool:
     for _ in ("routed to their owners", "sealed"):
         node = node.children().apply(0)
     while node.nodeName() == "Project":
+        text = node.simpleString(_MOST_NODES)
+        if len(text) > _LONGEST_PROJECT or _MAKES_LARGE_VALUES.search(text):
+            return False
         node = node.children().apply(0)
     return bool(node.simpleString(_MOST_NODES).startswith(_SOURCE))
 

@@ -75,6 +75,15 @@ CASES = {
     "a filter": (lambda df: df.where("offset % 2 = 0").select("key", "value"), False),
     "headers": (lambda df: df.select("key", "value", "headers"), True),
     "a function in Python": (python_udf, False),
+    "a function that makes large values": (
+        lambda df: df.selectExpr("key", "repeat(string(value), 2) as value"),
+        False,
+    ),
+    "a large literal": (lambda df: df.selectExpr("key", f"concat('{'x' * 20_000}', value) as value"), False),
+    "a column of such a name": (
+        lambda df: df.selectExpr("key", "value as repeat").selectExpr("key", "substr(repeat, 2) as value"),
+        True,
+    ),
     "a function of the JVM": (jvm_udf, False),
     "more rows": (lambda df: df.selectExpr("key", "explode(array(value, value)) as value"), False),
     "another order": (lambda df: df.repartition(2).select("key", "value"), False),
@@ -82,11 +91,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("process", "only_selects"), rest_in_chaos(5, CASES.values()), ids=CASES)
+@pytest.mark.parametrize(("process", "only_selects"), rest_in_chaos(6, CASES.values()), ids=CASES)
 def test_rows_are_only_counted_where_the_plan_bounds_them(
     broker, spark, source, uncounted, process, only_selects
 ):
-    """A function may make a large row of a small record, and a filter may leave the large ones alone."""
+    """A function may make a large row of a small record, and a filter may leave the large ones alone.
+
+    3,000 rows of 600 kB, ``repeat(string(value), 60000)``, ended the JVM of each try.
+    """
     run(broker, spark, broker.spec(source, broker.topic("out", 1)), process)
     assert len(uncounted) == only_selects
 
