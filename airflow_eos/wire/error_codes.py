@@ -21,6 +21,7 @@ from airflow_eos.exceptions import (
     RecordRefused,
     RecordTooLarge,
     RequestRefused,
+    SinkChanged,
 )
 
 
@@ -138,6 +139,14 @@ PRODUCE: Mapping[int, Reaction] = {
     ),
 }
 """Answer to Produce, version 9 to 11, of a transactional producer."""
+
+BATCH_TOO_LARGE = Fatal(
+    SinkChanged,
+    "the batch exceeds max.message.bytes or segment.bytes of the topic, its records alone may not: the limit "
+    "was lowered since they were sealed, and the next try makes smaller batches; or this principal may not "
+    "read it: grant DescribeConfigs on the topic",
+)
+"""Reaction where the broker calls a batch of several records too large: other batches of them may fit."""
 
 _LEADER: Mapping[int, Reaction] = {
     **_MOVED,
