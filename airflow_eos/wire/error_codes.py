@@ -217,6 +217,8 @@ ADD_OFFSETS: Mapping[int, Reaction] = {
 }
 """Answer to AddOffsetsToTxn, version 0 to 3."""
 
+SHARE_GROUP = "a share group has this name, and takes no committed offsets: choose another group_id"
+
 TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
     **_COORDINATOR,
     3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it, or it was deleted"),
@@ -232,6 +234,7 @@ TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
     47: PRODUCE[47],
     48: Fatal(ProtocolViolation, "INVALID_TXN_STATE: the group is not in the transaction, or it has ended"),
     49: PRODUCE[49],
+    69: Fatal(ConfigurationError, f"GROUP_ID_NOT_FOUND: {SHARE_GROUP}"),
     90: PRODUCE[90],
     120: Fatal(
         ProtocolViolation, "TRANSACTION_ABORTABLE: the group is not in the transaction, or it has ended"

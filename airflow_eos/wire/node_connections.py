@@ -208,9 +208,9 @@ class NodeConnections(Closeable):
                 self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
             except kafka_errors.KafkaTimeoutError:
                 reason = self._why_not()
+                backoff.tell(f"connecting to {self._servers}", reason or NotYet("too slow"))
                 if reason is None and not backoff.expired:
                     continue
-                backoff.tell(f"connecting to {self._servers}", reason or NotYet("too slow"))
             except kafka_errors.KafkaError as error:
                 raise translated(error, f"connecting to {self._servers}") from error
             else:
