@@ -196,9 +196,10 @@ class TopicRecreated(PlanError):
 
 
 class SinkChanged(PlanError):
-    """A sink topic has fewer partitions than records were sealed for: it was deleted and created again.
+    """A sink topic has fewer partitions, or takes smaller batches, than records were sealed for.
 
-    Do: Let Airflow retry: the next try writes for the present topic. Make sure that it is not deleted again.
+    Do: Let Airflow retry: the next try seals for the present topic. Make sure that it is not deleted again.
+    If its `max.message.bytes` is below 1 MB, grant DescribeConfigs on it, so that batches are made to fit.
     """
 
 

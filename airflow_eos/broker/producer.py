@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,11 +25,10 @@ from airflow_eos.broker.librdkafka import (
 from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.signature import HEADER
+from airflow_eos.wire.backoff import SILENT_SECONDS, Backoff, NotYet
 from airflow_eos.wire.client_config import ClientConfig, read_int
-from airflow_eos.wire.node_connections import SILENT_SECONDS
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 Record = tuple[int, str, str | None]
 """Partition, key and value."""
 _NO_OFFSET = -1001
@@ -160,7 +157,7 @@ class TransactionalProducer:
         :raises BrokersUnavailable: no success within ``timeout`` seconds.
         """
         doing = f"InitProducerId of transactional id {self.transactional_id!r}"
-        deadline = time.monotonic() + timeout
+        backoff = Backoff(timeout)
         # Twice, because librdkafka may close the first connection, that of a bootstrap server, after the
         # answer.
         for _ in range(2):
@@ -168,23 +165,19 @@ class TransactionalProducer:
             _, error = attempt(functools.partial(self.instance.list_topics, topic, timeout=wait))
             if error is None:
                 self._refusals.forget()
-        warned = False
         while True:
             # In slices, because librdkafka would retry refused credentials until the timeout.
-            wait = min(_INIT_SLICE_SECONDS, max(deadline - time.monotonic(), 0.1))
+            wait = min(_INIT_SLICE_SECONDS, max(backoff.left, 0.1))
             _, error = attempt(functools.partial(self.instance.init_transactions, wait))
             if error is None:
                 break
             error = self._refusals.last or error
             if self._refusals.last or error.fatal() or not error.retriable():
                 raise explained(error, doing)
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if backoff.expired:
                 raise explained(error, f"{doing} within {timeout:.0f} s")
-            if not warned and timeout - left >= SILENT_SECONDS:
-                warned = True
-                log.warning("%s has no answer yet (%s); asking for another %.0f s", doing, error.name(), left)
-        if not self._events.identified.wait(max(deadline - time.monotonic(), 5.0)):
+            backoff.tell(doing, NotYet(error.name()))
+        if not self._events.identified.wait(max(backoff.left, 5.0)):
             if self._events.fatal is not None:
                 raise explained(self._events.fatal, doing)
             raise BrokersUnavailable(f"{doing}: librdkafka's statistics show no producer id; try again")
@@ -221,10 +214,16 @@ class TransactionalProducer:
                     on_delivery=functools.partial(events.delivery, reports, place),
                 ),
             )
+        backoff = Backoff(timeout)
+
+        def is_over() -> bool:
+            return bool(events.fatal or _error_of(reports)) or len(reports) == len(records)
+
         with events.changed:
-            events.changed.wait_for(
-                lambda: events.fatal or _error_of(reports) or len(reports) == len(records), timeout
-            )
+            while not (
+                events.changed.wait_for(is_over, min(SILENT_SECONDS, backoff.left)) or backoff.expired
+            ):
+                backoff.tell(f"records to {topic}", NotYet("not acknowledged by all replicas in sync"))
             error = events.fatal or _error_of(reports)
             acknowledged = dict(reports)
         if error is not None:

@@ -8,12 +8,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-from airflow_eos.broker.features import broker_features
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.broker.shared_connections import Link, asked
-from airflow_eos.exceptions import ProducerFenced, ProtocolViolation
+from airflow_eos.exceptions import ProducerFenced, ProtocolViolation, TimeoutsInconsistent
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
@@ -38,7 +37,8 @@ class KafkaTransactions:
     :param ledger: the ledger to which sessions write their messages, signed if it has a key.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
-    :param may_be_shorter: whether brokers that allow less get less; else they refuse the fence.
+    :param may_be_shorter: whether to halve the time-outs until the brokers allow them; else they refuse the
+        fence.
     :param commit_timeout: time after which the answer to a commit counts as lost.
     :param fence_timeout: for initialising a producer, including all retries.
     """
@@ -64,18 +64,19 @@ class KafkaTransactions:
         """
         transaction = self.transaction_timeout.total_seconds()
         delivery = self.delivery_timeout.total_seconds()
-        if self.may_be_shorter:
-            allowed_ms = self.link.ask(broker_features).transaction_max_timeout_ms
-            transaction = transaction if allowed_ms is None else min(transaction, allowed_ms / 1000)
-            delivery = min(delivery, transaction / 2)
         producer = TransactionalProducer(
             self.link.config, transactional_id, transaction_timeout=transaction, delivery_timeout=delivery
         )
         try:
             identity = producer.initialise(self.fence_timeout.total_seconds(), topic=self.ledger.topic)
-        except BaseException:
+        except BaseException as error:
             producer.close()
-            raise
+            if not (self.may_be_shorter and isinstance(error, TimeoutsInconsistent)):
+                raise
+            # Their limit may be unreadable: the principal need not have DescribeConfigs.
+            self.transaction_timeout /= 2
+            self.delivery_timeout = min(self.delivery_timeout, self.transaction_timeout / 2)
+            return self.fence(transactional_id, announced=announced)
         log.log(
             logging.INFO if announced else logging.DEBUG,
             "Only writer of transaction %s from now on: producer id %d, epoch %d",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnknown
-from airflow_eos.ledger.keys import is_ever_written, pruned_digest, pruned_key
+from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, is_ever_written, pruned_digest, pruned_key
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
@@ -31,6 +31,10 @@ LACKS_SIGNATURE = (
     "without a key, give the key to all that use the ledger and run `airflow eos sign`, which lets it count"
 )
 """The reason of an unsigned record, and the advice."""
+_COPY = (
+    ". If the topic is the copy that a mirror made of another cluster's ledger, delete it: see "
+    "docs/guarantees/limits.md#a-mirrored-cluster"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,8 @@ def nothing_is_forged(
                 + ": it is not evidence, and compaction may have removed ours for it. Take the right to "
                 "write to the ledger from that writer, and look into the sink for the run's output; if there "
                 "is none, `airflow eos dismiss` makes the key unused again"
+                + _COPY
+                * (key == LEDGER_IDENTITY_KEY)
             )
 
 

@@ -53,6 +53,7 @@ from airflow_eos.run import laws
 from airflow_eos.run.cursor_position import cursor_lost
 from airflow_eos.run.topics import described_group
 from airflow_eos.run.undecided import undecided
+from airflow_eos.wording import span_text
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster will ever assign."""
@@ -175,6 +176,9 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
     pattern = keys.ids_prefix(prefix)
     every = f"transactional ids {pattern!r}, with pattern type PREFIXED"
     probe = keys.doctor_transactional_id(prefix)
+    control.transactions.transaction_timeout = options.transaction_timeout
+    control.transactions.delivery_timeout = options.transaction_timeout / 2
+    control.transactions.fence_timeout = dt.timedelta(seconds=CHECK_PATIENCE)
     needed = [probe]
     if options.group is not None:
         needed.insert(0, keys.cursor_transactional_id(prefix, options.group))
@@ -188,6 +192,10 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
         yield Check(subject, "warn", f"{needed[0]} may be used, others of the prefix may not", advice)
     else:
         yield Check(subject, "ok", f"{' and '.join(needed)} may be used")
+    if (allowed := control.transactions.transaction_timeout) < options.transaction_timeout:
+        finding = f"brokers refuse {span_text(options.transaction_timeout)}, and take {span_text(allowed)}"
+        advice = "lower transaction_timeout and delivery_timeout, or raise transaction.max.timeout.ms"
+        yield Check("transaction time-out", "fail", finding, advice)
 
 
 def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> AuthorizationFailed | None:
@@ -200,7 +208,7 @@ def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> Authoriza
         if initialise:
             control.transactions.fence(name, announced=False).close()
         else:
-            control.transactions.abort(ProducerIdentity(name, _NOBODY, 0))
+            control.transactions.abort(ProducerIdentity(name, _NOBODY, 0), timeout=CHECK_PATIENCE)
     except AuthorizationFailed as error:
         return error
     return None

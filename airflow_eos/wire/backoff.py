@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import ssl
@@ -11,19 +12,25 @@ import kafka.errors as kafka_errors
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokerUnsupported, ConfigurationError
 
+log = logging.getLogger(__name__)
+
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
+SILENT_SECONDS = 6.0
+"""Seconds without an answer after which a warning is logged; brokers learn of a new topic sooner."""
 
 
 class Backoff:
     """Exponential backoff from 20 ms to 1 s, with jitter so that many clients do not retry at the same time.
 
     :param timeout: seconds until :attr:`expired`, from now.
+    :ivar told: whether :meth:`tell` has logged its warning.
     """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
+        self.told = False
         self._tries = 0
 
     @property
@@ -45,6 +52,16 @@ class Backoff:
         pause = pause_after(self._tries)
         self._tries += 1
         return min(pause, self.left)
+
+    def tell(self, doing: str, error: Exception) -> None:
+        """Log once, after :data:`SILENT_SECONDS`, what is waited for: a silent minute looks like a hang.
+
+        :param doing: the request and what it names.
+        :param error: its last failure.
+        """
+        if not self.told and self.timeout - self.left >= SILENT_SECONDS and not self.expired:
+            self.told = True
+            log.warning("%s: still waiting (%s), for up to %.0f s more", doing, describe(error), self.left)
 
 
 def pause_after(tries: int) -> float:

@@ -25,7 +25,7 @@ import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosError, UnknownTopic
-from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.kafka import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicDescription
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
@@ -38,6 +38,13 @@ METADATA_TIMEOUT = 60.0
 UNKNOWN_TOPIC_GRACE = 5.0
 """Seconds to retry an unknown topic: brokers learn of new topics with a delay."""
 _LONGEST_NAME_SHOWN = 60
+_TOPICS_OF_COORDINATORS = {
+    kind: f": no leader in {topic!r}, or the brokers cannot create it: {setting} may exceed their number"
+    for kind, topic, setting in (
+        ("group", OFFSETS_TOPIC, "offsets.topic.replication.factor"),
+        ("transaction", TRANSACTIONS_TOPIC, "transaction.state.log.replication.factor"),
+    )
+}
 _OPERATIONS = {"READ": 3, "WRITE": 4, "DESCRIBE": 8}
 
 
@@ -262,7 +269,8 @@ class BrokerConnections(NodeConnections):
                     "an ACL"
                 )
             if error is not kafka_errors.NoError:
-                raise NotYet(f"{error.__name__} ({answer.error_code})")
+                why = _TOPICS_OF_COORDINATORS[kind] * (error is kafka_errors.CoordinatorNotAvailableError)
+                raise NotYet(f"{error.__name__} ({answer.error_code}){why}")
             self._manager.cluster.add_coordinator(answer, key_type, key, synthesize_node_id=False)
             self._coordinators[kind, key] = answer.node_id
             return int(answer.node_id)

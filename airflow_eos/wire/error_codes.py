@@ -21,6 +21,7 @@ from airflow_eos.exceptions import (
     RecordRefused,
     RecordTooLarge,
     RequestRefused,
+    SinkChanged,
 )
 
 
@@ -139,6 +140,14 @@ PRODUCE: Mapping[int, Reaction] = {
 }
 """Answer to Produce, version 9 to 11, of a transactional producer."""
 
+BATCH_TOO_LARGE = Fatal(
+    SinkChanged,
+    "the batch exceeds max.message.bytes or segment.bytes of the topic, its records alone may not: the limit "
+    "was lowered since they were sealed, and the next try makes smaller batches; or this principal may not "
+    "read it: grant DescribeConfigs on the topic",
+)
+"""Reaction where the broker calls a batch of several records too large: other batches of them may fit."""
+
 _LEADER: Mapping[int, Reaction] = {
     **_MOVED,
     -1: Retry("UNKNOWN_SERVER_ERROR", refresh=True),
@@ -208,6 +217,8 @@ ADD_OFFSETS: Mapping[int, Reaction] = {
 }
 """Answer to AddOffsetsToTxn, version 0 to 3."""
 
+SHARE_GROUP = "a share group has this name, and takes no committed offsets: choose another group_id"
+
 TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
     **_COORDINATOR,
     3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it, or it was deleted"),
@@ -223,6 +234,7 @@ TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
     47: PRODUCE[47],
     48: Fatal(ProtocolViolation, "INVALID_TXN_STATE: the group is not in the transaction, or it has ended"),
     49: PRODUCE[49],
+    69: Fatal(ConfigurationError, f"GROUP_ID_NOT_FOUND: {SHARE_GROUP}"),
     90: PRODUCE[90],
     120: Fatal(
         ProtocolViolation, "TRANSACTION_ABORTABLE: the group is not in the transaction, or it has ended"

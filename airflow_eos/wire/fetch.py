@@ -173,6 +173,7 @@ class _RangeReader:
                     f"reading {self.tp} made no progress at offset {position} (the end is {self.end}) "
                     f"for {backoff.timeout:.0f} s; last: {describe(last)}"
                 ) from last
+            backoff.tell(f"reading {self.tp} at offset {position}", last)
             await self.connections.pause(pause)
 
     async def _try(self, position: int) -> FetchedAnswer:

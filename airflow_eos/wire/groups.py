@@ -13,6 +13,7 @@ from typing import Any
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, GroupDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import (
@@ -23,7 +24,7 @@ from airflow_eos.wire.connection import (
     parts_of,
 )
 from airflow_eos.wire.coordinators import Coordinator
-from airflow_eos.wire.error_codes import GROUP
+from airflow_eos.wire.error_codes import GROUP, SHARE_GROUP
 
 _GROUP_ID_NOT_FOUND = 69
 _UNSTABLE_OFFSET_COMMIT = 88
@@ -99,6 +100,7 @@ def describe_group(connections: BrokerConnections, group: str) -> GroupDescripti
     """Return the number of live members, and which operations are allowed.
 
     :raises AuthorizationFailed: Describe on the group is missing.
+    :raises ConfigurationError: it is a share group.
     :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     subject = f"DescribeGroups of group {group!r}"
@@ -120,12 +122,17 @@ def describe_group(connections: BrokerConnections, group: str) -> GroupDescripti
 
 
 async def _members_listed(coordinator: Coordinator, node: int, subject: str) -> int:
-    """Return 1 if ListGroups shows a group with members: DescribeGroups knows classic groups only."""
+    """Return 1 if ListGroups shows a group with members: DescribeGroups knows classic groups only.
+
+    :raises ConfigurationError: it is a share group (KIP-932).
+    """
     request = ListGroupsRequest(states_filter=[], types_filter=[], max_version=5)
     listed = await coordinator.connections.send(request, node)
     coordinator.check(GROUP, listed.error_code, subject)
-    states = [entry.group_state for entry in listed.groups if entry.group_id == coordinator.key]
-    return sum(state not in (*_NOT_CLASSIC, _EMPTY) for state in states)
+    entries = [entry for entry in listed.groups if entry.group_id == coordinator.key]
+    if any(entry.group_type == "share" for entry in entries):
+        raise ConfigurationError(f"{subject}: {SHARE_GROUP}")
+    return sum(entry.group_state not in (*_NOT_CLASSIC, _EMPTY) for entry in entries)
 
 
 def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:

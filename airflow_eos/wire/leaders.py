@@ -58,11 +58,12 @@ async def ask_leaders(
         remaining.difference_update(results)
         if not remaining:
             return results
+        doing = f"{subject} of {min(remaining)} ({len(remaining)} partitions)"
         if backoff.expired:
             raise BrokersUnavailable(
-                f"{subject} of {min(remaining)} ({len(remaining)} partitions): no answer within "
-                f"{timeout:.0f} s; last: {describe(last)}"
+                f"{doing}: no answer within {timeout:.0f} s; last: {describe(last)}"
             ) from last
+        backoff.tell(doing, last)
         await connections.pause(backoff.next_pause())
         await connections.refresh_async({tp.topic for tp in remaining})
 

@@ -7,7 +7,6 @@ drives that loop and translates kafka-python's exceptions into this package's.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import time
@@ -26,12 +25,9 @@ from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.transport import DEFAULTS, Manager, quiet_logging
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 BOOTSTRAP_TIMEOUT = 60.0
 """Seconds to wait for an answer of a bootstrap server."""
-SILENT_SECONDS = 4.0
-"""Seconds without an answer after which a warning is logged."""
 _ANY_BROKER_TIMEOUT = 10.0
 """Seconds to wait for one broker, for requests that any broker can answer."""
 
@@ -194,6 +190,7 @@ class NodeConnections(Closeable):
                     f"{subject}: no answer from {self._servers} within {timeout:.0f} s; "
                     f"last: {describe(last)}"
                 ) from last
+            backoff.tell(subject, last)
             await self.pause(backoff.next_pause())
 
     # -- begin --------------------------------------------------------------------------------------------
@@ -205,22 +202,15 @@ class NodeConnections(Closeable):
     def _bootstrap(self, timeout: float) -> None:
         """Find a broker, in growing slices of time, because kafka-python's own timeout gives no reason."""
         backoff = Backoff(timeout)
-        slice_ms, warned = 2000.0, False
+        slice_ms = 2000.0
         while True:
             try:
                 self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
             except kafka_errors.KafkaTimeoutError:
                 reason = self._why_not()
+                backoff.tell(f"connecting to {self._servers}", reason or NotYet("too slow"))
                 if reason is None and not backoff.expired:
                     continue
-                if not warned and timeout - backoff.left >= SILENT_SECONDS:
-                    warned = True
-                    log.warning(
-                        "No broker has answered at %s yet (%s); asking for another %.0f s",
-                        self._servers,
-                        describe(reason) if reason else "too slow",
-                        backoff.left,
-                    )
             except kafka_errors.KafkaError as error:
                 raise translated(error, f"connecting to {self._servers}") from error
             else:
@@ -232,7 +222,7 @@ class NodeConnections(Closeable):
                     "'security.protocol', that the brokers run, and that they take more connections "
                     "(max.connections.per.ip)"
                 ) from reason
-            if warned:
+            if backoff.told:
                 slice_ms *= 2
 
     def _why_not(self) -> Exception | None:

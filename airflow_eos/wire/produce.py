@@ -34,13 +34,13 @@ import kafka.errors as kafka_errors
 from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 
-from airflow_eos.exceptions import DeliveryTimedOut, EosError, RecordRefused
+from airflow_eos.exceptions import DeliveryTimedOut, EosError, RecordRefused, RecordTooLarge
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections, by_topic
-from airflow_eos.wire.error_codes import PRODUCE, Fatal, Retry, reaction
+from airflow_eos.wire.error_codes import BATCH_TOO_LARGE, PRODUCE, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import list_offsets_async
 from airflow_eos.wire.partition_queue import Ack, Batch, PartitionQueue, Refusal
 from airflow_eos.wire.refused_records import refused_records
@@ -79,6 +79,7 @@ def send_partitions(
     :raises DeliveryTimedOut: names the partition and the last error.
     :raises DuplicateReceipt: another attempt wrote in the same epoch.
     :raises RecordRefused: the topic's settings refuse a record, for example because of its size.
+    :raises SinkChanged: they refuse a batch, whose records may fit smaller ones.
     :raises AuthorizationFailed: names what to grant.
     :raises ProtocolViolation: the broker's answer violates the protocol; the run must abort.
     """
@@ -272,6 +273,8 @@ class _Dispatcher:
         if part.error_code == 0:
             return Ack(part.base_offset)
         decision = reaction(PRODUCE, part.error_code)
+        if isinstance(decision, Fatal) and decision.error is RecordTooLarge and batch.records > 1:
+            decision = BATCH_TOO_LARGE
         if isinstance(decision, Retry) and decision.refresh:
             self._refresh()
         name = kafka_errors.for_code(part.error_code).__name__

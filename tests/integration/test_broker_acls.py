@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import re
 import time
@@ -15,6 +16,7 @@ from confluent_kafka import Producer
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.cli import commands
 from airflow_eos.cli.status import status
+from airflow_eos.engine import control_plane
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, NotYetVisible
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
@@ -220,6 +222,21 @@ def test_the_doctor_finds_each_grant_that_is_missing(kafka, user, taken):
     kind, name, _ = GRANTS[taken]
     named = prefix if kind == "transactional_id" else names.get(name, name)
     assert any(named in f"{check.name} {check.found} {check.advice}" for check in failed), failed
+
+
+def test_a_limit_that_may_not_be_read_stops_no_command(kafka, user, monkeypatch):
+    """A command has no time-out to set, and takes a shorter one; the doctor says what runs may not have."""
+    monkeypatch.setattr(control_plane, "TRANSACTION_TIMEOUT", dt.timedelta(hours=2))
+    settings, prefix = LedgerSettings(unique("ledger"), partitions=1), unique("eos")
+    user.grant("READ", "WRITE", "CREATE", topic=settings.topic)
+    user.grant("WRITE", transactional_id=keys.ids_prefix(prefix), prefixed=True)
+    deployment = Deployment(user.config, settings, prefix)
+    assert create_ledger(deployment).partitions == 1
+    options = DoctorOptions(deployment, transaction_timeout=dt.timedelta(hours=2))
+    found = {check.name: (check.status, check.found) for check in examine(options)}
+    assert found["time-outs"][0] == "unknown"
+    assert found["transactional id"][0] == "ok"
+    assert found["transaction time-out"] == ("fail", "brokers refuse 2 hours, and take 15 minutes")
 
 
 def documented_grants():

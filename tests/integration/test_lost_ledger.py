@@ -18,10 +18,11 @@ from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.cli import definition
 from airflow_eos.cli.main import main
 from airflow_eos.engine.committed import find_committed_by_key
-from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
+from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTampered, LedgerTruncated
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger
 from airflow_eos.recordbatch.partitioner import partitions_for
@@ -29,6 +30,7 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline
 from tests.support.patience import eventually, wait_until
 from tests.support.topic_settings import COMPACTED_SOON, change_topic
@@ -443,3 +445,30 @@ def test_a_group_of_another_environment_is_named_as_a_cause(embedded_kafka):
         pipeline.interval(0, **staging, group_id=f"{pipeline.spec.group_id}-staging").records_read == RECORDS
     )
     assert pipeline.interval(1).records_read == RECORDS
+
+
+def test_the_copy_that_a_mirror_makes_of_a_ledger_proves_nothing(embedded_kafka):
+    """No run counts by it, and none begins beside it; once it is gone, the cluster gets its own."""
+    pipeline, copy = Pipeline(embedded_kafka, partitions=1), f"copy-{uuid.uuid4().hex[:8]}"
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    embedded_kafka.create_topic(copy, partitions=2, config={"cleanup.policy": "compact"})
+    mirror = Producer(embedded_kafka.client_config())
+    for record in read_topic(embedded_kafka.client_config(), pipeline.ledger):
+        mirror.produce(copy, key=record.key, value=record.value, partition=record.partition)
+    assert mirror.flush(30) == 0
+    there = {
+        "ledger": replace(pipeline.spec.ledger, topic=copy),
+        "group_id": f"{pipeline.spec.group_id}-there",
+    }
+    with pytest.raises(LedgerTampered, match=r"ledger:identity.* a mirror made .*#a-mirrored-cluster"):
+        pipeline.run("r1", **there)
+    embedded_kafka.delete_topic(copy)
+    spec = pipeline.changed("r2", **there)
+    create_ledger(spec.deployment)
+    offsets = {TopicPartition(pipeline.source, 0): 1}
+    reset_cursor(
+        spec.deployment,
+        Reset(spec.group_id, offsets=offsets, topics=[pipeline.source], pipeline=spec.pipeline),
+    )
+    assert pipeline.run("r2", **there).records_read == 0

@@ -15,8 +15,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from airflow_eos.broker import producer as producer_module
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.exceptions import BrokersUnavailable, EosError
+from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut, EosError
 from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.wire import backoff
 from airflow_eos.wire.client_config import ClientConfig
 from tests.support.patience import wait_until
 
@@ -76,6 +77,29 @@ def test_a_refusal_is_forgotten_when_a_broker_has_answered(monkeypatch: pytest.M
         assert made.initialise(30.0, topic="ledger") == ProducerIdentity("eos.g", 7, 2)
     finally:
         made.close()
+
+
+class Unanswered(RefusedOnce):
+    """An instance whose records nobody acknowledges."""
+
+    def produce(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def test_records_that_are_not_acknowledged_are_told_before_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ledger without replicas in sync: the delivery time-out is two minutes."""
+    monkeypatch.setattr(producer_module, "Producer", Unanswered)
+    monkeypatch.setattr(producer_module, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(backoff, "SILENT_SECONDS", 0.1)
+    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    try:
+        with pytest.raises(DeliveryTimedOut, match="1 of 1 were not acknowledged"):
+            made.publish("ledger", [(0, "run", "{}")], 0.5)
+    finally:
+        made.close()
+    assert [text.partition(" (")[0] for text in caplog.messages] == ["records to ledger: still waiting"]
 
 
 @pytest.mark.parametrize("client_id", ["CORP\\airflow", 'a "quoted" id', "two\nlines", '"eos": {'])

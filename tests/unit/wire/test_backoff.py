@@ -5,7 +5,7 @@ from __future__ import annotations
 import kafka.errors as kafka_errors
 import pytest
 
-from airflow_eos.wire.backoff import Backoff, describe, pause_after
+from airflow_eos.wire.backoff import Backoff, NotYet, describe, pause_after
 
 
 @pytest.mark.parametrize("tries", [0, 1, 2, 5, 6, 50, 5000])
@@ -47,6 +47,20 @@ def test_a_deadline_can_be_given_again(clock):
     assert backoff.expired
     backoff.extend()
     assert backoff.left == 60.0
+
+
+def test_a_long_wait_is_told_once(clock, caplog):
+    """A task that waits a minute without a word looks as if it hung; what passes soon is not worth one."""
+    backoff = Backoff(60.0)
+    for _ in range(3):
+        backoff.tell("offsets of src-0", NotYet("LEADER_NOT_AVAILABLE"))
+        clock.now += 5.0
+    assert caplog.messages == ["offsets of src-0: still waiting (LEADER_NOT_AVAILABLE), for up to 50 s more"]
+    clock.now += 60.0
+    backoff = Backoff(1.0)
+    clock.now += 10.0
+    backoff.tell("what is over", NotYet("raises its error"))
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,7 @@ TXN_OFFSET_COMMIT_ACTIONS = {
     49: ProtocolViolation,
     51: AGAIN,
     53: AuthorizationFailed,
+    69: ConfigurationError,
     90: ProducerFenced,
     120: ProtocolViolation,
 }

@@ -397,6 +397,30 @@ def test_offsets_that_stay_refused_are_an_error(leader):
         list_offsets(leader, [WHERE], "latest", timeout=0.2)
 
 
+def test_what_is_waited_for_is_told_before_the_time_is_over(leader, clock, caplog):
+    """Leaders of offsets, and of records: each with its last reason."""
+    usual = leader.offsets
+
+    def away(request):
+        clock.now += 4.0
+        answer = usual(request)
+        answer.topics[0].partitions[0].error_code = 5 if clock.now < 1010.0 else 0
+        return answer
+
+    def refused(*_):
+        clock.now += 4.0
+        return leader.fetched(code=7, log_start_offset=-1)
+
+    leader.offsets = away
+    assert list_offsets(leader, [WHERE], "latest") == {WHERE: 100}
+    leader.script += [refused, refused]
+    assert offsets_of(leader) == list(range(100))
+    assert [text.partition(", for up to")[0] for text in caplog.messages] == [
+        "offsets of src-0 (1 partitions): still waiting (src-0: LEADER_NOT_AVAILABLE)",
+        "reading src-0 at offset 0: still waiting (REQUEST_TIMED_OUT)",
+    ]
+
+
 def test_offsets_that_may_not_be_seen_are_an_error(leader):
     """At once, naming the partition."""
 

@@ -20,6 +20,7 @@ from airflow_eos.exceptions import (
     ProducerFenced,
     ProtocolViolation,
     RecordTooLarge,
+    SinkChanged,
 )
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
@@ -184,8 +185,8 @@ def brokers():
     made.close()
 
 
-def send(brokers, counts, **options):
-    batches = {where: [sealed()] * count for where, count in counts.items()}
+def send(brokers, counts, *, records=3, **options):
+    batches = {where: [sealed(records)] * count for where, count in counts.items()}
     return send_partitions(brokers, IDENTITY, batches, **options)
 
 
@@ -290,7 +291,7 @@ def test_every_fatal_code_stops_all_partitions(brokers, code):
     """The error is of the table's class, names the partition, and no connection keeps unsent bytes."""
     brokers.refuse(code, tp(0))
     with pytest.raises(PRODUCE[code].error, match=r"out-0 .*error"):
-        send(brokers, {tp(0): 50, tp(2): 50})
+        send(brokers, {tp(0): 50, tp(2): 50}, records=1)
     assert brokers.hung_up == {0}
     assert len(brokers.logs[tp(2)]) <= 2
 
@@ -407,10 +408,19 @@ def test_a_fence_in_the_middle_stops_the_task(brokers):
     assert len(brokers.logs[tp(0)]) < 10
 
 
-def test_a_too_large_batch_names_the_setting(brokers):
+@pytest.mark.parametrize("code", [10, 18])
+def test_a_record_that_is_too_large_names_the_setting(brokers, code):
     """The message says what to raise."""
-    brokers.refuse(10)
-    with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
+    brokers.refuse(code)
+    with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes|segment\.bytes"):
+        send(brokers, {tp(0): 1}, records=1)
+
+
+@pytest.mark.parametrize("code", [10, 18])
+def test_a_batch_that_is_too_large_is_no_records_fault(brokers, code):
+    """Made for a limit that was lowered since, or that may not be read: smaller batches may fit."""
+    brokers.refuse(code)
+    with pytest.raises(SinkChanged, match="grant DescribeConfigs on the topic"):
         send(brokers, {tp(0): 1})
 
 

@@ -10,6 +10,7 @@ import pytest
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ProducerFenced, ProtocolViolation
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, Fatal, Retry
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, describe_transaction, end_txn
 from tests.unit.wire.fakes import ScriptedCoordinator, kind_of
@@ -143,6 +144,20 @@ def test_an_outcome_that_cannot_be_asked_for_is_an_error(coordinator):
         end_txn(coordinator, IDENTITY, commit=False, timeout=0.2)
 
 
+def test_a_coordinator_that_stays_away_is_told_before_the_time_is_over(coordinator, clock, caplog):
+    """With what was asked, and the last answer."""
+
+    def late(code):
+        clock.now += 4.0
+        return FakeCoordinator.answer(coordinator, coordinator.requests[-1][1], code)
+
+    coordinator.codes = [51, 51, 51]
+    coordinator.answer = lambda _request, code: late(code)
+    assert end_txn(coordinator, IDENTITY, commit=False) is EndTxnAnswer.ENDED
+    (told,) = caplog.messages
+    assert told.startswith("EndTxn(abort) of 'work': still waiting (EndTxn(abort) of 'work': CONCURRENT_TRAN")
+
+
 def test_a_fence_while_adding_is_a_fence(coordinator):
     """Also after retriable answers."""
     coordinator.codes = [51, 90]
@@ -163,3 +178,24 @@ def test_an_unknown_id_is_none(coordinator):
     """TRANSACTIONAL_ID_NOT_FOUND is an answer, not an error."""
     coordinator.codes = [105]
     assert describe_transaction(coordinator, "work") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("group", r"'__consumer_offsets', .*: offsets\.topic\.replication\.factor may exceed their number"),
+        (
+            "transaction",
+            r"'__transaction_state', .*: transaction\.state\.log\.replication\.factor may exceed",
+        ),
+    ],
+)
+def test_a_topic_that_brokers_cannot_create_is_named(coordinator, kind, why):
+    """As on one broker with Kafka's default replication factor: no coordinator, however long a run waits."""
+
+    async def unavailable(_request):
+        return SimpleNamespace(error_code=15)
+
+    coordinator._coordinators, coordinator.ask_any_async = {}, unavailable
+    with pytest.raises(BrokersUnavailable, match=rf"coordinator of {kind} 'work': .* no leader in {why}"):
+        coordinator.run(BrokerConnections.coordinator_async(coordinator, kind, "work", timeout=0.1))

@@ -1,0 +1,36 @@
+"""The doctor waits for no check longer than for the others."""
+
+from __future__ import annotations
+
+import datetime as dt
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_eos.model.spec import Deployment
+from airflow_eos.operations import doctor
+from airflow_eos.operations.checks import CHECK_PATIENCE
+
+
+class Transactions:
+    """Notes for how long a coordinator is asked."""
+
+    fence_timeout = dt.timedelta(minutes=1)
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def fence(self, *_: Any, **__: Any) -> Any:
+        self.asked.append(self.fence_timeout.total_seconds())
+        return SimpleNamespace(close=lambda: None)
+
+    def abort(self, _identity: Any, *, timeout: float = 60.0) -> None:
+        self.asked.append(timeout)
+
+
+def test_a_coordinator_is_asked_no_longer_than_other_brokers() -> None:
+    """One that stays away cost a minute for each of the two ids."""
+    control: Any = SimpleNamespace(transactions=Transactions())
+    options = doctor.DoctorOptions(Deployment({"bootstrap.servers": "nowhere:1"}), group="g")
+    (check,) = doctor._transactional_id(control, options)
+    assert check.status == "ok"
+    assert control.transactions.asked == [CHECK_PATIENCE, CHECK_PATIENCE]
