@@ -61,9 +61,9 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path, monkeypatch):
 def test_the_way_of_a_small_run_stays_within_its_bounds(tmp_path):
     """What the driver calls and sends for a small run: a change that makes it longer is seen here."""
     bounds = {
-        "functions": 429,
+        "functions": 430,
         "modules": 81,
-        "package_changes": 200,
+        "package_changes": 204,
         "commit_frames": 10,
         "describe_topics": 4,
     }
