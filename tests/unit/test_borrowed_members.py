@@ -71,6 +71,7 @@ BORROWED = [
     (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_explain_string"),
     (SPARK, "pyspark.core.context:SparkContext", "_active_spark_context"),
     (SPARK, "pyspark.core.context:SparkContext", "_accumulatorServer"),
+    (SPARK, "pyspark.core.context:SparkContext", "_ensure_initialized"),
     (SPARK, "pyspark.core.context:SparkContext", "_jsc"),
     (SPARK, "pyspark.core.context:SparkContext", "_jvm"),
     (SPARK, "pyspark.sql.session:SparkSession", "_jsparkSession"),

@@ -137,6 +137,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     monkeypatch.setattr(SparkSession, "builder", Builder(session))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(local_session, "_start_jvm", mock.Mock())
     monkeypatch.setattr(local_session, "_start_worker", mock.Mock(return_value=None))
     monkeypatch.setattr("airflow_eos.operators.spark_session.wait_for_server", lambda *_: None)
     return session
