@@ -360,6 +360,18 @@ def test_a_triggered_run_of_a_trigger_timetable_warns_of_the_overlap(
     assert ("CronTriggerTimetable have other intervals" in caplog.text) is warned
 
 
+@pytest.mark.parametrize(("end", "warned"), [(START, False), (START + dt.timedelta(hours=2), True)])
+def test_what_the_dag_run_before_has_read_is_a_warning(
+    dag: DAG, runs: list[FakeRun], end: dt.datetime, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a change of the Dag's time zone: green, and hours are read twice."""
+    operator = make(dag, ranges="data_interval")
+    before = {"prev_data_interval_start_success": START - DAY, "prev_data_interval_end_success": end}
+    operator.execute({**make_context(operator), **before})
+    assert runs[0].spec.ranges == Interval(START, START + DAY)
+    assert ("records in both are read twice" in caplog.text) is warned
+
+
 def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> None:
     """Explicit ranges are not touched by the Dag run's interval."""
     ranges = Explicit((OffsetRange("src", 0, 1, 2),))
