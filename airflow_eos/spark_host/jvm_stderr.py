@@ -14,8 +14,6 @@ import sys
 import threading
 from collections.abc import Iterator
 
-import psutil
-
 HARMLESS = (
     b"WARNING: Using incubator modules",
     b"Picked up JAVA_TOOL_OPTIONS",
@@ -81,6 +79,8 @@ def _end_if_mute(output: bytes, is_started: threading.Event) -> None:
     """End a JVM whose main thread has failed before PySpark knows its port: other threads keep it alive."""
     if _IS_MUTE not in output or is_started.wait(_LAST_WORDS):
         return
+    import psutil
+
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if _JVM in child.cmdline():
