@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.compat import (
     TRIGGER_TIMETABLES,
+    CronDataIntervalTimetable,
     DeltaDataIntervalTimetable,
     partition_date,
     partition_key,
@@ -244,10 +245,18 @@ def resolve_ranges(
             f"{INTERVAL_TIMETABLE}, or use ranges=Cursor()"
         )
     if start == end:
+        advice = (
+            "cron strings and presets such as '@hourly' give none in Airflow 3; schedule the Dag with "
+            f"{INTERVAL_TIMETABLE}"
+        )
+        if isinstance(context["dag"].timetable, CronDataIntervalTimetable):
+            advice = (
+                "the clock of the schedule's time zone skips a time of it, and Airflow gives a run that is "
+                "triggered then no other; backfill, or give data_interval_start and data_interval_end by REST"
+            )
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has the empty data interval [{start.isoformat()}, "
-            f"{end.isoformat()}): cron strings and presets such as '@hourly' give none in Airflow 3; "
-            f"schedule the Dag with {INTERVAL_TIMETABLE}"
+            f"{end.isoformat()}): {advice}"
         )
     if start > end:
         raise ConfigurationError(

@@ -238,3 +238,16 @@ def test_an_interval_is_read_while_the_api_server_does_not_tell_of_the_run_befor
     with caplog.at_level("INFO"):
         warn_of_read_before(context, Interval(NEW_YEAR, NEW_YEAR + DAY))
     assert "It is not known what the Dag run before has read: 503" in caplog.text
+
+
+def test_a_run_that_is_triggered_after_a_skipped_time_is_told_what_to_do() -> None:
+    """On the last Sunday of March, Berlin's clock shows no 02:30."""
+    sunday = pendulum.datetime(2026, 3, 29, 12)
+    scheduler = CronDataIntervalTimetable("30 2 * * *", timezone="Europe/Berlin")
+    empty = scheduler.infer_manual_data_interval(run_after=sunday)
+    assert empty.start == empty.end
+    schedule = airflow.sdk.CronDataIntervalTimetable("30 2 * * *", timezone="Europe/Berlin")
+    with pytest.raises(
+        ConfigurationError, match=r"skips a time of it.*backfill, or give data_interval_start"
+    ):
+        ranges_of(schedule, data_interval_start=empty.start, data_interval_end=empty.end)
