@@ -180,6 +180,28 @@ def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: py
     assert session._started is None
 
 
+@pytest.mark.parametrize(
+    ("jars", "shown"),
+    [({}, False), ({"spark.jars": "/a.jar"}, False), ({"spark.jars": "s3a://b/a.jar"}, True)],
+)
+def test_secrets_are_on_the_command_line_of_the_jvm_only_where_it_fetches_files(
+    monkeypatch: pytest.MonkeyPatch, jars: dict[str, str], shown: bool
+) -> None:
+    """All users of a host can read it; spark-submit fetches jars before anybody can tell it a secret."""
+    from pyspark import SparkContext
+
+    started = mock.Mock()
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", started)
+    secrets = {"spark.hadoop.fs.s3a.secret.key": "geheim", "spark.authenticate.secret": "geheim"}
+    local_session._start_jvm({**IN_PROCESS, **jars, **secrets})
+    assert dict(started.call_args.kwargs["conf"].getAll()) == {
+        **IN_PROCESS,
+        **jars,
+        **(secrets if shown else {}),
+    }
+
+
 @pytest.mark.usefixtures("spark")
 def test_a_user_without_a_name_is_named_where_spark_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container of any user id: Java takes a home folder from /etc/passwd, and YARN a name."""
