@@ -64,6 +64,7 @@ BORROWED = [
         )
     ],
     (SPARK_PROVIDER, _OPERATOR, "_conn_id"),
+    (SPARK_PROVIDER, _OPERATOR, "_deploy_mode"),
     (SPARK_PROVIDER, _OPERATOR, "_hook"),
     (SPARK, "pyspark.sql.connect.client:SparkConnectClient", "_use_reattachable_execute"),
     (SPARK, "pyspark.sql.connect.client:SparkConnectClient", "_stub"),
