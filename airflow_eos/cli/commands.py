@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.cli.definition import DONE, FOUND, NO_CONNECTION
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import record_row
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
@@ -79,7 +79,7 @@ def _table(name: str, options: Namespace) -> SinkTable | Check:
         raise WrongUsage(f"--table {name!r}: {error}") from error
     try:
         connected: SinkTable = _connected(options, table)
-    except ConfigurationError as error:
+    except (ConfigurationError, UnknownTable) as error:
         return Check(f"table {name}", "fail", error_line(error))
     return connected
 

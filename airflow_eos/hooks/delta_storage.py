@@ -42,7 +42,8 @@ _FIELDS = {
 def storage_options(sink: DeltaTable) -> dict[str, str]:
     """Return the storage options from a table's connection; see the module. Secrets are masked.
 
-    :raises ConfigurationError: there is no such connection, or a field of it means nothing to the store.
+    :raises UnknownTable: there is no such connection.
+    :raises ConfigurationError: a field of it means nothing to the store.
     """
     if sink.connection is None:
         return {}

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def catalog_properties(conn_id: str) -> dict[str, str]:
     """Return a catalog's properties from its connection; see the module. Secrets are masked in logs.
 
-    :raises ConfigurationError: there is no such connection, or it names no catalog.
+    :raises UnknownTable: there is no such connection.
+    :raises ConfigurationError: it names no catalog.
     """
     named_by = f"IcebergTable(catalog={conn_id!r})"
     return masked_properties(conn_id, _properties, named_by=named_by, advice="add one of type iceberg")

@@ -9,7 +9,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.compat import AirflowNotFoundException
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import UnknownTable
 from airflow_eos.model.sink_table import secrets_of
 from airflow_eos.sinks.redaction import spellings
 
@@ -25,12 +25,16 @@ def masked_properties(
     :param read: returns the properties from a connection's fields and extras.
     :param named_by: the parameter that names the connection, for messages.
     :param advice: for the error if there is no such connection.
-    :raises ConfigurationError: there is none.
+    :raises UnknownTable: there is none, or Airflow's API server did not answer: in a task, Airflow says the
+        same of both.
     """
     try:
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise ConfigurationError(f"{named_by} names a connection that does not exist: {advice}") from error
+        raise UnknownTable(
+            f"{named_by}: Airflow found no such connection. If its API server did not answer just now, "
+            f"another try finds it; else {advice}"
+        ) from error
     properties = read(connection)
     for value in secrets_of(properties).values():
         for spelling in spellings(value):

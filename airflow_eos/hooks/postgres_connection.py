@@ -28,7 +28,8 @@ _TOKENS = frozenset({"iam", "azure_conn_id"})
 def connection_properties(conn_id: str) -> dict[str, str]:
     """Return libpq's parameters from a connection; see the module. Secrets are masked in logs.
 
-    :raises ConfigurationError: there is no such connection, or it wants a login that is not supported.
+    :raises UnknownTable: there is no such connection.
+    :raises ConfigurationError: it wants a login that is not supported.
     """
     named_by = f"PostgresTable(connection={conn_id!r})"
     return masked_properties(conn_id, _properties, named_by=named_by, advice="add one of type postgres")

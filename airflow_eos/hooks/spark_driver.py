@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,8 @@ from typing import Any, Literal
 import requests
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from requests.auth import AuthBase
+
+from airflow_eos.exceptions import ConfigurationError
 
 Backend = Literal["standalone", "yarn", "kubernetes"]
 
@@ -54,12 +57,28 @@ def name_yarn_user(hook: Any, user: str | None = None) -> str:
         or hook._proxy_user  # noqa: SLF001 - as the provider's own operators do
         or (hook._env or {}).get("HADOOP_USER_NAME")  # noqa: SLF001
         or os.environ.get("HADOOP_USER_NAME")
-        or getpass.getuser()
+        or _own_name()
     )
     kerberos = hook._connection.get("keytab") and hook._connection.get("principal")  # noqa: SLF001
     if hook._yarn_rm_auth is None and not kerberos:  # noqa: SLF001
         hook._yarn_rm_auth = YarnUser(user)  # noqa: SLF001
     return str(user)
+
+
+def nameless_user() -> str:
+    """Say that this process's user has no name, which Java and Hadoop need; empty if it has one."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return f"user id {os.getuid()} of this process has no entry in /etc/passwd, which Spark needs"
+    return ""
+
+
+def _own_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # the second from Python 3.13 on
+        raise ConfigurationError(f"{nameless_user()}: add one, as its image's entry point can") from error
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -16,7 +16,8 @@ from airflow_eos.model.sink_table import SinkTable
 def with_connection(sink: SinkTable | None) -> SinkTable | None:
     """Return a sink with the properties of its connection, which are masked in logs.
 
-    :raises ConfigurationError: there is no such connection, or it lacks a property that the table needs.
+    :raises UnknownTable: there is no such connection.
+    :raises ConfigurationError: it lacks a property that the table needs.
     """
     match sink:
         case None:

@@ -13,7 +13,7 @@ from airflow_eos.compat import AirflowSkipException
 from airflow_eos.compat.retry_policy import arguments_of_operator
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.links.run_links import configured_links
-from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
+from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, Interval, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
 from airflow_eos.operators.other_task import refuse_other_task
@@ -22,6 +22,7 @@ from airflow_eos.operators.partition_interval import PartitionDuration
 from airflow_eos.operators.rendered import GivenRanges, parse_partition, parse_ranges, parse_topics
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import (
+    DATA_INTERVAL,
     Ranges,
     accepting,
     accepts,
@@ -31,6 +32,7 @@ from airflow_eos.operators.task_identity import (
     refuse_same_run,
     resolve_ranges,
     task_of,
+    warn_of_read_before,
 )
 
 if TYPE_CHECKING:
@@ -259,6 +261,8 @@ class RunParameters(CheckedParameters):
             allowed_lateness=self.allowed_lateness,
             partition_duration=self.partition_duration,
         )
+        if self.ranges == DATA_INTERVAL and isinstance(mode, Interval):
+            warn_of_read_before(context, mode)
         return accepting(mode) if accepts(self.accept_deleted) else mode
 
     def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:

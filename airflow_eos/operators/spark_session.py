@@ -100,11 +100,14 @@ def _sockets_are_private() -> bool:
 
 def _not_started(error: Exception, address: str) -> RunFailed:
     """Return the error of a session that could not start."""
+    from airflow_eos.hooks.spark_driver import nameless_user
     from airflow_eos.spark.errors import root_cause
     from airflow_eos.spark.spark_failure import is_infrastructure
 
     # Python knows of a JVM that has ended a refused connection, and of an application what it did last.
-    reason = "it has ended, and its last lines say why" if is_infrastructure(error) else root_cause(error)
+    has_ended = is_infrastructure(error) or "[JAVA_GATEWAY_EXITED]" in str(error)
+    reason = "it has ended, and its last lines say why" if has_ended else root_cause(error)
+    reason = "; ".join(filter(None, [reason, nameless_user()]))
     return RunFailed(f"Spark at {address} could not start: {reason}; nothing was read")
 
 

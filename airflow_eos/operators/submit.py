@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseHook
 
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 # Of a kill, after the wait for a driver that runs here: enough for a signal and a request.
 _PROVIDERS_SECONDS = 0.5
 _LIFE_KEY = "airflow_eos_life"
+_DEFAULT_CONNECTION = "spark_default"
 _ONLY_CONF = "settings of a spark-defaults.conf are not seen before the driver runs: give them in conf"
 
 
@@ -318,6 +320,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         files = self._submitted
         if files is None:  # on_kill before anything was submitted
             return super()._get_hook()
+        if self.deferrable or self._deploy_mode or self._conn_id != _DEFAULT_CONNECTION:
+            # Without it, as while the API server is away, the provider takes YARN and client mode.
+            BaseHook.get_connection(self._conn_id)
         before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.compat import (
     TRIGGER_TIMETABLES,
+    CronDataIntervalTimetable,
     DeltaDataIntervalTimetable,
     partition_date,
     partition_key,
@@ -244,10 +245,18 @@ def resolve_ranges(
             f"{INTERVAL_TIMETABLE}, or use ranges=Cursor()"
         )
     if start == end:
+        advice = (
+            "cron strings and presets such as '@hourly' give none in Airflow 3; schedule the Dag with "
+            f"{INTERVAL_TIMETABLE}"
+        )
+        if isinstance(context["dag"].timetable, CronDataIntervalTimetable):
+            advice = (
+                "the clock of the schedule's time zone skips a time of it, and Airflow gives a run that is "
+                "triggered then no other; backfill, or give data_interval_start and data_interval_end by REST"
+            )
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has the empty data interval [{start.isoformat()}, "
-            f"{end.isoformat()}): cron strings and presets such as '@hourly' give none in Airflow 3; "
-            f"schedule the Dag with {INTERVAL_TIMETABLE}"
+            f"{end.isoformat()}): {advice}"
         )
     if start > end:
         raise ConfigurationError(
@@ -293,6 +302,32 @@ def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.date
             start.isoformat(),
             end.isoformat(),
             type(dag.timetable).__name__,
+        )
+
+
+def warn_of_read_before(context: Context, interval: Interval) -> None:
+    """Warn if the Dag run before, by logical date, has read a part of a Dag run's interval.
+
+    Where the schedule, or its time zone, was changed, Airflow begins an interval before the end of the last.
+    """
+    try:
+        start, end = (context.get(f"prev_data_interval_{name}_success") for name in ("start", "end"))
+        # Airflow asks for these on use, and has None for a first run.
+        before = (in_utc(start), in_utc(end)) if start and end else None
+    except Exception as error:  # noqa: BLE001 - of Airflow's API server: the run goes on without it
+        log.info("It is not known what the Dag run before has read: %s", error)
+        return
+    if before is None or before == (interval.start, interval.end):
+        return
+    if before[0] < interval.end and interval.start < before[1]:
+        log.warning(
+            "Dag run %r reads [%s, %s), and the successful Dag run before it had [%s, %s): records in both "
+            "are read twice. Was the schedule or its time zone changed? "
+            "docs/range-modes.md#which-interval-a-dag-run-has says how to do that",
+            context["run_id"],
+            interval.start.isoformat(),
+            interval.end.isoformat(),
+            *(moment.isoformat() for moment in before),
         )
 
 

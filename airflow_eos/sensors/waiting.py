@@ -11,6 +11,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow_eos import exceptions
 from airflow_eos.compat import (
     AirflowFailException,
+    AirflowNotFoundException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferralTimeout,
@@ -46,6 +47,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
 
     template_fields: Sequence[str] = ("kafka_config_id",)
     ui_color = "#e6f1f2"
+    _had_connection = False
 
     def __init__(
         self,
@@ -78,13 +80,21 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         """Ask once.
 
         :raises AirflowFailException: asking again cannot help.
+        :raises AirflowNotFoundException: Airflow does not know the connection.
         :raises EosError: the question cannot be answered; the task retries.
         """
         try:
             check_rendered(self, self._templates)
             answer = self.make_trigger(context).poll()
+            self._had_connection = True
         except EosError as error:
             _raise(error)
+        except AirflowNotFoundException as error:
+            # Airflow also says this while its API server does not answer.
+            if not self._had_connection:
+                raise
+            self.log.warning("Asking again: Airflow had this connection before: %s", error)
+            answer = None
         return PokeReturnValue(is_done=answer is not None, xcom_value=answer)
 
     def execute(self, context: Context) -> Any:

@@ -1,6 +1,9 @@
 """The standard error of a JVM that starts here, without the first lines of every JVM of Spark.
 
 A task log marks all that stands there as an error, and these lines come before any setting of a log.
+
+PySpark waits without end for a JVM that cannot write its port into the temporary folder, as where the locale
+cannot write the folder's name. Such a JVM is ended when it has said why.
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import BinaryIO
 
 HARMLESS = (
     b"WARNING: Using incubator modules",
     b"Picked up JAVA_TOOL_OPTIONS",
     b"Picked up JDK_JAVA_OPTIONS",
 )
+_IS_MUTE = b'Exception in thread "main"'
+_JVM = "pyspark-shell"
 _FIRST_LINES = 10
 _CHUNK = 65_536
+_LAST_WORDS = 1.0  # for the rest of what it says
 _OUT, _ERR = 1, 2
 
 
@@ -38,10 +43,13 @@ def sorted_first_lines() -> Iterator[None]:
     _flush()
     os.dup2(writing, _ERR)
     os.close(writing)
-    threading.Thread(target=_pass_on, args=(reading, kept), name="jvm-stderr", daemon=True).start()
+    is_started = threading.Event()
+    arguments = (reading, kept, is_started)
+    threading.Thread(target=_pass_on, args=arguments, name="jvm-stderr", daemon=True).start()
     try:
         yield
     finally:
+        is_started.set()
         _flush()
         # The thread closes the other descriptor, when the last one that inherited the pipe has ended.
         os.dup2(kept, _ERR)
@@ -53,20 +61,30 @@ def _flush() -> None:
         sys.stderr.flush()
 
 
-def _pass_on(reading: int, kept: int) -> None:
+def _pass_on(reading: int, kept: int, is_started: threading.Event) -> None:
     with os.fdopen(reading, "rb") as lines, os.fdopen(kept, "wb", buffering=0) as error:
         # Standard error may be gone before a JVM is.
         with contextlib.suppress(OSError):
             for _ in range(_FIRST_LINES):
                 line = lines.readline()
                 _write(_OUT if line.startswith(HARMLESS) else error.fileno(), line)
-        _drain(lines, error)
+                _end_if_mute(line, is_started)
+        while chunk := lines.read1(_CHUNK):
+            with contextlib.suppress(OSError):
+                _write(error.fileno(), chunk)
+            _end_if_mute(chunk, is_started)
 
 
-def _drain(lines: BinaryIO, error: BinaryIO) -> None:
-    while chunk := lines.read1(_CHUNK):  # type: ignore[attr-defined]
-        with contextlib.suppress(OSError):
-            _write(error.fileno(), chunk)
+def _end_if_mute(output: bytes, is_started: threading.Event) -> None:
+    """End a JVM whose main thread has failed before PySpark knows its port: other threads keep it alive."""
+    if _IS_MUTE not in output or is_started.wait(_LAST_WORDS):
+        return
+    import psutil
+
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if _JVM in child.cmdline():
+                child.kill()
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,6 +32,10 @@ _CONNECT_VARIABLES = ("SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MOD
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _SIMPLIFIED_VARIABLE = "SPARK_SIMPLIFIED_TRACEBACK"
 _WORKER_TIMEOUT = 5.0
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+"""In the names of settings: Spark's own ``spark.redaction.regex``."""
+_FETCHED = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
+"""What ``spark-submit`` fetches before the JVM can be asked, with the credentials that it has then."""
 
 
 class LocalSession:
@@ -53,7 +58,11 @@ class LocalSession:
         """
         from pyspark.sql import SparkSession
 
-        worker = _start_worker(settings) if early_worker and _is_wanted(settings) else None
+        is_classic = _is_classic(settings)
+        if is_classic:
+            _start_jvm(settings)
+        early_worker = early_worker and is_classic and settings.get(SWITCH, "true").lower() != "false"
+        worker = _start_worker(settings) if early_worker else None
         return cls(SparkSession.builder.config(map=dict(settings)).getOrCreate(), worker)
 
     def stop(self) -> None:
@@ -83,12 +92,23 @@ def _stop_in_background(server: Any) -> None:
         Path(server.server_address).unlink(missing_ok=True)
 
 
-def _is_wanted(settings: Mapping[str, str]) -> bool:
-    return (
-        settings.get(_API_MODE, "classic").lower() == "classic"
-        and not any(name in os.environ for name in _CONNECT_VARIABLES)
-        and settings.get(SWITCH, "true").lower() != "false"
+def _is_classic(settings: Mapping[str, str]) -> bool:
+    return settings.get(_API_MODE, "classic").lower() == "classic" and not any(
+        name in os.environ for name in _CONNECT_VARIABLES
     )
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """Start a JVM if this process has none, without secrets on its command line, which all users can read.
+
+    They follow with the context's settings. PySpark would put all settings on the command line.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    if SparkContext._jvm is None:  # noqa: SLF001
+        fetches = any("://" in settings.get(name, "") for name in _FETCHED)
+        shown = [(name, value) for name, value in settings.items() if fetches or not _SECRET.search(name)]
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(shown))  # noqa: SLF001
 
 
 def _start_worker(settings: Mapping[str, str]) -> threading.Thread:

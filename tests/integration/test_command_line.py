@@ -28,7 +28,7 @@ from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main, parser
 from airflow_eos.engine import control_plane
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, OffsetsOutOfRange
+from airflow_eos.exceptions import CursorMoved, EosError, OffsetsOutOfRange, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations import cursor_agreement, group_progress, upkeep
@@ -375,7 +375,7 @@ def test_doctor_goes_on_behind_a_table_without_a_connection(cli: Cli, pipeline: 
     """One that Airflow does not have is a failed check, beside all the others."""
 
     def connected(_: object) -> None:
-        raise ConfigurationError("connection 'iceberg_default' is not there")
+        raise UnknownTable("connection 'iceberg_default' is not there")
 
     options = parser().parse_args(
         ["doctor", "--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--table", "db.orders"]

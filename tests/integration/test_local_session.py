@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.cases import rest_in_chaos
 
+SECRET = "geheim-4711"
+
 # A session as an operator starts it. Prints the daemons after each step, and what the stop left.
 SESSION = """
 import json, sys, threading
@@ -34,6 +36,8 @@ def daemons():
 settings = {"spark.master": "local[2]", **json.loads(sys.argv[1])}
 session = TaskSession(spark_settings(None, "a task", settings))
 spark = session.start(10)
+shown = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/cmdline").read_text()
+secret = spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key")
 started = session._started._worker
 if started is not None:
     started.join(60)
@@ -61,6 +65,7 @@ try:
 except ConfigurationError as error:
     refusal = str(error)
 seen = {"early": started is not None, "steps": steps, "left": is_left, "waited": waited, "refusal": refusal}
+seen.update(shown=shown, secret=secret)
 print(json.dumps(seen))
 """
 
@@ -80,13 +85,18 @@ def run_session(**settings: str) -> dict[str, object]:
 @pytest.mark.parametrize("sockets", rest_in_chaos(1, ["true", "false"]))
 def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
     """Started with another environment, it would serve nobody, and a task would start a second one."""
-    seen = run_session(**{"spark.python.unix.domain.socket.enabled": sockets})
+    secret = {"spark.hadoop.fs.s3a.secret.key": SECRET}
+    seen = run_session(**{"spark.python.unix.domain.socket.enabled": sockets, **secret})
     early, *later = seen["steps"]
     assert seen["early"]
     assert len(early) == 1
     assert later == [early, early]
     assert not seen["left"]
     assert not seen["waited"]
+    # All users of a host read command lines.
+    assert seen["secret"] == SECRET
+    assert SECRET not in seen["shown"]
+    assert "spark.master=local[2]" in seen["shown"]
 
 
 @pytest.mark.chaos

@@ -64,6 +64,7 @@ BORROWED = [
         )
     ],
     (SPARK_PROVIDER, _OPERATOR, "_conn_id"),
+    (SPARK_PROVIDER, _OPERATOR, "_deploy_mode"),
     (SPARK_PROVIDER, _OPERATOR, "_hook"),
     (SPARK, "pyspark.sql.connect.client:SparkConnectClient", "_use_reattachable_execute"),
     (SPARK, "pyspark.sql.connect.client:SparkConnectClient", "_stub"),
@@ -71,6 +72,7 @@ BORROWED = [
     (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_explain_string"),
     (SPARK, "pyspark.core.context:SparkContext", "_active_spark_context"),
     (SPARK, "pyspark.core.context:SparkContext", "_accumulatorServer"),
+    (SPARK, "pyspark.core.context:SparkContext", "_ensure_initialized"),
     (SPARK, "pyspark.core.context:SparkContext", "_jsc"),
     (SPARK, "pyspark.core.context:SparkContext", "_jvm"),
     (SPARK, "pyspark.sql.session:SparkSession", "_jsparkSession"),

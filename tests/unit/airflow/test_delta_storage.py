@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos.cli import commands
 from airflow_eos.cli.main import parser
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.hooks import masked_connection
 from airflow_eos.hooks.table_connections import with_connection
 from airflow_eos.model.delta_table import DeltaTable
@@ -86,7 +86,7 @@ def test_what_says_nothing_to_the_store_is_refused(connection):
     connection(password="secret")
     with pytest.raises(ConfigurationError, match="'lake' has a password, which says nothing about 'gs://"):
         with_connection(DeltaTable("gs://lake/t", connection="lake"))
-    with pytest.raises(ConfigurationError, match=r"connection='nowhere'. names a connection that does not"):
+    with pytest.raises(UnknownTable, match=r"connection='nowhere'.: Airflow found no such connection"):
         with_connection(DeltaTable("gs://lake/t", connection="nowhere"))
     assert with_connection(DeltaTable("gs://lake/t", connection=None)).properties == {}
 

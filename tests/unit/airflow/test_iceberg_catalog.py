@@ -7,7 +7,7 @@ import json
 import pytest
 from airflow.sdk.log import redact
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.hooks import masked_connection
 from airflow_eos.hooks.iceberg_catalog import catalog_properties
 from airflow_eos.hooks.table_connections import with_connection
@@ -79,7 +79,7 @@ def test_a_secret_is_masked_as_errors_spell_it(connection):
 
 def test_a_connection_that_names_no_catalog_is_refused(connection):
     """With its id, and what it lacks."""
-    with pytest.raises(ConfigurationError, match=r"catalog='lake'. names a connection that does not exist"):
+    with pytest.raises(UnknownTable, match=r"catalog='lake'.: Airflow found no such connection"):
         catalog_properties("lake")
     connection()
     with pytest.raises(ConfigurationError, match="'lake' has neither a host nor 'uri'"):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.hooks.postgres_connection import connection_properties
 from airflow_eos.hooks.table_connections import with_connection
 from airflow_eos.model.postgres_table import PostgresTable
@@ -53,7 +53,7 @@ def test_passwords_are_masked(connection, monkeypatch):
 
 def test_a_connection_that_cannot_be_used_is_refused(connection):
     """With its id, and what is wrong."""
-    with pytest.raises(ConfigurationError, match=r"connection='warehouse'. names a connection that does not"):
+    with pytest.raises(UnknownTable, match=r"connection='warehouse'.: Airflow found no such connection"):
         connection_properties("warehouse")
     connection(host="db", extra=json.dumps({"iam": True}))
     with pytest.raises(ConfigurationError, match="'warehouse' has the extra 'iam'"):

@@ -4,14 +4,17 @@ import datetime as dt
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetUniqueKey
+from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_eos import exceptions
 from airflow_eos.compat import (
+    AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     AirflowRescheduleException,
@@ -28,8 +31,12 @@ from airflow_eos.exceptions import (
     ProcessFailed,
     RunAlreadyCommitted,
     RunFenced,
+    UnknownTable,
 )
+from airflow_eos.hooks.table_connections import with_connection
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -95,9 +102,9 @@ def test_the_log_names_the_connection(
 def test_a_table_reaches_the_run_with_the_connection_of_its_catalog(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Dag names a connection; a connection that is missing ends the task before anything is asked."""
+    """The Dag names a connection; a connection that is missing ends the try before anything is asked."""
     table = IcebergTable("db.flights", catalog="lake", branch="audit")
-    with pytest.raises(ConfigurationError, match="catalog='lake'"):
+    with pytest.raises(UnknownTable, match="catalog='lake'"):
         execute(make(dag, sink_topic=None, sink=table))
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", '{"conn_type": "iceberg", "host": "http://catalog:8181"}')
     execute(make(DAG("again", schedule=None), sink_topic=None, sink=table))
@@ -105,6 +112,25 @@ def test_a_table_reaches_the_run_with_the_connection_of_its_catalog(
     assert run.spec.sink == table
     assert run.spec.sink.properties == {"type": "rest", "uri": "http://catalog:8181"}
     assert run.spec.sink_topic is None
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        IcebergTable("db.t", catalog="lake"),
+        DeltaTable("s3://lake/t", connection="lake"),
+        PostgresTable("db.t", connection="lake"),
+    ],
+    ids=lambda table: table.KIND,
+)
+def test_a_table_is_retried_while_the_api_server_is_away(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a task, Airflow says of a connection that its API server did not give that it does not exist."""
+    supervisor = mock.Mock(send=mock.Mock(side_effect=AirflowException("API_SERVER_ERROR")))
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    with pytest.raises(EosError, match="API server") as raised:
+        with_connection(table)
+    assert supervisor.send.called
+    assert not is_final(raised.value)
 
 
 def test_every_parameter_reaches_the_run(dag: DAG, runs: list[FakeRun]) -> None:
@@ -332,6 +358,18 @@ def test_a_triggered_run_of_a_trigger_timetable_warns_of_the_overlap(
     execute(make(DAG("daily", schedule=schedule), ranges="data_interval"), run_type=run_type)
     assert len(runs) == 1
     assert ("CronTriggerTimetable have other intervals" in caplog.text) is warned
+
+
+@pytest.mark.parametrize(("end", "warned"), [(START, False), (START + dt.timedelta(hours=2), True)])
+def test_what_the_dag_run_before_has_read_is_a_warning(
+    dag: DAG, runs: list[FakeRun], end: dt.datetime, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a change of the Dag's time zone: green, and hours are read twice."""
+    operator = make(dag, ranges="data_interval")
+    before = {"prev_data_interval_start_success": START - DAY, "prev_data_interval_end_success": end}
+    operator.execute({**make_context(operator), **before})
+    assert runs[0].spec.ranges == Interval(START, START + DAY)
+    assert ("records in both are read twice" in caplog.text) is warned
 
 
 def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> None:

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_eos.compat import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow_eos.compat import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
@@ -65,6 +71,18 @@ def test_poking_sensor_asks_until_it_is_answered(dag: DAG, answers: list[Any]) -
     sensor = lag_sensor(dag, deferrable=False)
     assert sensor.execute(context_of(sensor)) == {"lag": 12}
     assert answers == []
+
+
+def test_a_poking_sensor_outlives_an_api_server_that_is_away(dag: DAG, answers: list[Any]) -> None:
+    """It says then that a connection does not exist; of one that was never there that is true."""
+    away = AirflowNotFoundException("The conn_id `kafka_default` isn't defined")
+    answers += [None, away, away, {"lag": 12}]
+    sensor = lag_sensor(dag, deferrable=False)
+    assert sensor.execute(context_of(sensor)) == {"lag": 12}
+    answers += [away]
+    never = lag_sensor(dag, task_id="never", deferrable=False)
+    with pytest.raises(AirflowNotFoundException):
+        never.execute(context_of(never))
 
 
 def test_deferrable_sensor_gives_its_slot_back(dag: DAG, answers: list[Any]) -> None:

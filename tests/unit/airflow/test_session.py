@@ -9,7 +9,8 @@ from unittest import mock
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
+from airflow_eos.exceptions import ConfigurationError, RunFailed, SparkUnavailable
+from airflow_eos.hooks import spark_driver
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
 from airflow_eos.spark_host import jvm, local_session
@@ -137,6 +138,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     monkeypatch.setattr(SparkSession, "builder", Builder(session))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(local_session, "_start_jvm", mock.Mock())
     monkeypatch.setattr(local_session, "_start_worker", mock.Mock(return_value=None))
     monkeypatch.setattr("airflow_eos.operators.spark_session.wait_for_server", lambda *_: None)
     return session
@@ -176,6 +178,45 @@ def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: py
     session.start(1000)
     session.stop()
     assert session._started is None
+
+
+@pytest.mark.parametrize(
+    ("jars", "shown"),
+    [({}, False), ({"spark.jars": "/a.jar"}, False), ({"spark.jars": "s3a://b/a.jar"}, True)],
+)
+def test_secrets_are_on_the_command_line_of_the_jvm_only_where_it_fetches_files(
+    monkeypatch: pytest.MonkeyPatch, jars: dict[str, str], shown: bool
+) -> None:
+    """All users of a host can read it; spark-submit fetches jars before anybody can tell it a secret."""
+    from pyspark import SparkContext
+
+    started = mock.Mock()
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", started)
+    secrets = {"spark.hadoop.fs.s3a.secret.key": "geheim", "spark.authenticate.secret": "geheim"}
+    local_session._start_jvm({**IN_PROCESS, **jars, **secrets})
+    assert dict(started.call_args.kwargs["conf"].getAll()) == {
+        **IN_PROCESS,
+        **jars,
+        **(secrets if shown else {}),
+    }
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_user_without_a_name_is_named_where_spark_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container of any user id: Java takes a home folder from /etc/passwd, and YARN a name."""
+    ended = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    monkeypatch.setattr(local_session.LocalSession, "start", mock.Mock(side_effect=ended))
+    has_no_name = "has no entry in /etc/passwd"
+    with pytest.raises(RunFailed, match="its last lines say why; nothing was read"):
+        TaskSession(IN_PROCESS).start(1000)
+    monkeypatch.setattr(spark_driver.pwd, "getpwuid", mock.Mock(side_effect=KeyError("uid not found")))
+    with pytest.raises(RunFailed, match=f"its last lines say why; user id .*{has_no_name}"):
+        TaskSession(IN_PROCESS).start(1000)
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME", "HADOOP_USER_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ConfigurationError, match=has_no_name):
+        spark_driver.name_yarn_user(mock.Mock(_proxy_user=None, _env={}))
 
 
 IN_PROCESS = {"spark.master": "local[2]"}

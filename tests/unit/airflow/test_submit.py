@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_eos.compat import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow_eos.compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow_eos.engine.application import failure_mark, find_specification
 from airflow_eos.exceptions import (
     BrokersUnavailable,
@@ -403,6 +409,23 @@ def test_wait_that_cannot_be_deferred_is_refused(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     operator = make(dag, ReadProcessWriteSubmitOperator, deferrable=True, **given)
     with pytest.raises(ConfigurationError, match=says):
+        operator.execute(context_of(operator))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"deferrable": True}, {"deploy_mode": "cluster"}, {"conn_id": "spark_prod"}],
+    ids=["deferrable", "mode", "connection"],
+)
+def test_a_connection_that_airflow_does_not_find_is_not_taken_for_yarn(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    """The provider would take YARN and client mode; Airflow finds none while its API server is away."""
+    module = "airflow.providers.apache.spark.hooks.spark_submit"
+    monkeypatch.setattr(f"{module}.SparkSubmitHook.submit", lambda *_: pytest.fail("submitted"))
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    operator = make(dag, ReadProcessWriteSubmitOperator, **given)
+    with pytest.raises(AirflowNotFoundException, match=given.get("conn_id", "spark_default")):
         operator.execute(context_of(operator))
 
 

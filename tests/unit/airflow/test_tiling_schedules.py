@@ -12,13 +12,14 @@ import airflow.sdk
 import pendulum
 import pytest
 from airflow.partition_mappers import temporal
-from airflow.timetables.base import TimeRestriction
+from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 from airflow.timetables.trigger import CronPartitionTimetable
 from dateutil.relativedelta import relativedelta
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Interval
+from airflow_eos.operators.task_identity import warn_of_read_before
 from tests.support.airflow_partitions import partition_of, ranges_of
 
 UTC = dt.timezone.utc
@@ -191,3 +192,62 @@ def test_the_key_of_an_hour_that_the_clock_skips_is_refused() -> None:
     )
     with pytest.raises(ConfigurationError, match="gives '2026-03-08T01'"):
         partition_of(schedule, "2026-03-08T00", dt.datetime(2026, 3, 8, 5, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "start_date", "warned"),
+    [
+        ("@daily", "UTC", "2026-01-01", False),
+        ("@hourly", "UTC", "2026-01-01", False),
+        ("0 6 * * *", "UTC", "2026-01-01", True),
+        ("@daily", "Europe/Berlin", "2026-01-01", True),
+        ("@daily", "Europe/Berlin", "2026-06-11T00:00Z", False),
+    ],
+)
+def test_a_schedule_that_reads_again_after_its_change_is_a_warning(
+    cron: str, zone: str, start_date: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After days of UTC, by the next interval of the scheduler; its start date is the way out."""
+    before = DataInterval(pendulum.datetime(2026, 6, 10), pendulum.datetime(2026, 6, 11))
+    restriction = TimeRestriction(pendulum.parse(start_date), None, catchup=True)  # type: ignore[arg-type]
+    scheduler = CronDataIntervalTimetable(cron, timezone=zone)
+    info = scheduler.next_dagrun_info(last_automated_data_interval=before, restriction=restriction)
+    assert info is not None
+    interval = Interval(info.data_interval.start, info.data_interval.end)
+    context: Any = {
+        "run_id": "r",
+        "prev_data_interval_start_success": before.start,
+        "prev_data_interval_end_success": before.end,
+    }
+    warn_of_read_before(context, interval)
+    assert (interval.start < before.end) is warned
+    assert ("records in both are read twice" in caplog.text) is warned
+    warn_of_read_before({**context, "prev_data_interval_end_success": None}, interval)
+
+
+def test_an_interval_is_read_while_the_api_server_does_not_tell_of_the_run_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Airflow asks for it on use."""
+
+    class Away:
+        def __bool__(self) -> bool:
+            raise ConnectionError("503")
+
+    context: Any = {"run_id": "r", "prev_data_interval_start_success": Away()}
+    with caplog.at_level("INFO"):
+        warn_of_read_before(context, Interval(NEW_YEAR, NEW_YEAR + DAY))
+    assert "It is not known what the Dag run before has read: 503" in caplog.text
+
+
+def test_a_run_that_is_triggered_after_a_skipped_time_is_told_what_to_do() -> None:
+    """On the last Sunday of March, Berlin's clock shows no 02:30."""
+    sunday = pendulum.datetime(2026, 3, 29, 12)
+    scheduler = CronDataIntervalTimetable("30 2 * * *", timezone="Europe/Berlin")
+    empty = scheduler.infer_manual_data_interval(run_after=sunday)
+    assert empty.start == empty.end
+    schedule = airflow.sdk.CronDataIntervalTimetable("30 2 * * *", timezone="Europe/Berlin")
+    with pytest.raises(
+        ConfigurationError, match=r"skips a time of it.*backfill, or give data_interval_start"
+    ):
+        ranges_of(schedule, data_interval_start=empty.start, data_interval_end=empty.end)

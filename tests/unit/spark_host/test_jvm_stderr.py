@@ -68,6 +68,25 @@ def test_megabytes_pass():
     assert sum(len(line) + 1 for line in err if line == "123456789") == 3_000_000
 
 
+def test_a_jvm_that_fails_before_it_tells_its_port_is_ended():
+    """PySpark asks for its end or its port, without end: threads that are left keep such a JVM alive."""
+    starts = r"""
+import subprocess
+from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
+
+says = "echo 'Exception in thread \"main\" InvalidPathException: tmp-??' >&2; "
+says += "exec -a pyspark-shell sleep 60"
+with sorted_first_lines():
+    jvm = subprocess.Popen(["bash", "-c", says])
+    print(jvm.wait(30))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", starts], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["-9"]
+    assert "tmp-??" in done.stderr
+
+
 def test_without_a_standard_error_nothing_is_changed():
     """As of a daemon that closed it."""
     out, err = said("echo plain", before="os.close(2)", told=False)
