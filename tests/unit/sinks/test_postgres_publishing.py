@@ -547,6 +547,17 @@ def test_a_publication_that_takes_longer_than_it_may_is_not_tried_again(database
     assert database.counts() == {}
 
 
+def test_an_upsert_that_sorts_more_than_it_may_is_not_tried_again(database):
+    """Each try would sort as much."""
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
+    bounded = {**database.properties, "options": "-c temp_file_limit=64kB -c work_mem=64kB"}
+    rows = {"id": range(5_000), "name": ["n" * 50] * 5_000}
+    attempt = Attempt(database, rows=rows, mode="upsert", key=["id"], properties=bounded)
+    with pytest.raises(TableRefused, match="temp_file_limit"):
+        attempt.publish()
+    assert attempt.commits == 1
+
+
 @pytest.mark.parametrize("lost", ["DROP TABLE", "TRUNCATE"])
 def test_staged_rows_that_are_gone_are_not_published_as_none(database, lost):
     """Whoever removed them: the run fails, and nothing of it is there."""
