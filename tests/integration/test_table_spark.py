@@ -105,6 +105,8 @@ def test_a_wrong_column_is_refused_before_anything_is_read(broker, spark, table)
     spec = spec_of(broker, sink, source)
     with pytest.raises(ProcessFailed, match=r"column 'key', which iceberg:c/db\.t does not have"):
         read_process_write(spark, spec, lambda df: df.selectExpr("cast(value as string) value", "key"))
+    with pytest.raises(ProcessFailed, match=r"column 'at' as array<void>, for which Arrow has no type"):
+        read_process_write(spark, spec, lambda df: df.selectExpr("cast(value as string) value", "array() at"))
     with pytest.raises(ProcessFailed, match="'value' as"):
         read_process_write(spark, spec, lambda df: df.selectExpr("offset value"))
     with pytest.raises(ProcessFailed, match="'partition' as string"):
