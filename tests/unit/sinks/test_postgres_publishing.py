@@ -409,8 +409,9 @@ def test_a_statement_that_the_driver_cannot_send_is_final(database, monkeypatch)
     assert attempt.commits == 1
 
 
-def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
+def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch, caplog):
     """A deadlock, or a lock that is not granted in time, says nothing about the rows."""
+    caplog.set_level("INFO")
     attempt = Attempt(database)
     monkeypatch.setattr(postgres_sink, "_SETTINGS", "SET LOCAL lock_timeout = '50ms'")
     with psycopg.connect(**database.properties) as other:
@@ -428,6 +429,7 @@ def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
         real, attempt.sink.commit = attempt.sink.commit, watched
         attempt.publish()
     assert attempt.commits == 3
+    assert caplog.text.count("nothing was published, the table is looked at again: LockNotAvailable") == 2
     assert database.counts() == {"run/p/1": 2}
 
 
