@@ -190,7 +190,9 @@ class Publisher:
                 others = [run.key for run in version.published.runs.values() if not run.lasting]
                 return act(version, self._committed([claim.key, *others]))
             except TableMoved as moved:
-                log.info("%s: another commit came first: %s", self._table.name, moved)
+                log.info(
+                    "%s: nothing was published, the table is looked at again: %s", self._table.name, moved
+                )
                 problem = moved
             except OutcomeUnknown as unknown:
                 log.warning("%s", unknown)

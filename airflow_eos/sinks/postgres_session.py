@@ -36,7 +36,8 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
 }
 _INSUFFICIENT_PRIVILEGE = "42501"
-_PASSING = ("08", "250", "25P03", "40", "53", "55006", "55P03", "57P", "58", "XX")
+_FULL = ("530", "531", "532", "533")  # not 53400, such as temp_file_limit: another try would need as much
+_PASSING = ("08", "250", "25P03", "40", *_FULL, "55006", "55P03", "57P", "58", "XX")
 """Classes of SQLSTATE, or members, that say nothing about the rows: connection, transaction, lock, server."""
 TIMED_OUT = ("57014", "25P04")
 """A statement or a transaction took longer than it may: another try may take as long."""

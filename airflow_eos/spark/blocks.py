@@ -106,7 +106,6 @@ class FrameBlocks:
         self._are_small = are_small
         self.layout = rows.layout
         self.source = route(rows.frame, rows.layout.tasks, "owner")
-        self._row_settings = rows.session_settings
         self._plan_settings: Mapping[str, str] = {}
         self.frame: DataFrame | None = None
 
@@ -122,11 +121,12 @@ class FrameBlocks:
         level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
         if local and not self._large:
             self._plan_settings = interpreted(self._spark, self.source)
+        row_settings: Mapping[str, str] = {}
         if self._large and self._are_small and only_selects(self._spark, self.source):
-            self._row_settings = settings_of_small_records(self._spark)
+            row_settings = settings_of_small_records(self._spark)
         columns = only_used_columns(self._spark, self.source) if self._large else nullcontext()
         # The settings within: they cancel the job of a task that is interrupted.
-        with columns, settings(self._spark, {**self._plan_settings, **self._row_settings}):
+        with columns, settings(self._spark, {**self._plan_settings, **row_settings}):
             self.frame = checkpointed(self.source, level)
         with settings(self._spark, self._plan_settings):
             return read_manifest(self.frame)

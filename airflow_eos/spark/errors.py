@@ -156,7 +156,8 @@ def root_cause(error: BaseException) -> str:
     try:
         line = _described(error)
     except _AUTHORS as second:
-        line = f"{type(error).__name__}, whose text cannot be read: it raises {type(second).__name__}"
+        why = " (the JVM has ended, often for lack of memory)" if module_of(error).startswith("py4j.") else ""
+        line = f"{type(error).__name__}, whose text cannot be read: it raises {type(second).__name__}{why}"
     return _shortened(_encodable(line))
 
 

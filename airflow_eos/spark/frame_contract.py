@@ -27,7 +27,9 @@ from airflow_eos.spark.session import is_connect
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -65,14 +67,27 @@ def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
     :param check: gets the Arrow schema of the rows.
     :raises ProcessFailed: as :func:`sink_columns`, or raised by ``check``.
     """
+    import pyarrow as pa
+
+    check(pa.schema([_arrow_field(column) for column in df.schema]))
+    return df
+
+
+def _arrow_field(column: StructField) -> pa.Field:
     import inspect
 
     from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
 
     # Spark 4.2 asks for the time zone that older versions add by themselves; any one will do.
     arguments = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    check(to_arrow_schema(df.schema, **arguments))
-    return df
+    try:
+        return to_arrow_schema(StructType([column]), **arguments).field(0)
+    except Exception as error:
+        raise ProcessFailed(
+            f"process returned column {column.name!r} as {column.dataType.simpleString()}, for which Arrow "
+            f"has no type ({error}); cast it"
+        ) from error
 
 
 def addressed(df: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:

@@ -6,11 +6,10 @@ In both, earlier tasks read earlier slices, so order and manifest are the same.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.output import total
-from airflow_eos.spark.arrow_batches import NESTED, settings_of_few_rows
 from airflow_eos.spark.by_value import apart_if_large
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.errors import process_failed
@@ -48,13 +47,11 @@ class SealedFrame:
     """The sealed rows of one seal; lazy, not yet routed.
 
     :param layout: which task owns which target partition.
-    :param session_settings: Spark's settings while the rows are computed.
     :param large: whether the input is worth a look at the plan.
     """
 
     frame: DataFrame
     layout: OwnerLayout
-    session_settings: Mapping[str, str] = field(default_factory=dict)
     large: bool = False
 
 
@@ -139,8 +136,14 @@ class Sealing:
         raise NotImplementedError
 
     def _seal_task(
-        self, *, open_ended: bool, is_nested: bool = False, names: tuple[str, ...] = ()
+        self, *, open_ended: bool, names: tuple[str, ...] = ()
     ) -> tuple[SealTask | TableSealTask, OwnerLayout]:
+        if self._writer is not None:
+            from airflow_eos.spark.table_seal_task import TableSealTask
+
+            task_of_table = TableSealTask(self._config, self._writer, self._mark, names=names)
+            return task_of_table, OwnerLayout(1)
+        from airflow_eos.spark.seal_task import SealTask
         from airflow_eos.spark.targets import TargetTopic, describe_targets
         from airflow_eos.wire.connection import BrokerConnections
 
@@ -150,20 +153,10 @@ class Sealing:
             for name, topic in self._plan.sinks.items()
             if topic.leaders
         }
-        needed = {
-            *(outputs if self._writer is None else ()),
-            *(self._spec.source_topics if is_nested else ()),
-        }
-        if needed - described.keys():
+        missing = set(outputs) - described.keys()
+        if missing:
             with BrokerConnections(self._config) as connections:
-                described |= describe_targets(connections, needed - described.keys())
-        self._largest = max((topic.max_message_bytes for topic in described.values()), default=0)
-        if self._writer is not None:
-            from airflow_eos.spark.table_seal_task import TableSealTask
-
-            task_of_table = TableSealTask(self._config, self._writer, self._mark, names=names)
-            return task_of_table, OwnerLayout(1)
-        from airflow_eos.spark.seal_task import SealTask
+                described |= describe_targets(connections, missing)
 
         targets = {name: described[name] for name in outputs}
         leaders = {name: target.leaders for name, target in targets.items()}
@@ -193,7 +186,6 @@ class FrameSealing(Sealing):
         self._late_before = None if interval is None else interval.start
         self._counter = read_counter(self._spark, self._plan.ranges, self._slices, self._late_before)
         self._letter_counter: TalliedReads | ObservedReads | None = None
-        self._settings: Mapping[str, str] = {}
 
     def rows(self) -> SealedFrame:
         """Return the sealed rows; calls the author's function."""
@@ -204,16 +196,11 @@ class FrameSealing(Sealing):
             self._spark, self._config, self._tasks, self._counter.tally, self._late_before, self._mark
         )
         rows, names = self._processed(self._counter.attach(source))
-        is_nested = any(field.dataType.typeName() in NESTED for field in rows.schema)
-        self._sealer, layout = self._seal_task(
-            open_ended="topic" in rows.columns, is_nested=is_nested, names=names
-        )
+        self._sealer, layout = self._seal_task(open_ended="topic" in rows.columns, names=names)
         if self.set_aside.records and self._writer is None:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
-        if any(field.dataType.typeName() in NESTED for field in rows.schema):
-            self._settings = settings_of_few_rows(self._spark, self._largest)
         large = sum(offsets.span for offsets in self.ranges) >= LARGE_RUN
-        return SealedFrame(rows.mapInArrow(self._sealer, DDL), layout, self._settings, large)
+        return SealedFrame(rows.mapInArrow(self._sealer, DDL), layout, large)
 
     def _letters(self) -> DataFrame:
         from airflow_eos.spark.seal_task import SealTask
@@ -249,7 +236,7 @@ class FrameSealing(Sealing):
         from airflow_eos.spark.source import source_frame
 
         source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
-        with settings(self._spark, self._settings):
+        with settings(self._spark, {}):  # cancels the job of a try that is interrupted
             rows, _ = self._processed(source)
             throw_away(rows.mapInArrow(_trial(self._sealer, writes), DDL))
 

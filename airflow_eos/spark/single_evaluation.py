@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.cached_blocks import CachedBlocks
+from airflow_eos.spark.errors import whole_text
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing
 from airflow_eos.spark.session import elements_of, is_connect, is_on, settings, spark_version, tagged
@@ -320,7 +321,7 @@ def not_rolled_back(error: BaseException) -> InconsistentSeal | None:
 
     Spark has no class for it; its own words come first in the text, before those of any task.
     """
-    text = str(error)
+    text = whole_text(error)
     if _NOT_ROLLED_BACK.match(text[max(0, text.find(_ABORTED)) :]) is None:
         return None
     return InconsistentSeal("Spark computed a shuffle of the transform again while its result was being kept")

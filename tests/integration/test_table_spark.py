@@ -15,8 +15,6 @@ from airflow_eos import arrow_process
 from airflow_eos.engine import read_process_write
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.iceberg_table import IcebergTable
-from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
-from airflow_eos.spark.arrow_batches import ROWS
 from airflow_eos_testing import read_topic
 from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
 from tests.support.tables import new_catalog, values_of
@@ -82,27 +80,6 @@ def test_a_frame_has_the_names_of_the_table(broker, spark, tmp_path):
     assert {(row["a"]["x"] < 10, row["A"], row["c`d"]) for row in rows} == {(True, 1, 2)}
 
 
-def test_nested_rows_of_large_records_come_in_small_batches(broker, spark, table):
-    """The sources' setting decides where the sink is no topic."""
-    catalog, sink = table
-    columns = pa.schema([pa.field("value", pa.string()), pa.field("tags", pa.list_(pa.string()))])
-    catalog.create_table("db.nested", schema=columns)
-    source = broker.numbered("src", 1, 100, **{"max.message.bytes": 8 * MAX_MESSAGE_BYTES})
-
-    def process(df):
-        def sizes(batches):
-            for batch in batches:
-                yield batch.set_column(0, "value", pa.array([str(batch.num_rows)] * batch.num_rows))
-
-        nested = df.selectExpr("cast(value as string) value", "array('a', 'b') tags")
-        return nested.mapInArrow(sizes, nested.schema)
-
-    read_process_write(spark, spec_of(broker, replace(sink, name="db.nested"), source), process)
-    sizes = values_of(catalog.load_table("db.nested"))
-    assert len(sizes) == 100
-    assert max(map(int, sizes)) == ROWS // 8
-
-
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
 def test_partitions_of_the_table_are_honoured(broker, spark, table, process):
     """Files lie in the partitions that the table's spec names."""
@@ -128,6 +105,8 @@ def test_a_wrong_column_is_refused_before_anything_is_read(broker, spark, table)
     spec = spec_of(broker, sink, source)
     with pytest.raises(ProcessFailed, match=r"column 'key', which iceberg:c/db\.t does not have"):
         read_process_write(spark, spec, lambda df: df.selectExpr("cast(value as string) value", "key"))
+    with pytest.raises(ProcessFailed, match=r"column 'at' as array<void>, for which Arrow has no type"):
+        read_process_write(spark, spec, lambda df: df.selectExpr("cast(value as string) value", "array() at"))
     with pytest.raises(ProcessFailed, match="'value' as"):
         read_process_write(spark, spec, lambda df: df.selectExpr("offset value"))
     with pytest.raises(ProcessFailed, match="'partition' as string"):

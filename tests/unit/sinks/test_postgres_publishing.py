@@ -409,8 +409,9 @@ def test_a_statement_that_the_driver_cannot_send_is_final(database, monkeypatch)
     assert attempt.commits == 1
 
 
-def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
+def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch, caplog):
     """A deadlock, or a lock that is not granted in time, says nothing about the rows."""
+    caplog.set_level("INFO")
     attempt = Attempt(database)
     monkeypatch.setattr(postgres_sink, "_SETTINGS", "SET LOCAL lock_timeout = '50ms'")
     with psycopg.connect(**database.properties) as other:
@@ -428,6 +429,7 @@ def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
         real, attempt.sink.commit = attempt.sink.commit, watched
         attempt.publish()
     assert attempt.commits == 3
+    assert caplog.text.count("nothing was published, the table is looked at again: LockNotAvailable") == 2
     assert database.counts() == {"run/p/1": 2}
 
 
@@ -545,6 +547,17 @@ def test_a_publication_that_takes_longer_than_it_may_is_not_tried_again(database
     with pytest.raises(TableRefused, match=bound.replace("_timeout", " timeout")):
         Attempt(database, properties=bounded).publish()
     assert database.counts() == {}
+
+
+def test_an_upsert_that_sorts_more_than_it_may_is_not_tried_again(database):
+    """Each try would sort as much."""
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
+    bounded = {**database.properties, "options": "-c temp_file_limit=64kB -c work_mem=64kB"}
+    rows = {"id": range(5_000), "name": ["n" * 50] * 5_000}
+    attempt = Attempt(database, rows=rows, mode="upsert", key=["id"], properties=bounded)
+    with pytest.raises(TableRefused, match="temp_file_limit"):
+        attempt.publish()
+    assert attempt.commits == 1
 
 
 @pytest.mark.parametrize("lost", ["DROP TABLE", "TRUNCATE"])

@@ -6,8 +6,9 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
-from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused
+from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.spark.data_plane import SparkDataPlane
@@ -73,6 +74,19 @@ def test_a_failure_without_records_is_the_first_one(monkeypatch):
     first = "process failed, nothing was written: ValueError: first"
     with pytest.raises(ProcessFailed, match=first), plane._process_errors(sealing):
         raise ValueError("first")
+
+
+def test_a_jvm_that_ended_behind_its_error_is_said_to_have_ended():
+    """The error asks the JVM for its text: that nobody listens there is not the cause."""
+
+    def refused(_):
+        raise ConnectionRefusedError
+
+    client = SimpleNamespace(send_command=refused)
+    thrown = Py4JJavaError("", SimpleNamespace(_target_id="o1", _gateway_client=client))
+    plane = SparkDataPlane(None, SPEC, lambda df: df)
+    with pytest.raises(RunFailed, match="the JVM has ended"), plane._process_errors(Sealing({})):
+        raise thrown
 
 
 def test_a_function_that_stops_its_session_is_told_so():
