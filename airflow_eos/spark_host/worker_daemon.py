@@ -15,6 +15,7 @@ for ever. Here such text is escaped.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -124,6 +125,7 @@ if __name__ == "__main__":
     from pyspark import daemon, worker
 
     preload()
+    gc.freeze()  # a worker's garbage collection would go through all that was imported, and copy its pages
     worker.handle_worker_exception = send_encodable(worker.handle_worker_exception)
     end_when_idle()
     daemon.worker = end_quietly(daemon.worker)

@@ -38,7 +38,7 @@ __all__ = ["AirflowStandalone", "kafka_connection"]
 log = logging.getLogger(__name__)
 
 START_TIMEOUT = 300.0
-_POLL = 0.1
+_POLL = 0.25
 _FINAL_RUN_STATES = ("success", "failed")
 _PARTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 

@@ -50,9 +50,12 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
         yield kafka
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def embedded_kafka_cluster() -> Iterator[EmbeddedKafka]:
-    """Three brokers, PLAINTEXT, shared by the whole session: start again what you kill."""
+    """Three brokers, PLAINTEXT, shared by a module: start again what you kill.
+
+    Not by the session: idle they cost 5 % of a core, and their start that of a minute and a half of this.
+    """
     from airflow_eos_testing.cluster import EmbeddedKafka
 
     with EmbeddedKafka(brokers=3) as kafka:

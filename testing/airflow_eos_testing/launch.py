@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import re
 import subprocess
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos_testing import class_data
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
 """C1 only: a broker lives for seconds, the optimising compiler would not pay. Serial GC: fewer threads."""
 _ORDERLY_END = 20.0
+_formatted: dict[tuple[Any, ...], dict[Path, bytes]] = {}
+"""Files of a formatted node, by name, of each kind of cluster that this process has started."""
 
 
 @dataclass(frozen=True)
@@ -70,33 +72,43 @@ class Launcher:
     def format(self, configs: Mapping[Broker, Path], features: Mapping[str, int], timeout: float) -> None:
         """Format the storage of all nodes as one new cluster.
 
+        Kafka's tool formats one node of each version and level of features. What it writes differs in ids
+        only: other nodes, and those of later clusters of this process, get a copy with ids of their own.
+
         :raises EmbeddedKafkaError: with what the tool said.
         """
-        # Starts with a letter: StorageTool takes an id that starts with "-" for an option.
-        cluster_id = "e" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
-        arguments = ["format", "--cluster-id", cluster_id]
+        kind = (self.classpath, *features.items())
+        if kind not in _formatted:
+            first, config = next(iter(configs.items()))
+            self._format_one(first, config, features, timeout)
+            paths = [path for path in first.data_folder.rglob("*") if path.is_file()]
+            _formatted[kind] = {path.relative_to(first.data_folder): path.read_bytes() for path in paths}
+        cluster_id = _new_id()
+        for broker in configs:
+            ids = {"cluster.id": cluster_id, "directory.id": _new_id(), "node.id": str(broker.node_id)}
+            for name, content in _formatted[kind].items():
+                path = broker.data_folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(_with_ids(content, ids) if name.name == "meta.properties" else content)
+
+    def _format_one(self, broker: Broker, config: Path, features: Mapping[str, int], timeout: float) -> None:
+        arguments = ["format", "--cluster-id", _new_id(), "--config", str(config)]
         for name, level in features.items():
             arguments += ["--feature", f"{name}={level}"]
-
-        def format_one(broker: Broker) -> None:
-            command = self.command("kafka.tools.StorageTool", *arguments, "--config", str(configs[broker]))
-            with broker.log_path.open("ab") as output:
-                done = subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    timeout=timeout,
-                    check=False,
-                )
-            if done.returncode:
-                raise EmbeddedKafkaError(
-                    f"StorageTool could not format broker {broker.node_id}.\n{broker.log_tail()}"
-                )
-
-        with ThreadPoolExecutor(len(configs)) as pool:
-            list(pool.map(format_one, configs))
+        with broker.log_path.open("ab") as output:
+            done = subprocess.run(
+                self.command("kafka.tools.StorageTool", *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                timeout=timeout,
+                check=False,
+            )
+        if done.returncode:
+            raise EmbeddedKafkaError(
+                f"StorageTool could not format broker {broker.node_id}.\n{broker.log_tail()}"
+            )
 
     def publish_archive(self, broker: Broker) -> None:
         """End a broker that was started with ``dump`` if later clusters gain an archive by it."""
@@ -123,3 +135,15 @@ class Launcher:
         if not path.exists():
             path.write_text(LOG4J2)
         return path
+
+
+def _new_id() -> str:
+    """Return an id as Kafka makes them, but with a letter first: its tools take "-" for an option."""
+    return "e" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+
+
+def _with_ids(properties: bytes, ids: Mapping[str, str]) -> bytes:
+    """Return the properties with other ids, as far as they have them: before 3.7 none for directories."""
+    for key, value in ids.items():
+        properties = re.sub(rf"(?m)^({key})=.*".encode(), rf"\1={value}".encode(), properties)
+    return properties

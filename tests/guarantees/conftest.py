@@ -30,9 +30,9 @@ def experiment(embedded_kafka: EmbeddedKafka) -> Experiment:
     return Experiment(embedded_kafka)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def older_kafka() -> Iterator[EmbeddedKafka]:
-    """Kafka 3.9 with transaction version 1."""
+    """Kafka 3.9 with transaction version 1; it ends with the module, since an idle broker costs, too."""
     with EmbeddedKafka(version=OLDER) as kafka:
         yield kafka
 

@@ -1,6 +1,6 @@
 """Which tests may run side by side: a file stays together, and files that share a costly fixture do, too.
 
-A fixture of the session is made once per process. Two Airflows, or two clusters of three brokers, would cost
+A fixture of a package is made once per process. Two Airflows, or two clusters of three brokers, would cost
 more than the second process gains. Tests of the protocol's model share nothing and take long: each may run
 anywhere. They need a processor all the time, where tests with brokers often wait: they are dealt out between
 those.
@@ -19,7 +19,7 @@ import pytest
 
 T = TypeVar("T")
 
-COSTLY = ("airflow", "replicated", "embedded_kafka_cluster")
+COSTLY = ("airflow", "replicated")
 """Fixtures that are to be made once; what needs them begins first, for it takes longest."""
 ALONE = "tests/protocol/"
 """Folder whose tests are dealt out one by one."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from airflow_eos.spark_host import worker_daemon
 from airflow_eos.spark_host.jvm import OPTIONS_VARIABLE
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
@@ -31,8 +32,12 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="package")
 def spark_connect() -> Iterator[SparkConnectServer]:
-    """A Spark that stays: tasks of the test Dags that use it start in a second or two."""
-    with SparkConnectServer(env={"PYTHONPATH": str(ROOT)}) as running:
+    """A Spark that stays: tasks of the test Dags that use it start in a second or two.
+
+    As in the server of a host, Python workers fork with their imports done.
+    """
+    settings = {"spark.python.daemon.module": worker_daemon.__name__}
+    with SparkConnectServer(settings=settings, env={"PYTHONPATH": str(ROOT)}) as running:
         yield running
 
 
