@@ -54,7 +54,7 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
 def embedded_kafka_cluster() -> Iterator[EmbeddedKafka]:
     """Three brokers, PLAINTEXT, shared by a module: start again what you kill.
 
-    Not by the session: idle they cost 5 % of a core, and their start that of a minute and a half of this.
+    They end with it: idle brokers of the whole session would cost 5 % of a core.
     """
     from airflow_eos_testing.cluster import EmbeddedKafka
 
