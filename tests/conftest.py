@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -30,6 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Waiting(), "waiting")
     config.pluginmanager.register(WithoutJava(), "without Java")
     os.environ.update(quick_start())
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over modules and thousands of tests, which stay; and look less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -152,7 +152,7 @@ def _parsed(value: str | bytes) -> Any:
     :raises ValueError: JSON, UTF-8 or a 64-bit integer cannot represent a value.
     """
     text = value if isinstance(value, str) else value.decode()
-    data = json.loads(text, parse_constant=finite, parse_float=finite, parse_int=_int64)
+    data = _DECODER.decode(text)
     if _SURROGATE.search(text):
         json.dumps(data, ensure_ascii=False).encode()
     return data
@@ -174,6 +174,9 @@ def _int64(digits: str) -> int:
     if number not in _INT64:
         raise ValueError(f"{digits[:_SHOWN]} is not an integer of 64 bits")
     return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=finite, parse_float=finite, parse_int=_int64)
 
 
 def has_version(value: str) -> bool:

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -267,6 +268,7 @@ def test_what_is_imported_is_declared_and_the_other_way_round(fixture, package, 
     assert all(name in {DISTRIBUTIONS.get(n, n) for n in imported(ROOT / "airflow_eos")} for name in OPTIONAL)
 
 
+@cache
 def imported(folder):
     """Return the packages that the modules of a folder import; of Airflow's providers, the provider."""
     found = set()

@@ -69,7 +69,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         text = repr((self.kind, self.producer_id, self.epoch, self.value, self.key))
-        object.__setattr__(self, "digest", _digest(text))
+        object.__setattr__(self, "digest", digest(text))
 
 
 class Log(list[Entry]):
@@ -85,7 +85,7 @@ class Log(list[Entry]):
 
     @cached_property
     def digest(self) -> str:
-        return _digest(" ".join([entry.digest for entry in self]))
+        return digest(" ".join([entry.digest for entry in self]))
 
     @cached_property
     def not_aborted(self) -> tuple[tuple[int, Entry], ...]:
@@ -111,7 +111,7 @@ class Log(list[Entry]):
         return copied
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 

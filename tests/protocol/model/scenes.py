@@ -18,7 +18,7 @@ from airflow_eos.model.kafka import CommittedOffset, TransactionState
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.cursor_reset import Reset
-from tests.protocol.model.broker import LEDGER, STRANGER, Entry, ModelBroker, Transaction
+from tests.protocol.model.broker import LEDGER, STRANGER, Entry, ModelBroker, Transaction, digest
 from tests.protocol.model.explorer import Run
 from tests.protocol.model.ports import (
     Clock,
@@ -71,7 +71,7 @@ class Scene:
         self.fired: set[str] = set()
         self._answered: set[str] = set()
         self._of_broker: str | None = None
-        """The broker's fingerprint since it was changed."""
+        """Digest of the broker's fingerprint since it was changed."""
 
     def prepare(self, act: Callable[[], Any]) -> Any:
         """Do something before the processes begin, with all its markers."""
@@ -84,7 +84,7 @@ class Scene:
     def fingerprint(self) -> str:
         parts = (self.clock.seconds, sorted(self.once), self.timed_out, self.broken)
         if self._of_broker is None:
-            self._of_broker = self.broker.fingerprint()
+            self._of_broker = digest(self.broker.fingerprint())
         return f"{self._of_broker}{parts}"
 
     def changed(self) -> None:

@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("pyspark", "pyarrow", "confluent_kafka", "kafka", "pandas", "numpy")
 
 
-def loaded_by(code: str) -> set[str]:
-    """Top-level packages that a fresh interpreter has after running the code."""
-    script = f"{code}\nimport sys; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+def loaded_by(*steps: str) -> list[set[str]]:
+    """Top-level packages that a fresh interpreter has after each step of the code."""
+    tell = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", "\n".join(f"{step}\n{tell}" for step in steps)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -26,28 +26,20 @@ def loaded_by(code: str) -> set[str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_operator_module_loads_no_spark_arrow_or_kafka() -> None:
-    """What a Dag file imports stays cheap at every parse."""
-    loaded = loaded_by(
-        "from airflow_eos import ReadProcessWriteOperator, Cursor, Interval, Explicit, LedgerSettings"
-    )
-    assert "airflow" in loaded
-    assert not loaded.intersection(HEAVY)
-
-
-def test_sensors_and_triggers_load_no_spark_arrow_or_kafka() -> None:
-    """Dag files import sensors, and triggers for their asset watchers."""
+def test_operators_sensors_and_triggers_load_no_spark_arrow_or_kafka() -> None:
+    """What a Dag file imports stays cheap at every parse, triggers for its asset watchers, too."""
+    operators = "from airflow_eos import ReadProcessWriteOperator, Cursor, Interval, Explicit, LedgerSettings"
     modules = sorted(
         f"airflow_eos.{kind}.{file.stem}"
         for kind in ("sensors", "triggers")
         for file in (ROOT / "airflow_eos" / kind).glob("[a-z]*.py")
     )
-    loaded = loaded_by(f"import {', '.join(modules)}")
-    assert "airflow" in loaded
-    assert not loaded.intersection(HEAVY)
+    for loaded in loaded_by(operators, f"import {', '.join(modules)}"):
+        assert "airflow" in loaded
+        assert not loaded.intersection(HEAVY)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +84,8 @@ def test_example_dag_parses_in_under_a_second(parsed: dict[str, tuple[float, set
 
 def test_package_itself_loads_neither_airflow_nor_anything_heavy() -> None:
     """An executor imports the package for its version without paying for more."""
-    assert not loaded_by("import airflow_eos").intersection({"airflow", *HEAVY})
+    (loaded,) = loaded_by("import airflow_eos")
+    assert not loaded.intersection({"airflow", *HEAVY})
 
 
 def test_public_names_are_sorted_and_each_can_be_had() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import zoneinfo
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import groupby, islice
 from typing import Any
 
@@ -33,6 +34,7 @@ BEFORE = {"@daily": 2 * DAY, "@weekly": 8 * DAY, "@monthly": 32 * DAY}
 Schedule = Callable[[str, str, dt.datetime], Iterator[Interval]]
 
 
+@cache
 def clocks() -> dict[str, list[dt.datetime]]:
     """Return the changes of the clock in a year, of a time zone for all that show the same time all year.
 
