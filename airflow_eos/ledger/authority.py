@@ -204,8 +204,7 @@ def nothing_is_forged(
                 + ": it is not evidence, and compaction may have removed ours for it. Take the right to "
                 "write to the ledger from that writer, and look into the sink for the run's output; if there "
                 "is none, `airflow eos dismiss` makes the key unused again"
-                + _COPY
-                * (key == LEDGER_IDENTITY_KEY)
+                + (_COPY if key == LEDGER_IDENTITY_KEY else "")
             )
 
 

@@ -184,7 +184,7 @@ class CursorReader:
             raise NoStartingPoint(
                 f"group {group!r} has neither a committed offset nor a cursor for {tp}, and start is 'fail'; "
                 "set start to 'earliest' or 'latest', or give the group a position by `airflow eos "
-                f"reset-offsets`{' --mapped' * (layout_of(self.spec) == 'mapped')}"
+                f"reset-offsets`{' --mapped' if layout_of(self.spec) == 'mapped' else ''}"
             )
         return bounds.starts[tp] if mode.start == "earliest" else bounds.stable[tp]
 

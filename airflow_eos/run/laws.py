@@ -292,10 +292,11 @@ def topics_unchanged(
 def group_is_ours(group: str, field: str, recorded: object, own: object) -> None:
     """Law 7: a group's cursor has one pipeline, one prefix, one layout and one origin."""
     if recorded != own:
+        origin = " as [eos] origin, where this is that environment under another address"
+        how = origin if field == ORIGIN else ""
         raise GroupOwned(
             f"the cursor of group {group!r} belongs to {field} {recorded!r}, this run says {own!r}; "
-            "give this pipeline its own group_id, or set the recorded value"
-            + (" as [eos] origin, where this is that environment under another address" * (field == ORIGIN))
+            f"give this pipeline its own group_id, or set the recorded value{how}"
         )
 
 

@@ -67,20 +67,21 @@ def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
     :param check: gets the Arrow schema of the rows.
     :raises ProcessFailed: as :func:`sink_columns`, or raised by ``check``.
     """
-    import pyarrow as pa
-
-    check(pa.schema([_arrow_field(column) for column in df.schema]))
-    return df
-
-
-def _arrow_field(column: StructField) -> pa.Field:
     import inspect
 
+    import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
 
     # Spark 4.2 asks for the time zone that older versions add by themselves; any one will do.
     arguments = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    check(pa.schema([_arrow_field(column, arguments) for column in df.schema]))
+    return df
+
+
+def _arrow_field(column: StructField, arguments: Mapping[str, str]) -> pa.Field:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
     try:
         return to_arrow_schema(StructType([column]), **arguments).field(0)
     except Exception as error:

@@ -19,7 +19,7 @@ HARMLESS = (
     b"Picked up JAVA_TOOL_OPTIONS",
     b"Picked up JDK_JAVA_OPTIONS",
 )
-_IS_MUTE = b'Exception in thread "main"'
+_MAIN_FAILED = b'Exception in thread "main"'
 _JVM = "pyspark-shell"
 _FIRST_LINES = 10
 _CHUNK = 65_536
@@ -77,7 +77,7 @@ def _pass_on(reading: int, kept: int, is_started: threading.Event) -> None:
 
 def _end_if_mute(output: bytes, is_started: threading.Event) -> None:
     """End a JVM whose main thread has failed before PySpark knows its port: other threads keep it alive."""
-    if _IS_MUTE not in output or is_started.wait(_LAST_WORDS):
+    if _MAIN_FAILED not in output or is_started.wait(_LAST_WORDS):
         return
     import psutil
 

@@ -269,7 +269,8 @@ class BrokerConnections(NodeConnections):
                     "an ACL"
                 )
             if error is not kafka_errors.NoError:
-                why = _TOPICS_OF_COORDINATORS[kind] * (error is kafka_errors.CoordinatorNotAvailableError)
+                is_missing = error is kafka_errors.CoordinatorNotAvailableError
+                why = _TOPICS_OF_COORDINATORS[kind] if is_missing else ""
                 raise NotYet(f"{error.__name__} ({answer.error_code}){why}")
             self._manager.cluster.add_coordinator(answer, key_type, key, synthesize_node_id=False)
             self._coordinators[kind, key] = answer.node_id
