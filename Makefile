@@ -8,8 +8,8 @@ BIN := .venv$(if $(AIRFLOW),-airflow-$(AIRFLOW))/bin
 INPUT ?=
 SINK ?= topics
 KEEP ?=
-# Most tests wait for brokers and processes most of the time: on two cores three run side by side.
-JOBS ?= 3
+# Most tests wait for brokers and processes now and then: on two cores four run side by side.
+JOBS ?= 4
 # Unit tests wait for nothing.
 UNIT_JOBS ?= 2
 SEED ?=
