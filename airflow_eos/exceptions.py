@@ -577,3 +577,12 @@ class RequestRefused(EosError):
     Safe: The class does not show whether the run is committed; a retry or a clear asks the ledger first.
     Do: Follow the message, and see the log of the broker.
     """
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Return whether an exception of an author's function is a mistake in it, which another try would meet.
+
+    Python's own exceptions are, except ``OSError``. Those of libraries may mean that a service does not
+    answer: botocore, google-auth and httpx do not derive theirs from ``OSError``.
+    """
+    return type(error).__module__ == "builtins" and not isinstance(error, OSError)

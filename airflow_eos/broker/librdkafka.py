@@ -140,12 +140,18 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
 )
 
 
+_LOGIN_NOT_READY = "OAuth token not set"
+"""Of a client that is made while ``oauth_cb`` fails; confluent-kafka gives it the code of a refusal."""
+
+
 def explained(error: KafkaError, doing: str) -> EosError:
     """Return the error to raise for a :class:`confluent_kafka.KafkaError`.
 
     :param doing: the request and what it names, for example ``"DescribeGroups of 'orders'"``.
     """
     message = f"{doing}: {error.str()} ({error.name()})"
+    if error.str().startswith(_LOGIN_NOT_READY):
+        return BrokersUnavailable(f"{message}; 'oauth_cb' fails: see whether its issuer answers")
     for codes, kind, advice in _VERDICTS:
         if error.code() in codes:
             return kind(f"{message}; {advice}")

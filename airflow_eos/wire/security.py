@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, is_mistake
 from airflow_eos.wire.client_config import ClientConfig, read_bool
 
 
@@ -147,10 +147,10 @@ class _CallbackTokens(AbstractTokenProvider):
     def _answer(self) -> Any:
         try:
             return self._callback(self._argument)
-        except OSError:  # transient: the token issuer could not be reached
-            raise
         except Exception as error:
-            raise ConfigurationError(f"'oauth_cb' failed: {type(error).__name__}: {error}") from error
+            # What is no mistake passes: an issuer that does not answer now.
+            kind = ConfigurationError if is_mistake(error) else ConnectionError
+            raise kind(f"'oauth_cb' failed: {type(error).__name__}: {error}") from error
 
     def extensions(self) -> dict[str, str]:
         """Return the SASL extensions that came with the token (KIP-342)."""

@@ -6,6 +6,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from http.client import HTTPException
 
 import pytest
 from kafka.net.manager import KafkaConnectionManager
@@ -13,6 +14,7 @@ from kafka.net.manager import KafkaConnectionManager
 from airflow_eos.broker.librdkafka import for_librdkafka
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
 from airflow_eos.recordbatch.limits import DecodeLimits
+from airflow_eos.wire.backoff import TRANSIENT
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
 from airflow_eos.wire.kafka_python_config import for_kafka_python
@@ -205,7 +207,7 @@ def test_an_oauth_callback_must_return_token_and_expiry(answer):
 
 
 def test_an_oauth_callback_that_fails_ends_the_attempt_at_once():
-    """A mistake in it is no broker that is away; an issuer that cannot be reached may be back in a moment."""
+    """A mistake in it is no broker that is away."""
 
     def failing(_):
         raise KeyError("client_id")
@@ -214,11 +216,16 @@ def test_an_oauth_callback_that_fails_ends_the_attempt_at_once():
     with pytest.raises(ConfigurationError, match="'oauth_cb' failed: KeyError"):
         provider.token()
 
+
+@pytest.mark.parametrize("failure", [ConnectionResetError("reset"), HTTPException("reset")], ids=repr)
+def test_an_issuer_that_does_not_answer_is_asked_again(failure):
+    """Libraries need not derive their errors from OSError; brokers are asked again after one."""
+
     def unreachable(_):
-        raise ConnectionResetError
+        raise failure
 
     provider = for_kafka_python({**BASE, "oauth_cb": unreachable})["sasl_oauth_token_provider"]
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(TRANSIENT, match=f"'oauth_cb' failed: {type(failure).__name__}: reset"):
         provider.token()
 
 
