@@ -57,6 +57,14 @@ class UntranslatableConfig(ConfigurationError):
     """
 
 
+class CredentialsRefused(ConfigurationError):
+    """The brokers refused the credentials of the Kafka connection.
+
+    Do: Correct the Kafka connection, then clear the task. Credentials that were changed while a run worked
+    end it as `RunFailed`, and its retry reads them anew.
+    """
+
+
 class EnvironmentMismatch(ConfigurationError):
     """Driver and executors run different versions, or one lacks a package; the message names hosts and fix.
 

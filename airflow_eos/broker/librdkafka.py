@@ -20,6 +20,7 @@ from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
     ConfigurationError,
+    CredentialsRefused,
     EosError,
     ProducerFenced,
     RecordRefused,
@@ -62,7 +63,12 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         "another attempt took the transactional id, or the transaction timed out",
     ),
     (
-        frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}),
+        frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}),
+        CredentialsRefused,
+        "check the security settings of the kafka connection",
+    ),
+    (
+        frozenset({KafkaError._SSL}),
         ConfigurationError,
         "check the security settings of the kafka connection",
     ),
