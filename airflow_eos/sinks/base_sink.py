@@ -11,7 +11,7 @@ from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.table import EarlierRows, TableCommit, TableReceipt
-from airflow_eos.sinks.redaction import redacted
+from airflow_eos.redaction import redacted
 from airflow_eos.table_ports import TableMoved
 
 

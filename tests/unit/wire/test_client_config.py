@@ -6,6 +6,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import traceback
 from http.client import HTTPException
 
 import pytest
@@ -227,6 +228,23 @@ def test_an_issuer_that_does_not_answer_is_asked_again(failure):
     provider = for_kafka_python({**BASE, "oauth_cb": unreachable})["sasl_oauth_token_provider"]
     with pytest.raises(TRANSIENT, match=f"'oauth_cb' failed: {type(failure).__name__}: reset"):
         provider.token()
+
+
+@pytest.mark.parametrize(
+    "argument", ["https://issuer/token?client_id=me&client_secret=t0p%2Fsecret", "id=me,secret=t0p/secret"]
+)
+def test_an_issuer_that_does_not_answer_shows_no_part_of_the_call_backs_argument(argument):
+    """Libraries name the address that they have asked, with its parameters."""
+
+    def unreachable(given):
+        raise HTTPException(f"no route to {given.replace('issuer', 'issuer:443')}, t0p/secret")
+
+    settings = {**BASE, "oauth_cb": unreachable, "sasl.oauthbearer.config": argument}
+    with pytest.raises(
+        TRANSIENT, match=r"HTTPException: no route to .*<sasl\.oauthbearer\.config>"
+    ) as failed:
+        for_kafka_python(settings)["sasl_oauth_token_provider"].token()
+    assert "secret" not in "".join(traceback.format_exception(failed.value)).replace("secret=", "")
 
 
 @pytest.mark.parametrize("key", sorted(IGNORED))
