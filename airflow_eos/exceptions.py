@@ -57,6 +57,14 @@ class UntranslatableConfig(ConfigurationError):
     """
 
 
+class CredentialsRefused(ConfigurationError):
+    """The brokers refused the credentials of the Kafka connection.
+
+    Do: Correct the Kafka connection, then clear the task. Credentials that were changed while a run worked
+    end it as `RunFailed`, and its retry reads them anew.
+    """
+
+
 class EnvironmentMismatch(ConfigurationError):
     """Driver and executors run different versions, or one lacks a package; the message names hosts and fix.
 
@@ -577,3 +585,12 @@ class RequestRefused(EosError):
     Safe: The class does not show whether the run is committed; a retry or a clear asks the ledger first.
     Do: Follow the message, and see the log of the broker.
     """
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Return whether an exception of an author's function is a mistake in it, which another try would meet.
+
+    Python's own exceptions are, except ``OSError``. Those of libraries may mean that a service does not
+    answer: botocore, google-auth and httpx do not derive theirs from ``OSError``.
+    """
+    return type(error).__module__ == "builtins" and not isinstance(error, OSError)

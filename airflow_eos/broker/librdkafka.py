@@ -20,6 +20,7 @@ from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
     ConfigurationError,
+    CredentialsRefused,
     EosError,
     ProducerFenced,
     RecordRefused,
@@ -62,7 +63,12 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         "another attempt took the transactional id, or the transaction timed out",
     ),
     (
-        frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}),
+        frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}),
+        CredentialsRefused,
+        "check the security settings of the kafka connection",
+    ),
+    (
+        frozenset({KafkaError._SSL}),
         ConfigurationError,
         "check the security settings of the kafka connection",
     ),
@@ -140,12 +146,18 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
 )
 
 
+_LOGIN_NOT_READY = "OAuth token not set"
+"""Of a client that is made while ``oauth_cb`` fails; confluent-kafka gives it the code of a refusal."""
+
+
 def explained(error: KafkaError, doing: str) -> EosError:
     """Return the error to raise for a :class:`confluent_kafka.KafkaError`.
 
     :param doing: the request and what it names, for example ``"DescribeGroups of 'orders'"``.
     """
     message = f"{doing}: {error.str()} ({error.name()})"
+    if error.str().startswith(_LOGIN_NOT_READY):
+        return BrokersUnavailable(f"{message}; 'oauth_cb' fails: see whether its issuer answers")
     for codes, kind, advice in _VERDICTS:
         if error.code() in codes:
             return kind(f"{message}; {advice}")

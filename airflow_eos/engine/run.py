@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import CredentialsRefused, RunFailed
 from airflow_eos.ledger import keys
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.protocol import RunProtocol
@@ -70,10 +71,16 @@ class RunAttempt:
         self._kill.check()
         with ControlPlane(self._spec) as control:
             collaborators = control.collaborators(self._data)
-            if keys.loops(self._spec):
-                record = run_rounds(self._spec, collaborators, self._attempt)
-            else:
-                record, _ = self._attempt(self._spec, collaborators)
+            try:
+                if keys.loops(self._spec):
+                    record = run_rounds(self._spec, collaborators, self._attempt)
+                else:
+                    record, _ = self._attempt(self._spec, collaborators)
+            except CredentialsRefused as error:
+                raise RunFailed(
+                    f"{error.message}; they were taken when this run began, so they were changed since: a "
+                    "retry reads the connection anew"
+                ) from error
             control.remember_ledger()
             control.keep_index(collaborators.ledger_id.prefix)
         log.info(

@@ -11,7 +11,7 @@ from airflow.sdk.log import mask_secret
 from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import UnknownTable
 from airflow_eos.model.sink_table import secrets_of
-from airflow_eos.sinks.redaction import spellings
+from airflow_eos.redaction import spellings
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.exceptions import EosError
-from airflow_eos.sinks.redaction import redacted
+from airflow_eos.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import SinkTable, secrets_of
 from airflow_eos.model.table import EarlierRows, TableReceipt
 from airflow_eos.operations.findings import Finding, Outcome
+from airflow_eos.redaction import redacted
 from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks.opening import load_table
-from airflow_eos.sinks.redaction import redacted
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:

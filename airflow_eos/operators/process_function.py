@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, ProcessFailed, is_mistake
 from airflow_eos.operators.process_signature import parts_of
 from airflow_eos.spark.distributions import import_session_class
 
@@ -26,6 +26,7 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
         function's module out of the Dag file.
     :param relative_to: folder of the Dag file.
     :raises ConfigurationError: it cannot be found or imported; names the string and the cause.
+    :raises ProcessFailed: its import failed by an error that may pass.
     :raises EnvironmentMismatch: it imports PySpark, which is installed in two versions here.
     """
     if not isinstance(process, str):
@@ -37,9 +38,9 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
     except (Exception, SystemExit) as error:
         if isinstance(error, ImportError):
             import_session_class()  # where PySpark itself is the cause, that is said
-        raise ConfigurationError(
-            f"process {process!r} cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+        # A module may ask a service when it is imported.
+        kind = ConfigurationError if is_mistake(error) else ProcessFailed
+        raise kind(f"process {process!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise ConfigurationError(f"process {process!r} is a {type(function).__name__}, not a function")
     return function
@@ -72,7 +73,7 @@ def ship_by_value(process: Process) -> None:
 def _load_file(path: Path) -> Any:
     path = path.resolve()
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise ImportError(f"there is no file {path}")
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path):
             return module

@@ -17,7 +17,7 @@ from airflow_eos.compat import (
     TaskDeferralTimeout,
     conf,
 )
-from airflow_eos.exceptions import EosError
+from airflow_eos.exceptions import CredentialsRefused, EosError
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
 from airflow_eos.operators.retriable import is_final
@@ -87,14 +87,14 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
             check_rendered(self, self._templates)
             answer = self.make_trigger(context).poll()
             self._had_connection = True
+        except (AirflowNotFoundException, CredentialsRefused) as error:
+            # Airflow also says the first while its API server does not answer.
+            if not self._had_connection:
+                _raise(error)
+            self.log.warning("Asking again: this connection was there before, and was taken: %s", error)
+            answer = None
         except EosError as error:
             _raise(error)
-        except AirflowNotFoundException as error:
-            # Airflow also says this while its API server does not answer.
-            if not self._had_connection:
-                raise
-            self.log.warning("Asking again: Airflow had this connection before: %s", error)
-            answer = None
         return PokeReturnValue(is_done=answer is not None, xcom_value=answer)
 
     def execute(self, context: Context) -> Any:
@@ -171,7 +171,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
             raise
 
 
-def _raise(error: EosError) -> NoReturn:
+def _raise(error: Exception) -> NoReturn:
     if is_final(error):
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
     raise error

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import EosError, OutcomeUnknown
+from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.table import EarlierRows, TableCommit, TableReceipt
-from airflow_eos.sinks.redaction import redacted
+from airflow_eos.redaction import redacted
 from airflow_eos.table_ports import TableMoved
 
 
@@ -28,6 +28,7 @@ class BaseSink(Closeable):
     SYSTEM: ClassVar[str]
 
     _sink: SinkTable
+    _was_read = False
 
     @property
     def name(self) -> str:
@@ -40,8 +41,18 @@ class BaseSink(Closeable):
         :param to_write: whether it must be of a kind that can be written.
         :raises OutcomeUnknown: the table cannot be read at the moment.
         """
-        with self._looking():
-            return self._load(to_write=to_write)
+        try:
+            with self._looking():
+                version = self._load(to_write=to_write)
+        except ConfigurationError as error:
+            if not self._was_read:
+                raise
+            raise OutcomeUnknown(
+                f"{error.message}. This run has read the table before, so that was changed since. A retry "
+                "reads the connection anew"
+            ) from None
+        self._was_read = True
+        return version
 
     def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
         """Look whether rows are there as they were written.

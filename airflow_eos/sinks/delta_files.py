@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from airflow_eos.exceptions import RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
+from airflow_eos.redaction import redacted
 from airflow_eos.sinks.columns import (
     check_row_count,
     check_types,
@@ -27,7 +28,6 @@ from airflow_eos.sinks.columns import (
 )
 from airflow_eos.sinks.delta_features import declared_length
 from airflow_eos.sinks.executor_extra import executor_extra
-from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     import deltalake

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from airflow_eos.exceptions import EnvironmentMismatch, EosError, RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
+from airflow_eos.redaction import redacted
 from airflow_eos.sinks.columns import check_row_count, check_types, refuse_far_times, table_columns
 from airflow_eos.sinks.executor_extra import executor_extra
-from airflow_eos.sinks.redaction import redacted
 
 _MOST_IN_MEMORY = 128 << 20
 _TARGET = "write.target-file-size-bytes"

@@ -15,7 +15,7 @@ from airflow_eos.exceptions import (
     TableRefused,
 )
 from airflow_eos.model.sink_table import secrets_of
-from airflow_eos.sinks.redaction import redacted
+from airflow_eos.redaction import redacted
 from airflow_eos.sinks.refused_login import is_refused_login
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ from typing import Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.compat import to_thread
-from airflow_eos.exceptions import BrokersUnavailable, EosError
+from airflow_eos.exceptions import BrokersUnavailable, CredentialsRefused, EosError
 from airflow_eos.triggers.serialized import SerializedTrigger
 
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 10
-"""Questions in a row that may fail for a reason that is not ours: a connection that cannot be read."""
+"""Questions in a row that may fail for a reason that may pass: a connection that cannot be read now, or whose
+credentials, with which the sensor has asked before, were just changed."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -25,8 +26,9 @@ class ConditionTrigger(SerializedTrigger):
     """Ask until there is an answer, then fire one event; the first question comes after ``poll_interval``.
 
     The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}`` if
-    the question cannot be answered. Unreachable brokers are asked again; so is what failed outside this
-    package (Airflow's API server, its database), a few times in a row. Blocking calls run in a thread.
+    the question cannot be answered. Unreachable brokers are asked again; a few times in a row also those that
+    refuse the credentials, and what failed outside this package (Airflow's API server, its database).
+    Blocking calls run in a thread.
     Airflow's database gets the name of the connection, not its contents.
 
     :param kafka_config_id: connection of type ``kafka``.
@@ -75,15 +77,17 @@ class ConditionTrigger(SerializedTrigger):
             try:
                 answer = await to_thread(f"kafka {self.kafka_config_id}", self.poll)
                 failures = 0
-            except EosError as error:
-                yield TriggerEvent({"error": type(error).__name__, "message": str(error)})
-                return
             except Exception as error:
                 failures += 1
-                if failures >= MAX_FAILURES:
+                may_pass = isinstance(error, CredentialsRefused) or not isinstance(error, EosError)
+                if may_pass and failures < MAX_FAILURES:
+                    log.warning("Question %d of %d failed: %r", failures, MAX_FAILURES, error)
+                    answer = None
+                elif isinstance(error, EosError):
+                    yield TriggerEvent({"error": type(error).__name__, "message": str(error)})
+                    return
+                else:
                     raise
-                log.warning("Question %d of %d failed: %r", failures, MAX_FAILURES, error)
-                answer = None
             if answer is not None:
                 yield TriggerEvent({"answer": answer})
                 return

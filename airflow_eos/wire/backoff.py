@@ -10,7 +10,12 @@ import time
 
 import kafka.errors as kafka_errors
 
-from airflow_eos.exceptions import AuthorizationFailed, BrokerUnsupported, ConfigurationError
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokerUnsupported,
+    ConfigurationError,
+    CredentialsRefused,
+)
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +120,7 @@ def translated(error: Exception, subject: str) -> Exception:
     if isinstance(
         error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     ):
-        return ConfigurationError(f"{subject}: the broker refused the credentials: {error}")
+        return CredentialsRefused(f"{subject}: the broker refused the credentials: {error}")
     if isinstance(error, kafka_errors.IllegalSaslStateError):
         return ConfigurationError(
             f"{subject}: this listener takes no SASL; set 'security.protocol' to PLAINTEXT or SSL, or name "
@@ -124,7 +129,7 @@ def translated(error: Exception, subject: str) -> Exception:
     if isinstance(error.__cause__, ssl.SSLCertVerificationError):
         return ConfigurationError(f"{subject}: {error}; check 'ssl.ca.location' and the broker's host name")
     if _REFUSED_CERTIFICATE.search(str(getattr(error.__cause__, "reason", ""))):
-        return ConfigurationError(
+        return CredentialsRefused(
             f"{subject}: the broker refused this client's certificate: {error}; check "
             "'ssl.certificate.location' (or 'ssl.certificate.pem'), when it expires, and that the brokers "
             "trust its authority"

@@ -12,7 +12,8 @@ from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, is_mistake
+from airflow_eos.redaction import redacted
 from airflow_eos.wire.client_config import ClientConfig, read_bool
 
 
@@ -147,10 +148,13 @@ class _CallbackTokens(AbstractTokenProvider):
     def _answer(self) -> Any:
         try:
             return self._callback(self._argument)
-        except OSError:  # transient: the token issuer could not be reached
-            raise
         except Exception as error:
-            raise ConfigurationError(f"'oauth_cb' failed: {type(error).__name__}: {error}") from error
+            shown = redacted(str(error), {"sasl.oauthbearer.config": self._argument})
+            message = f"'oauth_cb' failed: {type(error).__name__}: {shown}"
+            if is_mistake(error):
+                raise ConfigurationError(message) from error
+            # An issuer that does not answer now. Libraries name the address that they have asked.
+            raise ConnectionError(message) from None
 
     def extensions(self) -> dict[str, str]:
         """Return the SASL extensions that came with the token (KIP-342)."""

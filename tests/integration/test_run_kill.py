@@ -6,7 +6,6 @@ import datetime as dt
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +19,7 @@ from airflow_eos.ledger.pins import Pins
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.operations.queries import create_ledger
 from airflow_eos.run.states import State
-from tests.support.local_runs import LocalDataPlane, Pipeline
+from tests.support.local_runs import LocalPlane, Pipeline, Session
 
 COUNT = 20
 ON_THE_WAY = [
@@ -34,25 +33,6 @@ ON_THE_WAY = [
     State.PROVEN,
 ]
 EMPTY = [state for state in ON_THE_WAY if state is not State.SEALED]
-
-
-class LocalPlane(LocalDataPlane):
-    """Stands where Spark's would; what makes the session, and when, is the product's own."""
-
-    def __init__(self, _session, spec, _process):
-        super().__init__(spec)
-
-    def cancel(self, *_):
-        pass
-
-
-class Session:
-    """What a session is known by."""
-
-    sparkContext = SimpleNamespace(_jsc=object())  # noqa: N815 - Spark's name
-
-    def createDataFrame(self):  # noqa: N802 - Spark's name
-        pass
 
 
 def in_a_thread(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import os
 import time
@@ -9,14 +10,17 @@ import time
 import pytest
 
 from airflow_eos.engine import RunAttempt
-from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, RunFailed
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.operations.queries import create_ledger
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.access import create_user
+from tests.support.cases import rest_in_chaos
 from tests.support.client_certificates import Authority, mutual_tls
-from tests.support.local_runs import Pipeline
+from tests.support.local_runs import LocalPlane, Pipeline, Session
 from tests.support.short_tokens import SECONDS, noted
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
@@ -136,6 +140,30 @@ def test_a_run_outlives_its_tokens(short_sessions, spark, tmp_path):
     tokens = noted(log)
     assert len(tokens.pop(os.getpid())) > 2
     assert tokens, "executors have tokens of their own"
+
+
+@pytest.mark.parametrize("state", rest_in_chaos(1, [State.PLANNED, State.COMMITTED]))
+def test_a_password_that_is_changed_while_a_run_works_is_read_by_the_next_try(
+    short_sessions, monkeypatch, state
+):
+    """It was not wrong when the run began: the task is retried, which reads the connection anew."""
+    monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", LocalPlane)
+    pipeline = Pipeline(short_sessions, partitions=1)
+    pipeline.publish(["a", "b"])
+    user = pipeline.spec.group_id
+    ranges = Cursor(max_records=1, until_caught_up=True)
+    spec = pipeline.changed("r1", kafka=short_sessions.user(user), ranges=ranges)
+
+    def entered(now):
+        if now is state:
+            create_user(short_sessions.admin(), user, "changed")
+
+    with pytest.raises(RunFailed, match=r"refused the credentials.*a retry reads the connection") as failed:
+        RunAttempt(Session(), spec, copy, on_state=entered).execute()
+    assert not is_final(failed.value)
+    again = dataclasses.replace(spec, kafka={**spec.kafka, "sasl.password": "changed"}, try_number=2)
+    assert RunAttempt(Session(), again, copy).execute().records_written == 2
+    assert pipeline.output() == ["a", "b"]
 
 
 @pytest.mark.parametrize("ahead", [-3600, 3600], ids=["behind", "ahead"])

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -125,6 +126,25 @@ class LocalDataPlane:
 
     def release(self, sealed: LocalSealed) -> None:
         sealed.batches.clear()
+
+
+class LocalPlane(LocalDataPlane):
+    """Stands where Spark's would; what makes the session, and when, is the product's own."""
+
+    def __init__(self, _session: Any, spec: RunSpec, _process: Any) -> None:
+        super().__init__(spec)
+
+    def cancel(self, *_: Any) -> None:
+        pass
+
+
+class Session:
+    """What a session is known by."""
+
+    sparkContext = SimpleNamespace(_jsc=object())  # noqa: N815 - Spark's name
+
+    def createDataFrame(self) -> None:  # noqa: N802 - Spark's name
+        pass
 
 
 class Died(BaseException):

@@ -10,8 +10,9 @@ import pytest
 from pyspark import cloudpickle
 
 from airflow_eos.engine.application import PROCESS_OPTION, command_line
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, ProcessFailed
 from airflow_eos.operators.process_function import load_process, ship_by_value
+from airflow_eos.operators.retriable import is_final
 
 
 @pytest.fixture
@@ -69,6 +70,15 @@ def test_what_cannot_be_loaded_is_named(app: Path, name: str, says: str) -> None
     with pytest.raises(ConfigurationError, match=says):
         load_process(name, relative_to=app)
     assert "eos_broken" not in sys.modules
+
+
+@pytest.mark.parametrize("failure", ["TimeoutError('no answer')", "http.client.IncompleteRead(b'')"])
+def test_an_import_that_asks_a_service_in_vain_is_repeated_by_the_next_try(app: Path, failure: str) -> None:
+    """Libraries need not derive their errors from OSError, and a module may load a model from a store."""
+    (app.parent / "apps" / "eos_asks.py").write_text(f"import http.client\n\nraise {failure}\n")
+    with pytest.raises(ProcessFailed, match=r"eos_asks.py:process' cannot be loaded") as caught:
+        load_process("../apps/eos_asks.py:process", relative_to=app)
+    assert not is_final(caught.value)
 
 
 def test_author_modules_travel_to_executors_as_code(app: Path) -> None:

@@ -626,6 +626,7 @@ FINAL = {
     "AuthorizationFailed",
     "BrokerUnsupported",
     "ConfigurationError",
+    "CredentialsRefused",
     "CursorMoved",
     "DifferentWork",
     "GroupOwned",

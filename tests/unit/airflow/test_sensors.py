@@ -22,6 +22,7 @@ from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
     ConfigurationError,
+    CredentialsRefused,
     UnknownTopic,
 )
 from airflow_eos.ledger.keys import cursor_run_key, run_key
@@ -82,6 +83,18 @@ def test_a_poking_sensor_outlives_an_api_server_that_is_away(dag: DAG, answers: 
     answers += [away]
     never = lag_sensor(dag, task_id="never", deferrable=False)
     with pytest.raises(AirflowNotFoundException):
+        never.execute(context_of(never))
+
+
+def test_a_poking_sensor_outlives_a_change_of_the_password(dag: DAG, answers: list[Any]) -> None:
+    """The brokers have the new one before the connection has; one that was never taken is wrong."""
+    refused = CredentialsRefused("the broker refused the credentials")
+    answers += [None, refused, refused, {"lag": 12}]
+    sensor = lag_sensor(dag, deferrable=False)
+    assert sensor.execute(context_of(sensor)) == {"lag": 12}
+    answers += [refused]
+    never = lag_sensor(dag, task_id="never", deferrable=False)
+    with pytest.raises(AirflowFailException, match="CredentialsRefused"):
         never.execute(context_of(never))
 
 

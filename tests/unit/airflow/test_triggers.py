@@ -11,7 +11,7 @@ import pytest
 from airflow.models.trigger import Trigger
 
 from airflow_eos.engine.lag import IntervalProgress, Unread
-from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, LedgerMissing
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, CredentialsRefused, LedgerMissing
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.triggers.condition import MAX_FAILURES, ConditionTrigger
@@ -141,6 +141,14 @@ def test_failures_outside_the_question_are_asked_again_a_few_times() -> None:
     assert asyncio.run(events_of(trigger)) == [{"answer": {"lag": 5}}]
     with pytest.raises(RuntimeError, match="busy"):
         asyncio.run(events_of(Scripted(*failures, RuntimeError("API server is busy"), {"lag": 5})))
+
+
+def test_credentials_that_were_changed_are_read_by_the_next_question() -> None:
+    """The sensor has asked with them before it was deferred."""
+    failures = [CredentialsRefused("the broker refused the credentials")] * (MAX_FAILURES - 1)
+    assert asyncio.run(events_of(Scripted(*failures, {"lag": 5}))) == [{"answer": {"lag": 5}}]
+    (event,) = asyncio.run(events_of(Scripted(*failures, *failures)))
+    assert event["error"] == "CredentialsRefused"
 
 
 def test_triggerer_is_not_blocked_while_brokers_are_asked() -> None:

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker.librdkafka import QuietLog, Refusals, base_settings
+from airflow_eos.broker.librdkafka import QuietLog, Refusals, base_settings, explained
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.ignored_settings import BULK_PRODUCING
 
@@ -123,6 +123,30 @@ def test_a_connection_lost_while_it_authenticates_is_no_refusal(lost):
         KafkaError(KafkaError._AUTHENTICATION, f"SASL PLAIN mechanism handshake failed: {reason}: ...")
     )
     assert refusals.last is None
+
+
+def test_a_token_that_cannot_be_got_is_no_refusal():
+    """Confluent-kafka gives it the code of one."""
+    words = "OAuth token not set within 10 seconds timeout"
+    error = explained(KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED, words), "producer of 'id'")
+    assert isinstance(error, BrokersUnavailable)
+    assert "'oauth_cb' fails" in str(error)
+
+
+@pytest.mark.chaos
+def test_confluent_kafkas_words_for_a_token_that_cannot_be_got_are_known():
+    """Measured with the installed one, which waits ten seconds."""
+
+    def unreachable(_):
+        raise ConnectionResetError
+
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": unreachable,
+    }
+    with pytest.raises(BrokersUnavailable, match="'oauth_cb' fails"):
+        made(settings)
 
 
 class HangsUp(socketserver.BaseRequestHandler):

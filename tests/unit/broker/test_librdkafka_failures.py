@@ -9,7 +9,7 @@ from airflow_eos.broker.librdkafka import attempt, checked, explained
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
-    ConfigurationError,
+    CredentialsRefused,
     ProducerFenced,
     RecordRefused,
     RecordTooLarge,
@@ -29,7 +29,7 @@ from airflow_eos.exceptions import (
         (KafkaError._FENCED, ProducerFenced, "another attempt"),
         (KafkaError.INVALID_PRODUCER_EPOCH, ProducerFenced, "timed out"),
         (KafkaError.PRODUCER_FENCED, ProducerFenced, "another attempt"),
-        (KafkaError._AUTHENTICATION, ConfigurationError, "security settings"),
+        (KafkaError._AUTHENTICATION, CredentialsRefused, "security settings"),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopic, "create the topic"),
         (KafkaError.MSG_SIZE_TOO_LARGE, RecordTooLarge, "max.message.bytes"),
         (KafkaError.INVALID_TIMESTAMP, RecordRefused, "settings of the topic"),

@@ -1082,6 +1082,8 @@ def test_a_password_that_changes_under_a_run_leaves_the_retry_to_the_new_one(loc
         with pytest.raises(SendError, match=r"staged: .* password authentication failed"):
             attempt.stage({"id": [1], "name": ["a"]})
         with pytest.raises(OutcomeUnknown, match=r"password authentication failed .* A retry"):
+            attempt.sink.load()  # of the next round
+        with pytest.raises(OutcomeUnknown, match=r"password authentication failed .* A retry"):
             attempt.publish()
     finally:
         database.sql("ALTER ROLE joe PASSWORD 'hunter2'")

@@ -18,12 +18,12 @@ from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows, PublishedRun, PublishedRuns, TableCommit, TableReceipt
 from airflow_eos.operations.table_checks import table_checks
 from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.redaction import redacted
 from airflow_eos.sinks import base_sink
 from airflow_eos.sinks.delta import DeltaSink
 from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
-from airflow_eos.sinks.redaction import redacted
 from tests.support.postgres_pooler import answering, message
 from tests.support.run_records import run_record
 from tests.unit.sinks import test_postgres_publishing

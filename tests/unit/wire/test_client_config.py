@@ -6,6 +6,8 @@ import pickle
 import socket
 import subprocess
 import sys
+import traceback
+from http.client import HTTPException
 
 import pytest
 from kafka.net.manager import KafkaConnectionManager
@@ -13,6 +15,7 @@ from kafka.net.manager import KafkaConnectionManager
 from airflow_eos.broker.librdkafka import for_librdkafka
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
 from airflow_eos.recordbatch.limits import DecodeLimits
+from airflow_eos.wire.backoff import TRANSIENT
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
 from airflow_eos.wire.kafka_python_config import for_kafka_python
@@ -205,7 +208,7 @@ def test_an_oauth_callback_must_return_token_and_expiry(answer):
 
 
 def test_an_oauth_callback_that_fails_ends_the_attempt_at_once():
-    """A mistake in it is no broker that is away; an issuer that cannot be reached may be back in a moment."""
+    """A mistake in it is no broker that is away."""
 
     def failing(_):
         raise KeyError("client_id")
@@ -214,12 +217,34 @@ def test_an_oauth_callback_that_fails_ends_the_attempt_at_once():
     with pytest.raises(ConfigurationError, match="'oauth_cb' failed: KeyError"):
         provider.token()
 
+
+@pytest.mark.parametrize("failure", [ConnectionResetError("reset"), HTTPException("reset")], ids=repr)
+def test_an_issuer_that_does_not_answer_is_asked_again(failure):
+    """Libraries need not derive their errors from OSError; brokers are asked again after one."""
+
     def unreachable(_):
-        raise ConnectionResetError
+        raise failure
 
     provider = for_kafka_python({**BASE, "oauth_cb": unreachable})["sasl_oauth_token_provider"]
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(TRANSIENT, match=f"'oauth_cb' failed: {type(failure).__name__}: reset"):
         provider.token()
+
+
+@pytest.mark.parametrize(
+    "argument", ["https://issuer/token?client_id=me&client_secret=t0p%2Fsecret", "id=me,secret=t0p/secret"]
+)
+def test_an_issuer_that_does_not_answer_shows_no_part_of_the_call_backs_argument(argument):
+    """Libraries name the address that they have asked, with its parameters."""
+
+    def unreachable(given):
+        raise HTTPException(f"no route to {given.replace('issuer', 'issuer:443')}, t0p/secret")
+
+    settings = {**BASE, "oauth_cb": unreachable, "sasl.oauthbearer.config": argument}
+    with pytest.raises(
+        TRANSIENT, match=r"HTTPException: no route to .*<sasl\.oauthbearer\.config>"
+    ) as failed:
+        for_kafka_python(settings)["sasl_oauth_token_provider"].token()
+    assert "secret" not in "".join(traceback.format_exception(failed.value)).replace("secret=", "")
 
 
 @pytest.mark.parametrize("key", sorted(IGNORED))

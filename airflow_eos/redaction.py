@@ -1,4 +1,4 @@
-"""Keeps properties of catalogs and storages out of messages: libraries put addresses and keys into errors."""
+"""Keeps settings that are secrets out of messages: libraries put addresses and keys into errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def _parts(value: str) -> Iterator[str]:
         address = urlsplit(value)
     except ValueError:
         return
-    for secret in (address.password, *(given for _, given in parse_qsl(address.query))):
+    pairs = address.query or value.replace(",", "&")  # also of a setting such as "id=me,secret=..."
+    for secret in (address.password, *(given for _, given in parse_qsl(pairs))):
         if secret:
             yield from (secret, unquote(secret))
     if not address.netloc and ":" in value:
