@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.compat import (
     INTERVAL_TIMETABLES,
     TRIGGER_TIMETABLES,
+    CronTriggerTimetable,
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
     timetable_field,
@@ -57,12 +58,14 @@ def check_schedule(
         period = _period(expressions, zone_named(zone))
         expression = "with one expression for all times, " if several else f"{expressions[0]!r}, "
         with_intervals = f"CronDataIntervalTimetable({expression}timezone={str(zone)!r})"
-    if interval and period and _length(interval) == period:
+    # Of a run that it is late for by a moment, Airflow leaves a part or all of the period out.
+    if_late = "" if dag.catchup or isinstance(timetable, CronTriggerTimetable) else " where a run is late"
+    if interval and period and _length(interval) == period and not if_late:
         return
     if interval:
         problem = (
-            f"gives each run the interval of {interval!r} before it: they overlap or leave gaps, so that "
-            "records are read twice or never"
+            f"gives each run the interval of {interval!r} before it: they overlap or leave gaps{if_late}, so "
+            "that records are read twice or never"
         )
     else:
         problem = "gives empty intervals: cron strings, presets and timedeltas do in Airflow 3"
@@ -83,10 +86,12 @@ def _period(expressions: list[str], zone: dt.tzinfo) -> dt.timedelta | None:
     from croniter import croniter  # type: ignore[import-untyped]  # Airflow's own
 
     week: set[dt.timedelta] = set()
+    every_hour = True
     for cron in map(croniter, expressions):
         minutes, hours, days, months, weekdays, *seconds = cron.expanded
         if [days, months] != [["*"], ["*"]] or seconds or cron.nth_weekday_of_month:
             return None
+        every_hour = every_hour and hours == ["*"]
         week |= {
             dt.timedelta(days=day, hours=hour, minutes=minute)
             for day in _numbers(weekdays, 7)
@@ -96,10 +101,12 @@ def _period(expressions: list[str], zone: dt.tzinfo) -> dt.timedelta | None:
     ticks = sorted(week)
     periods = {after - tick for tick, after in zip(ticks, [*ticks[1:], ticks[0] + _WEEK], strict=True)}
     period = max(periods)
-    weeks = (utc_now() + number * _WEEK for number in range(104))
+    # Backfills reach back to when more zones changed their clocks.
+    weeks = (_SOME_DAY + number * _WEEK for number in range((utc_now() - _SOME_DAY) // _WEEK + 104))
     offsets = {moment.astimezone(zone).replace(tzinfo=dt.timezone.utc) - moment for moment in weeks}
-    # Over a change of the clock by whole periods, ticks stay as far apart.
-    regular = len(periods) == 1 and not any((offset - min(offsets)) % period for offset in offsets)
+    # Over a change by whole periods, ticks of every hour stay as far apart; others keep their local time.
+    changes = {offset - min(offsets) for offset in offsets}
+    regular = len(periods) == 1 and not any(change % period if every_hour else change for change in changes)
     return period if regular else None
 
 
