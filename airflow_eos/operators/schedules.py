@@ -50,12 +50,12 @@ def check_schedule(
         )
     if isinstance(timetable, CronDataIntervalTimetable):
         expression, zone = (timetable_field(timetable, name) for name in ("expression", "timezone"))
-        if moment := _skips_after(expression, zone_named(zone)):
+        if moment := _do_not_meet(expression, zone_named(zone)):
             raise ConfigurationError(
-                f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and Airflow leaves records out of the "
-                f"intervals of Dag {dag.dag_id!r}, or makes no more runs, from {moment.isoformat()} on, when "
-                f"the clock of {zone} is put forward: {expression!r} has several ticks in a skipped hour. "
-                "Schedule the Dag with timezone='UTC', or with * for the hours"
+                f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and the intervals of Dag {dag.dag_id!r} "
+                f"do not meet at {moment.isoformat()}, when the clock of {zone} is put forward: "
+                f"{expression!r} has several ticks in a skipped hour, and Airflow leaves records out, or "
+                "makes no more runs. Schedule the Dag with timezone='UTC', or with * for the hours"
             )
     if not isinstance(timetable, TRIGGER_TIMETABLES):
         return
@@ -92,8 +92,8 @@ def check_schedule(
     )
 
 
-def _skips_after(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
-    """Return after which moment of two years to come the scheduler's intervals leave time out; None: never.
+def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
+    """Return where, in two years to come, the scheduler's intervals of a cron expression do not meet.
 
     Where the clock is put forward, Airflow takes a tick in the skipped hour for one that is as much later.
     """
@@ -118,7 +118,7 @@ def _skips_after(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
             except ValueError:  # the scheduler finds no other interval
                 return last and last.end
             assert info is not None  # there is no latest date
-            if last is not None and info.data_interval.start > last.end:
+            if last is not None and info.data_interval.start != last.end:
                 return last.end
             last = info.data_interval
     return None
