@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+import pendulum
 
 from airflow_eos.compat import (
     INTERVAL_TIMETABLES,
     TRIGGER_TIMETABLES,
+    CronDataIntervalTimetable,
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
     timetable_field,
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 _SOME_DAY = dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc)
 _WEEK = dt.timedelta(weeks=1)
+_HOUR = dt.timedelta(hours=1)
 
 
 def check_schedule(
@@ -43,26 +48,41 @@ def check_schedule(
             f"trigger have no data interval. Schedule the Dag by time alone ({INTERVAL_TIMETABLES}."
             "CronDataIntervalTimetable) or by partitions, or use ranges=Cursor()"
         )
+    if isinstance(timetable, CronDataIntervalTimetable):
+        expression, zone = (timetable_field(timetable, name) for name in ("expression", "timezone"))
+        if moment := _do_not_meet(expression, zone_named(zone)):
+            raise ConfigurationError(
+                f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and the intervals of Dag {dag.dag_id!r} "
+                f"do not meet at {moment.isoformat()}, when the clock of {zone} is put forward: "
+                f"{expression!r} has several ticks in a skipped hour, and Airflow leaves records out, or "
+                "makes no more runs. Schedule the Dag with timezone='UTC', or with * for the hours"
+            )
     if not isinstance(timetable, TRIGGER_TIMETABLES):
         return
+    late = ""
     if isinstance(timetable, DeltaTriggerTimetable):
         delta, interval = (timetable_field(timetable, name) for name in ("delta", "interval"))
         period = _length(delta)
         with_intervals = f"DeltaDataIntervalTimetable({delta!r})"
+        if not dag.catchup:
+            # A run that is due is computed anew at each parse of the Dag, from the present moment back.
+            period, late = None, " where a run is late"
     else:
         several = isinstance(timetable, MultipleCronTriggerTimetable)
-        crons = timetable_field(timetable, "timetables") if several else [timetable]
-        expressions = [timetable_field(cron, "expression") for cron in crons]
-        zone, interval = (timetable_field(crons[0], name) for name in ("timezone", "interval"))
-        period = _period(expressions, zone_named(zone))
-        expression = "with one expression for all times, " if several else f"{expressions[0]!r}, "
-        with_intervals = f"CronDataIntervalTimetable({expression}timezone={str(zone)!r})"
+        cron = timetable_field(timetable, "timetables")[0] if several else timetable
+        expression, zone, interval = (
+            timetable_field(cron, name) for name in ("expression", "timezone", "interval")
+        )
+        # Of several expressions Airflow leaves out periods: where a run is late, or a clock is put back.
+        period = None if several else _period(expression, zone_named(zone))
+        written = "with one expression for all times, " if several else f"{expression!r}, "
+        with_intervals = f"CronDataIntervalTimetable({written}timezone={str(zone)!r})"
     if interval and period and _length(interval) == period:
         return
     if interval:
         problem = (
-            f"gives each run the interval of {interval!r} before it: they overlap or leave gaps, so that "
-            "records are read twice or never"
+            f"gives each run the interval of {interval!r} before it: they overlap or leave gaps{late}, so "
+            "that records are read twice or never"
         )
     else:
         problem = "gives empty intervals: cron strings, presets and timedeltas do in Airflow 3"
@@ -72,36 +92,67 @@ def check_schedule(
     )
 
 
+def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
+    """Return where, in two years to come, the scheduler's intervals of a cron expression do not meet.
+
+    Where the clock is put forward, Airflow takes a tick in the skipped hour for one that is as much later.
+    """
+    from croniter import croniter  # type: ignore[import-untyped]  # Airflow's own
+
+    minutes, hours, *_ = croniter(expression).expanded
+    if hours == ["*"] or len(_numbers(minutes, 60)) == 1:
+        return None  # counted in real time; or as far apart as clocks are put forward
+    from airflow.timetables.base import TimeRestriction
+    from airflow.timetables.interval import CronDataIntervalTimetable as Scheduled
+
+    scheduled = Scheduled(expression, timezone=zone)
+    now = utc_now()
+    offsets = [(hour, hour.astimezone(zone).utcoffset()) for hour in (now + n * _HOUR for n in range(17_520))]
+    for (before, offset), (after, later_offset) in pairwise(offsets):
+        if not offset < later_offset:  # type: ignore[operator]
+            continue
+        last, restriction = None, TimeRestriction(pendulum.instance(before - _HOUR), None, catchup=True)
+        while last is None or last.end < after + 2 * _HOUR:
+            try:
+                info = scheduled.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+            except ValueError:  # the scheduler finds no other interval
+                return last and last.end
+            assert info is not None  # there is no latest date
+            if last is not None and info.data_interval.start != last.end:
+                return last.end
+            last = info.data_interval
+    return None
+
+
 def _length(delta: PartitionDuration) -> dt.timedelta | None:
     """Return the length of a delta; None if it depends on the date."""
     lengths = {day + delta - day for day in (_SOME_DAY, _SOME_DAY.replace(year=2001, month=2))}
     return lengths.pop() if len(lengths) == 1 else None
 
 
-def _period(expressions: list[str], zone: dt.tzinfo) -> dt.timedelta | None:
-    """Return the time between any two ticks of cron expressions; None if it varies."""
-    from croniter import croniter  # type: ignore[import-untyped]  # Airflow's own
+def _period(expression: str, zone: dt.tzinfo) -> dt.timedelta | None:
+    """Return the time between any two ticks of a cron expression; None if it varies."""
+    from croniter import croniter
 
-    week: set[dt.timedelta] = set()
-    for cron in map(croniter, expressions):
-        minutes, hours, days, months, weekdays, *seconds = cron.expanded
-        if [days, months] != [["*"], ["*"]] or seconds or cron.nth_weekday_of_month:
-            return None
-        week |= {
-            dt.timedelta(days=day, hours=hour, minutes=minute)
-            for day in _numbers(weekdays, 7)
-            for hour in _numbers(hours, 24)
-            for minute in _numbers(minutes, 60)
-        }
-    ticks = sorted(week)
+    cron = croniter(expression)
+    minutes, hours, days, months, weekdays, *seconds = cron.expanded
+    if [days, months] != [["*"], ["*"]] or seconds or cron.nth_weekday_of_month:
+        return None
+    ticks = sorted(
+        dt.timedelta(days=day, hours=hour, minutes=minute)
+        for day in _numbers(weekdays, 7)
+        for hour in _numbers(hours, 24)
+        for minute in _numbers(minutes, 60)
+    )
     periods = {after - tick for tick, after in zip(ticks, [*ticks[1:], ticks[0] + _WEEK], strict=True)}
     period = max(periods)
-    weeks = (utc_now() + number * _WEEK for number in range(104))
+    # Backfills reach back to when more zones changed their clocks.
+    weeks = (_SOME_DAY + number * _WEEK for number in range((utc_now() - _SOME_DAY) // _WEEK + 104))
     offsets = {moment.astimezone(zone).replace(tzinfo=dt.timezone.utc) - moment for moment in weeks}
     # Over a change of the clock by whole periods, ticks stay as far apart.
     regular = len(periods) == 1 and not any((offset - min(offsets)) % period for offset in offsets)
     return period if regular else None
 
 
-def _numbers(field: list[Any], count: int) -> Iterable[int]:
+def _numbers(field: list[Any], count: int) -> Sequence[int]:
     return range(count) if field == ["*"] else field

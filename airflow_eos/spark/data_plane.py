@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.output import SealedManifest
+from airflow_eos.spark.arrow_batches import without_lz4
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.dead_letters import may_be_records
@@ -159,7 +160,7 @@ class SparkDataPlane:
         are_small = True
         inconsistent = 0
         while inconsistent < MAX_SEALS:
-            with tagged(self._spark, self._tag), pickled_by_value(self._process):
+            with tagged(self._spark, self._tag), pickled_by_value(self._process), without_lz4(self._spark):
                 try:
                     return self._seal(plan, environment, set_aside, writer, are_small=are_small)
                 except InconsistentSeal as problem:
@@ -212,6 +213,7 @@ class SparkDataPlane:
                 # hang.
                 cancelled_after(self._spark, self._tag, timeout + _CANCEL_GRACE),
                 tagged(self._spark, self._tag, once=True),
+                without_lz4(self._spark),
                 progress(self._spark, f"sending {manifest.records} records"),
                 watched,
             ):

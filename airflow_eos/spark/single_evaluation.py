@@ -68,6 +68,8 @@ _STORE_TIMEOUT = 60.0
 _POLL = 0.01
 _UNKNOWN = "it cannot be told whether the transform was evaluated once"
 _NOT_RUN = ("PENDING", "SKIPPED")
+_OF_RUNS = "airflow-eos-"
+"""Begins all tags of this package."""
 
 
 class SingleEvaluation:
@@ -197,11 +199,16 @@ class StatusStoreEvidence(SingleEvaluation):
                 "spark.scheduler.listenerbus.eventqueue.appStatus.capacity"
             )
         jobs = {number: self._stages(number, last_job) for number in range(self._first_job + 1, last_job)}
-        sealing = sorted(set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys())
-        runs = {number: [run for run in map(self._run, jobs[number]) if run] for number in sealing}
-        if not any(runs.values()):
+        tagged_jobs = set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys()
+        if not tagged_jobs:
             return
-        counted = {rdd for run in runs.pop(sealing[-1]) for rdd in run.rdds}
+        # Jobs that the author's function starts in threads of its own have no tag of a run.
+        others = {number for number in jobs.keys() - tagged_jobs if _OF_RUNS in self._tags(number)}
+        runs = {
+            number: [run for run in map(self._run, jobs[number]) if run]
+            for number in sorted(jobs.keys() - others)
+        }
+        counted = {rdd for run in runs.pop(max(tagged_jobs)) for rdd in run.rdds}
         computed = [run for several in runs.values() for run in several]
         repeated = computed_twice(computed)
         if repeated is not None:
@@ -230,6 +237,9 @@ class StatusStoreEvidence(SingleEvaluation):
                 )
             time.sleep(_POLL)
         return int(jobs[0])
+
+    def _tags(self, job: int) -> str:
+        return str(self._store.job(job).jobTags().mkString(","))
 
     def _stages(self, job: int, last_job: int) -> list[int]:
         info = self._tracker.getJobInfo(job)

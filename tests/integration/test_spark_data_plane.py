@@ -450,6 +450,16 @@ def test_settings_of_the_session_change_nothing_in_what_is_read_and_written(brok
     ]
 
 
+def test_columns_of_nulls_pass_where_spark_compresses_batches_with_lz4(broker, spark, setting):
+    """PyArrow cannot read them; here neither records nor trailers of partitions without any have bytes."""
+    source, sink = broker.topic("src", 1), broker.topic("out", 3)
+    broker.produce(source, [{"key": b"k", "value": None}] * 10)
+    setting({"spark.sql.execution.arrow.compression.codec": "lz4"})
+    run(broker, spark, broker.spec(source, sink), lambda df: df)
+    assert [(r.key, r.value) for r in committed(broker, sink)] == [(b"k", None)] * 10
+    assert spark.conf.get("spark.sql.execution.arrow.compression.codec") == "lz4"
+
+
 @pytest.mark.parametrize("cast", rest_in_chaos(1, ["timestamp_ntz", "timestamp", "timestamp_ltz"]))
 def test_a_local_time_is_one_of_the_session_where_timestamp_means_that(broker, spark, setting, cast):
     """Cast to timestamp, to an instant or to a local time: written is the instant it came from."""

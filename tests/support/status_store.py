@@ -96,7 +96,14 @@ class Driver:
     def sc(self):
         return self
 
-    statusStore = statusTracker = listenerBus = metrics = metricRegistry = sc  # noqa: N815
+    def statusStore(self):  # noqa: N802
+        return SimpleNamespace(
+            job=self.store_of_job,
+            lastStageAttempt=self._stages.__getitem__,
+            executorList=self.executorList,
+        )
+
+    statusTracker = listenerBus = metrics = metricRegistry = sc  # noqa: N815
 
     def counter(self, _name):
         return SimpleNamespace(getCount=lambda: self.dropped)
@@ -108,6 +115,10 @@ class Driver:
     def getJobIdsForTag(self, tag):  # noqa: N802
         return [number for number, (tags, _) in self._jobs.items() if tag in tags]
 
+    def store_of_job(self, number):
+        tags = self._jobs[number][0]
+        return SimpleNamespace(jobTags=lambda: SimpleNamespace(mkString=lambda by: by.join(tags)))
+
     def getJobInfo(self, number):  # noqa: N802
         job = self._jobs.get(number)
         return Option(job and SimpleNamespace(stageIds=lambda: job[1]))
@@ -118,6 +129,3 @@ class Driver:
 
     def getStageInfo(self, stage):  # noqa: N802
         return Option(self._stages.get(stage))
-
-    def lastStageAttempt(self, stage):  # noqa: N802
-        return self._stages[stage]

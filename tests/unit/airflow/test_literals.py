@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib
 import re
@@ -29,6 +30,7 @@ from airflow_eos.sensors.run_committed import RunCommittedSensor
 from tests.unit.airflow.fakes import FakeRun, make_context, upstream
 
 DAY = dt.timedelta(days=1)
+NEW_YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 _SDK = "airflow.sdk"
 AssetOrTimeSchedule = importlib.import_module(
     _SDK if INTERVAL_TIMETABLES == _SDK else "airflow.timetables.assets"
@@ -105,15 +107,27 @@ def test_runs_that_assets_trigger_have_no_interval(schedule: Any) -> None:
         CronTriggerTimetable("15 * * * *", timezone="Europe/Berlin", interval=DAY / 24),
         CronTriggerTimetable("*/30 * * * *", timezone="Australia/Lord_Howe", interval=DAY / 48),
         CronTriggerTimetable("@daily", timezone="UTC", interval=relativedelta(days=1)),
-        DeltaTriggerTimetable(DAY, interval=DAY),
-        DeltaTriggerTimetable(relativedelta(days=1), interval=DAY),
-        MultipleCronTriggerTimetable("0 * * * *", "30 * * * *", timezone="UTC", interval=DAY / 48),
+        CronTriggerTimetable("@daily", timezone="Asia/Tokyo", interval=DAY),
     ],
 )
 def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
     """Also none at all, and partitions with a duration."""
     make(DAG("d", schedule=schedule), ranges="data_interval")
     make(DAG("e", schedule="@daily"), ranges="data_interval", partition_duration=DAY)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        DeltaTriggerTimetable(DAY, interval=DAY),
+        DeltaTriggerTimetable(relativedelta(days=1), interval=DAY),
+    ],
+)
+def test_a_schedule_that_leaves_out_what_it_is_late_for_needs_catchup(schedule: Any) -> None:
+    """Without catchup the scheduler counts from the present: see test_tiling_schedules.py."""
+    make(DAG("d", schedule=schedule, catchup=True, start_date=NEW_YEAR), ranges="data_interval")
+    with pytest.raises(ConfigurationError, match="leave gaps where a run is late"):
+        make(DAG("e", schedule=schedule), ranges="data_interval")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +142,12 @@ def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
         (CronTriggerTimetable("0 0 1 * *", timezone="UTC", interval=relativedelta(months=1)), "Cron"),
         (CronTriggerTimetable("0 0 * * 1#1", timezone="UTC", interval=7 * DAY), "CronDataInterval"),
         (CronTriggerTimetable("0 * * * *", timezone="Australia/Lord_Howe", interval=DAY / 24), "Cron"),
+        # Clocks that are not changed any more, but were in the days that a backfill reads.
+        (CronTriggerTimetable("@daily", timezone="America/Sao_Paulo", interval=DAY), "CronDataInterval"),
+        (
+            MultipleCronTriggerTimetable("0 * * * *", "30 * * * *", timezone="UTC", interval=DAY / 48),
+            "CronDataIntervalTimetable",
+        ),
         (DeltaTriggerTimetable(DAY, interval=2 * DAY), r"DeltaDataIntervalTimetable\(datetime.*days=1\)\)"),
         (
             DeltaTriggerTimetable(relativedelta(months=1), interval=relativedelta(months=1)),
@@ -141,12 +161,34 @@ def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
 )
 def test_schedule_whose_intervals_do_not_meet_is_refused(schedule: Any, advice: str) -> None:
     """Records would be read twice, or never, once a year at least; the error names one whose intervals do."""
-    with pytest.raises(ConfigurationError, match=rf"overlap or leave gaps.*{advice}"):
-        make(DAG("d", schedule=schedule), ranges="data_interval")
+    with pytest.raises(ConfigurationError, match=rf"overlap or leave gaps, .*{advice}"):
+        make(DAG("d", schedule=schedule, catchup=True, start_date=NEW_YEAR), ranges="data_interval")
     with pytest.raises(ConfigurationError, match="overlap or leave gaps"):
         KafkaDataIntervalSensor(task_id="over", dag=DAG("e", schedule=schedule), topics="src")
     make(DAG("f", schedule=schedule))  # a cursor needs none
     make(DAG("g", schedule=schedule), ranges="data_interval", partition_duration=DAY)
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "is_refused"),
+    [
+        ("*/15 1-3 * * *", "Europe/Berlin", True),
+        ("*/5 0-22 * * *", "America/New_York", True),  # the scheduler raises an error
+        ("*/15 1-3 * * *", "UTC", False),
+        ("*/15 8-20 * * *", "Europe/Berlin", False),
+        ("*/15 1-3 * * 1-5", "Europe/Berlin", False),  # the clock is changed on Sundays
+        ("30 1-3 * * *", "Europe/Berlin", False),
+        ("*/15 * * * *", "Europe/Berlin", False),
+    ],
+)
+def test_ticks_that_airflow_leaves_out_behind_a_change_of_the_clock_are_refused(
+    expression: str, zone: str, is_refused: bool
+) -> None:
+    """In March Airflow 3.3 begins the interval behind 03:00 at 03:45: records of 45 minutes are in none."""
+    dag = DAG("d", schedule=CronDataIntervalTimetable(expression, timezone=zone))
+    expected = pytest.raises(ConfigurationError, match=r"do not meet at .* Airflow leaves records out")
+    with expected if is_refused else contextlib.nullcontext():
+        make(dag, ranges="data_interval")
 
 
 WHOLE: dict[Any, dict[str, Any]] = {

@@ -13,9 +13,16 @@ import airflow.sdk
 import pendulum
 import pytest
 from airflow.partition_mappers import temporal
+from airflow.timetables import interval as interval_timetables
+from airflow.timetables import trigger as trigger_timetables
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-from airflow.timetables.trigger import CronPartitionTimetable
+from airflow.timetables.trigger import (
+    CronPartitionTimetable,
+    CronTriggerTimetable,
+    DeltaTriggerTimetable,
+    MultipleCronTriggerTimetable,
+)
 from dateutil.relativedelta import relativedelta
 
 from airflow_eos.exceptions import ConfigurationError
@@ -144,6 +151,44 @@ def test_schedules_tile_time_over_each_change_of_each_clock(schedule: Schedule) 
             for period in PERIODS:
                 start = change - BEFORE[period]
                 assert_tiled(islice(schedule(period, zone, start), 4), change)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "catchup", "tiles"),
+    [
+        (CronDataIntervalTimetable("@hourly", timezone="UTC"), False, True),
+        (DeltaDataIntervalTimetable(HOUR), False, True),
+        (CronTriggerTimetable("@hourly", timezone="UTC", interval=HOUR), False, True),
+        (DeltaTriggerTimetable(HOUR, interval=HOUR), True, True),
+        (DeltaTriggerTimetable(HOUR, interval=HOUR), False, False),
+        (
+            MultipleCronTriggerTimetable("0 * * * *", "30 * * * *", timezone="UTC", interval=HOUR / 2),
+            True,
+            True,
+        ),
+        (
+            MultipleCronTriggerTimetable("0 * * * *", "30 * * * *", timezone="UTC", interval=HOUR / 2),
+            False,
+            False,
+        ),
+    ],
+)
+def test_schedules_whose_runs_are_late_by_seconds(
+    schedule: Any, catchup: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow computes a run that is due anew when it parses the Dag; what does not tile is refused."""
+    now, last, meet = pendulum.datetime(2026, 1, 1, 12), None, []
+    restriction = TimeRestriction(now, None, catchup=catchup)
+    for module in (interval_timetables, trigger_timetables):
+        monkeypatch.setattr(module, "utcnow", lambda: now)
+    for _ in range(5):
+        info = schedule.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+        now = info.run_after.add(seconds=3)
+        info = schedule.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+        if last is not None:
+            meet.append(info.data_interval.start == last.end)
+        last = info.data_interval
+    assert all(meet) is tiles
 
 
 @pytest.mark.parametrize(

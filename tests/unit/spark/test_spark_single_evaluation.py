@@ -249,8 +249,19 @@ def test_what_ran_before_the_seal_or_for_others_is_no_evidence():
     """The seal before this one, and another run's jobs in the same session."""
     driver = Driver()
     evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB, first=[[(8, 3, (1, 2), 10)]])
-    driver.job((9, 2, (30, 31), 10), tags=("another",))
+    driver.job((9, 2, (30, 31), 10), tags=("airflow-eos-another", "spark-session-1"))
     evidence.check()
+
+
+def test_a_second_attempt_in_a_thread_of_the_author_is_an_inconsistent_seal():
+    """A thread's jobs have the tags of Spark, and none of the run."""
+    driver = Driver()
+    evidence = StatusStoreEvidence(driver, *TAG)
+    driver.job((9, 1, (30, 31), 10), tags=("spark-session-1",))
+    for job in (SEAL_JOB, KEEP_JOB, COUNT_JOB):
+        driver.job(*job, tags=TAG)
+    with pytest.raises(InconsistentSeal, match=r"stage 9 of the transform again \(attempt 1\)"):
+        evidence.check()
 
 
 def test_a_cache_read_while_an_executor_is_lost_is_an_inconsistent_seal():
