@@ -31,27 +31,29 @@ _NOTHING_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 async def connect(
     net: Any, host: str, port: int, options: Iterable[tuple[int, int, int]], timeout_at: float | None
 ) -> socket.socket:
-    """Connect to the first address of a host that answers.
+    """Connect to the first address of a host that answers; one that drops packets leaves time for the others.
 
     :param timeout_at: deadline, in seconds of the monotonic clock.
-    :raises KafkaConnectionError: no address answered; names the last error.
+    :raises KafkaConnectionError: no address answered; names each error.
     """
-    reason = "the name does not resolve"
-    for family, kind, protocol, _, address in _addresses(host, port):
+    reasons = []
+    addresses = _addresses(host, port)
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)  # noqa: FBT003
             for option in options:
                 sock.setsockopt(*option)
-            await _connected(net, sock, address, timeout_at)
+            await _connected(net, sock, address, _share(timeout_at, len(addresses) - number))
         except (OSError, kafka_errors.KafkaTimeoutError) as error:
             sock.close()
-            reason = f"{address[0]}:{address[1]}: {error}"
+            reasons.append(f"{address[0]}:{address[1]}: {error}")
         except BaseException:
             sock.close()
             raise
         else:
             return sock
+    reason = "; ".join(reasons) or "the name does not resolve"
     raise kafka_errors.KafkaConnectionError(f"cannot connect to {host}:{port}: {reason}")
 
 
@@ -60,6 +62,12 @@ def _addresses(host: str, port: int) -> list[Any]:
         return list(socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM))
     except socket.gaierror:
         return []
+
+
+def _share(timeout_at: float | None, addresses: int) -> float | None:
+    """Return the deadline of the first of some addresses that share the time until another one."""
+    now = time.monotonic()
+    return None if timeout_at is None else now + (timeout_at - now) / addresses
 
 
 async def _connected(net: Any, sock: socket.socket, address: Any, timeout_at: float | None) -> None:

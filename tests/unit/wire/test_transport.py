@@ -1,0 +1,59 @@
+"""A connection to a host of several addresses, some of which may drop packets."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import ExitStack
+
+import kafka.errors as kafka_errors
+import pytest
+from kafka.net.selector import NetworkSelector
+
+from airflow_eos.wire.transport import connect
+
+SILENT, ANSWERS = "127.0.0.3", "127.0.0.4"
+SECONDS = 0.6
+
+
+@pytest.fixture
+def port():
+    """A port of two addresses: one drops what arrives, as a broken route does, behind it one answers."""
+    with ExitStack() as held:
+
+        def opened() -> socket.socket:
+            sock = held.enter_context(socket.socket())
+            sock.setblocking(False)
+            return sock
+
+        answers, silent = opened(), opened()
+        answers.bind((ANSWERS, 0))
+        answers.listen()
+        number = answers.getsockname()[1]
+        silent.bind((SILENT, number))
+        silent.listen(0)  # the kernel drops further connections while the first is not accepted
+        opened().connect_ex((SILENT, number))
+        yield number
+
+
+def connected(monkeypatch, *addresses, port):
+    """Return where a connection to a host of these addresses leads."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    net = NetworkSelector(slow_task_threshold_secs=0)
+    try:
+        with net.run(connect(net, "broker", port, (), time.monotonic() + SECONDS)) as sock:
+            return sock.getpeername()[0]
+    finally:
+        net.close()
+
+
+def test_an_address_that_drops_packets_leaves_time_for_the_next(monkeypatch, port):
+    """As of a host whose IPv6 address leads nowhere: no try would reach the other one."""
+    assert connected(monkeypatch, SILENT, ANSWERS, port=port) == ANSWERS
+
+
+def test_each_address_without_an_answer_is_named(monkeypatch, port):
+    """Not the last one alone."""
+    with pytest.raises(kafka_errors.KafkaConnectionError, match=rf"{SILENT}:{port}: .*; {SILENT}:{port}: "):
+        connected(monkeypatch, SILENT, SILENT, port=port)
