@@ -232,11 +232,11 @@ class TableChanged(PlanError):
 
 
 class TableRefused(PlanError):
-    """The database refused a run's rows: a constraint, a trigger, a limit; the message names it.
+    """The database or catalog refused a run's rows: a constraint, a trigger, a limit; the message names it.
 
     Safe: Nothing of this try is in the table, and offsets stay where they were. The same rows would be
     refused again. `skip_offsets` skips records: they stay unprocessed.
-    Do: Correct the process, or the conflicting rows of the table, then clear the task.
+    Do: Correct the process, the conflicting rows of the table, or its catalog, then clear the task.
     """
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.daemon_thread import in_daemon_thread
-from airflow_eos.exceptions import ConfigurationError, UnknownTable
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, TableRefused, UnknownTable
 from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
@@ -166,6 +166,7 @@ class IcebergSink(BaseSink):
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, remove those that are replaced and set the property, in one compare-and-set."""
+        from pyiceberg.exceptions import BadRequestError, ForbiddenError
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
 
         removed = self._find_earlier_rows(version, change.replaces)
@@ -191,7 +192,16 @@ class IcebergSink(BaseSink):
             AssertDefaultSpecId(default_spec_id=version.layout.spec_id),
         )
         updates = _in_order_of_time(transaction._updates, table.metadata.last_updated_ms)  # noqa: SLF001
-        table.catalog.commit_table(table, requirements, updates)
+        try:
+            table.catalog.commit_table(table, requirements, updates)
+        except (BadRequestError, ForbiddenError) as error:
+            if _NOT_OF_CATALOG.match(str(error)):
+                raise
+            kind = AuthorizationFailed if isinstance(error, ForbiddenError) else TableRefused
+            raise kind(
+                f"{self.name}: the catalog shows the table, and refuses the run's commit: "
+                f"{self._reason(error, version)}"
+            ) from None
         return receipt
 
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[DataFile]:

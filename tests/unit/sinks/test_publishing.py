@@ -9,17 +9,21 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, ForbiddenError
 
 from airflow_eos.exceptions import (
+    AuthorizationFailed,
     ConfigurationError,
     OutcomeUnknown,
     RunFenced,
     TableChanged,
+    TableRefused,
     TableReplaced,
     UnknownTable,
 )
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.operators import retriable
 from airflow_eos.run import publishing
 from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks.opening import open_table
@@ -169,6 +173,44 @@ def test_the_librarys_own_commit_deletes_what_a_refusal_had_committed(iceberg):
         table.append(pa.table({"id": [1], "name": ["lost"]}, schema=table.schema().as_arrow()))
     with pytest.raises(FileNotFoundError):
         names(iceberg)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        (BadRequestError("ValidationException: too many table properties"), TableRefused),
+        (ForbiddenError("NotAuthorizedException: not on this table"), AuthorizationFailed),
+    ],
+)
+@pytest.mark.parametrize("act", ["publish", "settle"])
+def test_a_commit_that_a_catalog_refuses_is_sent_once(iceberg, monkeypatch, refusal, kind, act):
+    """It would refuse it again, each time beside new manifests; a claim that is to be barred, too."""
+    attempt = Attempt(iceberg)
+
+    def refuse(*_):
+        raise refusal
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", refuse)
+    with pytest.raises(kind, match=str(refusal)):
+        attempt.publish() if act == "publish" else attempt.publisher.settle(attempt.claim)
+    assert attempt.commits == 1
+    assert retriable.is_final(kind())
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_a_gateway_that_refuses_a_commit_is_asked_again(iceberg, monkeypatch, status):
+    """It answers in place of the catalog, and not as one does: nobody has seen the commit."""
+    attempt = Attempt(iceberg)
+    commit, answers = SqlCatalog.commit_table, [BadRequestError if status == 400 else ForbiddenError]
+
+    def answered(*arguments):
+        if answers:
+            raise answers.pop()(f"RESTError {status}: Could not decode json payload: <html>")
+        return commit(*arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", answered)
+    attempt.publish()
+    assert (attempt.commits, names(iceberg)) == (2, {"run/p/1": 2})
 
 
 def test_a_claim_that_was_not_published_is_barred(lake):
