@@ -16,7 +16,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_eos.exceptions import DifferentWork, OffsetsOutOfRange, PlanError, RunFenced, TopicRecreated
+from airflow_eos.exceptions import (
+    DifferentWork,
+    OffsetsOutOfRange,
+    PlanError,
+    RunFenced,
+    TopicRecreated,
+    UnknownTopic,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -94,6 +101,7 @@ class RunProtocol:
         """Run, or answer from the ledger.
 
         :raises PlanError: nothing was read or written.
+        :raises LedgerMissing: the ledger was deleted.
         :raises RunFenced: a newer attempt owns the work.
         :raises RunFailed: aborted after all attempts.
         :raises OutcomeUnknown: the ledger could not be asked; a retry finds out.
@@ -109,6 +117,9 @@ class RunProtocol:
                 record = self._one_epoch(work)
                 if record is not None:
                     return record
+        except UnknownTopic:
+            self._collaborators.ledger.describe()  # says what a ledger is that does not exist
+            raise
         finally:
             work.release(self._collaborators.data)
 

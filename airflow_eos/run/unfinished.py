@@ -16,7 +16,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.ledger.records.cursor_record import CursorRecord
@@ -80,15 +80,11 @@ class UnfinishedEnds:
         :param topics: as they are behind the fence.
         :returns: None if nothing was open; else the coordinator's answer, and the epoch is used up.
         :raises OutcomeUnknown: the decision about such a transaction is unknown.
-        :raises LedgerMissing: the ledger was deleted.
+        :raises UnknownTopic: the ledger was deleted.
         """
         routings = {self.spec.pipeline, *([self.spec.group_id] if keys.moves_cursor(self.spec) else ())}
         numbers = sorted({self.ledger.partition_for(routing) for routing in routings})
-        try:
-            answer = self.end(producer, [TopicPartition(self.spec.ledger.topic, n) for n in numbers])
-        except UnknownTopic:
-            self.ledger.describe()  # says what a ledger is that does not exist
-            raise
+        answer = self.end(producer, [TopicPartition(self.spec.ledger.topic, n) for n in numbers])
         return self._end_offsets(producer, topics) if answer is None else answer
 
     # -- records --

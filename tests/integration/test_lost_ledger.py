@@ -26,6 +26,7 @@ from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger
 from airflow_eos.recordbatch.partitioner import partitions_for
+from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import list_offsets
@@ -123,6 +124,19 @@ def test_a_deleted_ledger_is_not_made_again(committed, offsets):
     with imoptions_for():
         refuses_all(committed, LedgerMissing, "Restore")
     assert not committed.has_ledger()
+
+
+@pytest.mark.parametrize("state", [State.CHECKED, State.STAGED])
+def test_a_ledger_that_is_deleted_under_a_run_is_no_topic_to_create(timed, state):
+    """Behind the fence, and when its record is in the transaction: the error is that of any other run."""
+
+    def entered(now):
+        if now is state:
+            timed.kafka.delete_topic(timed.ledger)
+
+    with imoptions_for(), pytest.raises(LedgerMissing, match="nobody can tell what is committed"):
+        timed.run("c", on_state=entered)
+    assert timed.output() == []
 
 
 @pytest.mark.parametrize("offsets", ["kept", "expired"])
