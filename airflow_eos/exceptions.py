@@ -66,9 +66,10 @@ class CredentialsRefused(ConfigurationError):
 
 
 class EnvironmentMismatch(ConfigurationError):
-    """Driver and executors run different versions, or one lacks a package; the message names hosts and fix.
+    """Driver and executors differ in versions, packages, or the cluster they reach; the message names hosts.
 
-    Do: Install the same versions everywhere, or let Airflow retry where executors come and go. Where
+    Do: Install the same versions everywhere, or let Airflow retry where executors come and go. Give
+    `bootstrap.servers` names that lead to the same brokers from every host. Where
     `pyspark` and `pyspark-client` have different minor versions, run the command of the message: both install
     into one folder. This asks the executors without a run:
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +41,11 @@ class LazyDataPlane:
         self._check = check
         self._plane: SparkDataPlane | None = None
 
+    def name_cluster(self, cluster_id: str | None) -> None:
+        """Let tasks refuse brokers of another cluster, to which a server's name may lead on their host."""
+        kafka = ClientConfig.of(self._spec.kafka).to_dict()
+        self._spec = replace(self._spec, kafka={**kafka, CLUSTER_SETTING: cluster_id})
+
     def _started(self, plan: RunPlan) -> SparkDataPlane:
         if self._plane is None:
             from airflow_eos.spark.data_plane import SparkDataPlane
@@ -64,7 +71,6 @@ class LazyDataPlane:
     def seal_letters(self, due: DueLetters) -> Any:
         """Make dead letters of records that were processed before; Spark is not needed for them."""
         from airflow_eos.spark.letter_batches import seal_letters
-        from airflow_eos.wire.client_config import ClientConfig
 
         self._check()
         return seal_letters(ClientConfig.of(self._spec.kafka), self._spec.compression, due)

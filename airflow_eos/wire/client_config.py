@@ -20,7 +20,9 @@ from typing import Any
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.recordbatch.limits import MAX_BYTES_SETTING, MAX_HEADERS_SETTING, DecodeLimits
 
-OUR_SETTINGS = frozenset({MAX_BYTES_SETTING, MAX_HEADERS_SETTING})
+CLUSTER_SETTING = "eos.cluster.id"
+"""Id of the cluster of the bootstrap servers: a run gives that of its driver to its executors."""
+OUR_SETTINGS = frozenset({CLUSTER_SETTING, MAX_BYTES_SETTING, MAX_HEADERS_SETTING})
 """Settings of this package, unknown to the client libraries."""
 
 _ALIASES = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -18,9 +19,9 @@ from kafka.future import Future
 from kafka.net.selector import NetworkSelector
 
 from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
+from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, EnvironmentMismatch
 from airflow_eos.wire.backoff import TRANSIENT, Backoff, NotYet, describe, translated
-from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.transport import DEFAULTS, Manager, quiet_logging
 
@@ -40,6 +41,7 @@ class NodeConnections(Closeable):
     :ivar patience: upper bound of the seconds for which a request is asked again.
     :raises BrokersUnavailable: none answered; the message names the servers and the last error.
     :raises ConfigurationError: a setting cannot be used, or the broker refused the credentials.
+    :raises EnvironmentMismatch: the servers are of another cluster than ``eos.cluster.id``.
     """
 
     def __init__(
@@ -76,6 +78,11 @@ class NodeConnections(Closeable):
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> Future:
         """Schedule a coroutine on the loop; the future holds its result or exception."""
         return self._net.call_soon_with_future(coroutine)
+
+    def cluster_id(self) -> str | None:
+        """Return the id of the cluster, None if its brokers do not say; sends no request."""
+        cluster_id: str | None = self._manager.cluster.cluster_id
+        return cluster_id
 
     def hang_up(self, node: Any) -> None:
         """Close the connection to a broker without flushing unsent bytes; its pending requests fail."""
@@ -214,6 +221,7 @@ class NodeConnections(Closeable):
             except kafka_errors.KafkaError as error:
                 raise translated(error, f"connecting to {self._servers}") from error
             else:
+                self._check_cluster()
                 return
             if backoff.expired:
                 raise BrokersUnavailable(
@@ -224,6 +232,15 @@ class NodeConnections(Closeable):
                 ) from reason
             if backoff.told:
                 slice_ms *= 2
+
+    def _check_cluster(self) -> None:
+        expected, reached = self.config.get(CLUSTER_SETTING), self.cluster_id()
+        if None not in (expected, reached) and expected != reached:
+            raise EnvironmentMismatch(
+                f"the brokers that {socket.gethostname()} reaches at {self._servers} are of cluster "
+                f"{reached}, and those that the run's driver reaches of cluster {expected}: nothing was read "
+                "or written there. Give 'bootstrap.servers' names that lead to one cluster from every host"
+            )
 
     def _why_not(self) -> Exception | None:
         """Connect to one bootstrap server and return its error; None if it answers now.

@@ -19,9 +19,16 @@ import pytest
 
 import tests.support.airflow_home  # noqa: F401 - before Airflow, which the modules below import
 from airflow_eos import arrow_process, read_process_write
-from airflow_eos.exceptions import ProcessFailed, RecordRefused, RecordTooLarge, RunFailed
+from airflow_eos.exceptions import (
+    EnvironmentMismatch,
+    ProcessFailed,
+    RecordRefused,
+    RecordTooLarge,
+    RunFailed,
+)
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.retriable import is_final
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import read_topic
 from tests.support.cases import rest_in_chaos
 
@@ -68,6 +75,17 @@ def error_of(broker, spark, process, source, sink=None, **changes):
         read_process_write(spark, spec, process)
     assert values(broker, sink) == []
     return caught.value
+
+
+@pytest.mark.parametrize("kind", ["frame", "arrow"])
+def test_executors_that_reach_another_cluster_read_nothing(broker, spark, monkeypatch, kind):
+    """Their host takes the brokers' name for others, whose records stand at the same offsets."""
+    monkeypatch.setattr(BrokerConnections, "cluster_id", lambda _: "the driver's")  # in this process
+    process = arrow_process(lambda batch: batch) if kind == "arrow" else lambda df: df
+    error = error_of(broker, spark, process, numbered(broker))
+    assert isinstance(error, EnvironmentMismatch)
+    assert "and those that the run's driver reaches of cluster the driver's: " in str(error)
+    assert not is_final(error)
 
 
 # -- words ------------------------------------------------------------------------------------------------
