@@ -242,10 +242,11 @@ class TableRefused(PlanError):
 
 
 class StagedRowsLost(PlanError):
-    """Rows that tasks had staged for a table are lost: its server crashed, or another program dropped them.
+    """Rows or files that tasks staged for a table are lost: a server crashed, or somebody dropped them.
 
     Safe: Nothing of this try is in the table, and offsets stay where they were.
-    Do: Let Airflow retry: the next try stages its rows again.
+    Do: Let Airflow retry: the next try makes them again. If it repeats, see whether executors and driver
+    share the table's folder, and how long maintenance keeps files that no commit names.
     """
 
 

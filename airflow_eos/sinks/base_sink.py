@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
+from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, StagedRowsLost
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.table import EarlierRows, TableCommit, TableReceipt
 from airflow_eos.redaction import redacted
@@ -118,6 +118,20 @@ class BaseSink(Closeable):
                 f"{self.name}: {self.SYSTEM} did not say what the table holds "
                 f"({self._reason(error, version)}); a retry asks again"
             ) from None
+
+    def _refuse_missing_files(self, paths: Sequence[str], present: Sequence[bool]) -> None:
+        """Refuse to publish data files that the driver does not see: no reader could open the table.
+
+        :raises StagedRowsLost: names the first.
+        """
+        missing = [path for path, is_there in zip(paths, present, strict=True) if not is_there]
+        if missing:
+            raise StagedRowsLost(
+                f"{self.name}: {len(missing)} of {len(paths)} data files that tasks wrote are not there, as "
+                f"{min(missing)}: executors and driver do not share the folder, or maintenance removed what "
+                "no commit names yet (VACUUM, remove_orphan_files). Nothing was published; the next try "
+                "writes them again"
+            )
 
     def _reason(self, error: Exception, version: Any = None) -> str:
         return redacted(f"{type(error).__name__}: {error}", self._hidden(version))

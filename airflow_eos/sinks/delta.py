@@ -174,6 +174,7 @@ class DeltaSink(BaseSink):
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, and remove those that are replaced, with the run's token, in one compare-and-set."""
         from deltalake import CommitProperties, Transaction
+        from deltalake.fs import DeltaStorageHandler
         from deltalake.transaction import AddAction, RemoveAction
 
         table = version.table
@@ -189,7 +190,11 @@ class DeltaSink(BaseSink):
             ],
         )
         removed = self._find_earlier_rows(version, change.replaces)
-        actions = [AddAction(**json.loads(file.data)) for file in change.files]
+        added = [json.loads(file.data) for file in change.files]
+        paths = [action["path"] for action in added]
+        store = DeltaStorageHandler(self._sink.uri, self._options)
+        self._refuse_missing_files(paths, [info.is_file for info in store.get_file_info(paths)])
+        actions = [AddAction(**action) for action in added]
         actions += [
             RemoveAction(
                 path=file.path,

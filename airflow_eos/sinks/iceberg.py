@@ -168,6 +168,7 @@ class IcebergSink(BaseSink):
         """Append files, remove those that are replaced and set the property, in one compare-and-set."""
         from pyiceberg.exceptions import BadRequestError, ForbiddenError
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
+        from pyiceberg.utils.concurrent import ExecutorFactory
 
         removed = self._find_earlier_rows(version, change.replaces)
         table = version.table
@@ -178,8 +179,13 @@ class IcebergSink(BaseSink):
         append = update.overwrite() if removed else update.fast_append()
         # As in Java. pyiceberg takes the codec of data files in Avro, and fails at words it does not know.
         append._compression = "gzip"  # noqa: SLF001
-        for file in change.files:
-            append.append_data_file(pickle.loads(file.data))  # noqa: S301 - a task of this run made it
+        added = [pickle.loads(file.data) for file in change.files]  # noqa: S301 - tasks of this run made them
+        paths = [file.file_path for file in added]
+        inputs = map(table.io.new_input, paths)
+        present = ExecutorFactory.get_or_create().map(lambda file: file.exists(), inputs)
+        self._refuse_missing_files(paths, list(present))
+        for file in added:
+            append.append_data_file(file)
         for old in removed:
             append.delete_data_file(old)
         append.commit()  # into the transaction, not yet to the catalog

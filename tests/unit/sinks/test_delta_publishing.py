@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -178,7 +179,7 @@ def test_a_table_made_again_between_look_and_commit_is_refused_while_its_log_is_
     attempt = Attempt(delta)
 
     def made_again():
-        delta.drop()
+        shutil.rmtree(delta.folder / "_delta_log")  # and not the run's data file, which would be missed
         delta.create()
 
     attempt.before_commit = made_again

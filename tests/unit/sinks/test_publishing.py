@@ -17,6 +17,7 @@ from airflow_eos.exceptions import (
     ConfigurationError,
     OutcomeUnknown,
     RunFenced,
+    StagedRowsLost,
     TableChanged,
     TableRefused,
     TableReplaced,
@@ -111,6 +112,20 @@ def test_with_one_look_a_foreign_commit_fails_the_run(iceberg, monkeypatch):
     with pytest.raises(OutcomeUnknown):
         attempt.publish()
     assert names(iceberg) == {"foreign": 1}
+
+
+@pytest.mark.parametrize("lost", ["all", "one"])
+def test_data_files_that_are_gone_are_not_published(lake, tmp_path, lost):
+    """As of executors that do not share the folder, or removed as orphans: no reader could open the table."""
+    attempt = Attempt(lake)
+    attempt.files = [*attempt.files, *Attempt(lake).files]
+    gone = sorted(tmp_path.rglob("*.parquet"))
+    for path in gone[: None if lost == "all" else 1]:
+        path.unlink()
+
+    with pytest.raises(StagedRowsLost, match=f"{2 if lost == 'all' else 1} of 2 data files .*{gone[0].name}"):
+        attempt.publish()
+    assert (attempt.commits, names(lake)) == (1, {})
 
 
 @pytest.mark.parametrize("error", [ConnectionError("reset"), RuntimeError("proxy: 504")])
