@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.librdkafka import checked
@@ -30,15 +30,15 @@ ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class KafkaTransactions:
     """Fences older attempts and ends transactions by producer id and epoch.
 
     :param ledger: the ledger to which sessions write their messages, signed if it has a key.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
-    :param may_be_shorter: whether to halve the time-outs until the brokers allow them; else they refuse the
-        fence.
+    :param may_be_shorter: whether a session has half of the time-outs, or less, if the brokers allow no more;
+        else they refuse the fence.
     :param commit_timeout: time after which the answer to a commit counts as lost.
     :param fence_timeout: for initialising a producer, including all retries.
     """
@@ -74,9 +74,10 @@ class KafkaTransactions:
             if not (self.may_be_shorter and isinstance(error, TimeoutsInconsistent)):
                 raise
             # Their limit may be unreadable: the principal need not have DescribeConfigs.
-            self.transaction_timeout /= 2
-            self.delivery_timeout = min(self.delivery_timeout, self.transaction_timeout / 2)
-            return self.fence(transactional_id, announced=announced)
+            half = self.transaction_timeout / 2
+            delivery_timeout = min(self.delivery_timeout, half / 2)
+            shorter = replace(self, transaction_timeout=half, delivery_timeout=delivery_timeout)
+            return shorter.fence(transactional_id, announced=announced)
         log.log(
             logging.INFO if announced else logging.DEBUG,
             "Only writer of transaction %s from now on: producer id %d, epoch %d",
@@ -89,6 +90,7 @@ class KafkaTransactions:
             identity,
             self.ledger,
             self.link,
+            transaction_timeout=self.transaction_timeout,
             stage_timeout=delivery,
             commit_timeout=self.commit_timeout.total_seconds(),
         )
@@ -146,6 +148,7 @@ class KafkaSession:
     :param identity: producer id and epoch of ``producer``.
     :param ledger: receives the staged messages, signed if it has a key.
     :param link: sends partitions and offsets of the transaction, of which ``producer`` does not know.
+    :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param stage_timeout: seconds for offsets and ledger messages to be acknowledged.
     :param commit_timeout: seconds until the answer to EndTxn(commit) counts as lost.
     """
@@ -154,6 +157,7 @@ class KafkaSession:
     identity: ProducerIdentity
     ledger: KafkaLedger = field(repr=False)
     link: Link = field(repr=False)
+    transaction_timeout: dt.timedelta
     stage_timeout: float
     commit_timeout: float
     _staged: bool = field(default=False, init=False)

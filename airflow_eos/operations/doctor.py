@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, EosError, LedgerMissing
@@ -176,13 +176,27 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
     pattern = keys.ids_prefix(prefix)
     every = f"transactional ids {pattern!r}, with pattern type PREFIXED"
     probe = keys.doctor_transactional_id(prefix)
-    control.transactions.transaction_timeout = options.transaction_timeout
-    control.transactions.delivery_timeout = options.transaction_timeout / 2
-    control.transactions.fence_timeout = dt.timedelta(seconds=CHECK_PATIENCE)
+    allowed = options.transaction_timeout
+    transactions = replace(
+        control.transactions,
+        transaction_timeout=allowed,
+        delivery_timeout=allowed / 2,
+        fence_timeout=dt.timedelta(seconds=CHECK_PATIENCE),
+    )
     needed = [probe]
     if options.group is not None:
         needed.insert(0, keys.cursor_transactional_id(prefix, options.group))
-    refused = {name: error for name in needed if (error := _refusal(control, name, initialise=name == probe))}
+    refused = {}
+    for name in needed:
+        try:
+            if name == probe:
+                with contextlib.closing(transactions.fence(name, announced=False)) as session:
+                    allowed = session.transaction_timeout
+            else:
+                # Of a producer that does not exist: brokers check Write first, and end no transaction.
+                transactions.abort(ProducerIdentity(name, _NOBODY, 0), timeout=CHECK_PATIENCE)
+        except AuthorizationFailed as error:  # noqa: PERF203 - two at most
+            refused[name] = error
     if needed[0] in refused:
         literal = "" if options.group is None else f"transactional id {needed[0]!r}, or on "
         advice = f"grant Write and Describe on {literal}{every}"
@@ -192,26 +206,10 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
         yield Check(subject, "warn", f"{needed[0]} may be used, others of the prefix may not", advice)
     else:
         yield Check(subject, "ok", f"{' and '.join(needed)} may be used")
-    if (allowed := control.transactions.transaction_timeout) < options.transaction_timeout:
+    if allowed < options.transaction_timeout:
         finding = f"brokers refuse {span_text(options.transaction_timeout)}, and take {span_text(allowed)}"
         advice = "lower transaction_timeout and delivery_timeout, or raise transaction.max.timeout.ms"
         yield Check("transaction time-out", "fail", finding, advice)
-
-
-def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> AuthorizationFailed | None:
-    """Return why an id may not be used; None if it may.
-
-    Without ``initialise`` only the permission is checked, by an EndTxn with a producer id that does not
-    exist: brokers check Write first, and a transaction of the id is not affected.
-    """
-    try:
-        if initialise:
-            control.transactions.fence(name, announced=False).close()
-        else:
-            control.transactions.abort(ProducerIdentity(name, _NOBODY, 0), timeout=CHECK_PATIENCE)
-    except AuthorizationFailed as error:
-        return error
-    return None
 
 
 def _ledger_writers(control: ControlPlane) -> Iterator[Check]:

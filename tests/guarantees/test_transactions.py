@@ -225,7 +225,7 @@ def lost_commit(experiment, monkeypatch, lost, **changes):
 
     def impatient(self):
         if State.UNKNOWN not in story:
-            self._commit_timeout = 3.0  # half a minute otherwise
+            self.commit_timeout = 3.0  # half a minute otherwise
         commit(self)
 
     monkeypatch.setattr(KafkaSession, "commit", impatient)

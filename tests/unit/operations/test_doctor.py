@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,17 +12,18 @@ from airflow_eos.operations import doctor
 from airflow_eos.operations.checks import CHECK_PATIENCE
 
 
+@dataclass
 class Transactions:
     """Notes for how long a coordinator is asked."""
 
-    fence_timeout = dt.timedelta(minutes=1)
-
-    def __init__(self) -> None:
-        self.asked: list[float] = []
+    transaction_timeout: dt.timedelta = dt.timedelta(minutes=5)
+    delivery_timeout: dt.timedelta = dt.timedelta(minutes=2)
+    fence_timeout: dt.timedelta = dt.timedelta(minutes=1)
+    asked: list[float] = field(default_factory=list)
 
     def fence(self, *_: Any, **__: Any) -> Any:
         self.asked.append(self.fence_timeout.total_seconds())
-        return SimpleNamespace(close=lambda: None)
+        return SimpleNamespace(close=lambda: None, transaction_timeout=self.transaction_timeout)
 
     def abort(self, _identity: Any, *, timeout: float = 60.0) -> None:
         self.asked.append(timeout)
