@@ -30,7 +30,7 @@ ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class KafkaTransactions:
     """Fences older attempts and ends transactions by producer id and epoch.
 
