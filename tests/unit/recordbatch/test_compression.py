@@ -196,15 +196,13 @@ def test_the_time_for_many_pieces_grows_as_their_number(codec, unit):
 
     def seconds(count):
         data = unit * count
-        times = []
-        for _ in range(3):
-            begin = time.process_time()
-            decompress(codec, data, BUDGET)
-            times.append(time.process_time() - begin)
-        return min(times)
+        begin = time.process_time()
+        decompress(codec, data, BUDGET)
+        return time.process_time() - begin
 
     count = (1 << 20) // len(unit)
-    assert seconds(4 * count) < 9 * seconds(count) + 0.01
+    bound = 9 * min(seconds(count) for _ in range(3)) + 0.01
+    assert any(seconds(4 * count) < bound for _ in range(3))
 
 
 def test_bombs_cost_an_error_and_not_the_memory(tmp_path):
