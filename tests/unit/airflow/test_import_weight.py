@@ -10,6 +10,8 @@ import pytest
 
 import airflow_eos
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("pyspark", "pyarrow", "confluent_kafka", "kafka", "pandas", "numpy")
 

@@ -48,6 +48,7 @@ def lock(folder: Path, timeout: float) -> None:
         connection.execute("begin immediate")
 
 
+@pytest.mark.process
 def test_the_programs_of_the_page_work(shell: dict[str, str], tmp_path: Path) -> None:
     """The table is there, the query finds no rows yet, and what holds the catalog lets it go."""
     created, queried = run(shell, tmp_path, "create_table.py", "query.py")
