@@ -18,6 +18,7 @@ KAFKA ?=
 CELLS ?=
 
 CHECKS := lint types layers
+UNIT := tests/unit tests/protocol -n $(UNIT_JOBS)
 AT_ONCE = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 
 ORIGINAL_PATH := $(PATH)
@@ -52,18 +53,17 @@ test: setup ## Run the checks and all tests
 	EOS_CHECK_SECONDS=$$(( $$(date +%s) - start )) \
 	$(BIN)/python -m pytest -n $(JOBS) --durations 25
 
-quick: check ## Run the checks and the unit tests that take no search, no JVM, no broker: under a minute on two cores
-	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -q -m 'not chaos and not jvm and not search'
+quick: check ## Run the checks and the unit tests in this process: no search, no server, no JVM; a minute on two cores
+	$(BIN)/python -m pytest $(UNIT) -q -m 'not chaos and not jvm and not search and not process'
 
-coverage: setup ## The unit tests of make quick with the lines and branches they reach, and floors where promises are kept
-	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -q -m 'not chaos and not jvm and not search' \
-		--cov --cov-report=
+coverage: setup ## The unit tests without searches, with the lines and branches they reach; floors where promises are kept
+	$(BIN)/python -m pytest $(UNIT) -q -m 'not chaos and not jvm and not search' --cov --cov-report=
 	@$(BIN)/coverage report --include 'airflow_eos/run/*' --fail-under 87
 	@$(BIN)/coverage report --include 'airflow_eos/ledger/*' --fail-under 93
 	@$(BIN)/coverage report --include 'airflow_eos/recordbatch/*' --fail-under 98
 
 unit: setup ## Run the unit tests and the searches of the protocol's model: no JVM, no broker, no network
-	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -m 'not chaos and not jvm' --durations 10
+	$(BIN)/python -m pytest $(UNIT) -m 'not chaos and not jvm' --durations 10
 
 check: setup ## Lint, format, types, layers
 	@$(AT_ONCE) $(CHECKS)

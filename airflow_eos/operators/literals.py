@@ -125,9 +125,9 @@ def is_literal(value: Any) -> bool:
 def _apply(cls: type, values: Mapping[str, Any], later: Any, whole: bool, with_dag: bool) -> None:
     for row in TABLE:
         if (
-            (DAG in row.parameters) is not with_dag
+            row.parameters[0] not in values
+            or (DAG in row.parameters) is not with_dag
             or not row.concerns(cls)
-            or row.parameters[0] not in values
         ):
             continue
         if any(name in later or (not whole and name not in values) for name in row.parameters):

@@ -23,6 +23,11 @@ _OF_STORED_JOBS = (
     "test_wait_that_cannot_be_deferred_is_refused",
     "test_wait_that_fails_forgets_only_a_driver_that_ended",
 )
+_OF_DAG_FILES = (
+    "test_example_dag_parses_in_under_a_second",
+    "test_example_dag_parses_without_spark_arrow_or_kafka",
+    "test_operators_sensors_and_triggers_load_no_spark_arrow_or_kafka",
+)
 SINCE: dict[tuple[int, int], tuple[str, ...]] = {
     # Partitions with a date, state of tasks and assets, the kill of a deferred driver.
     (3, 3): (
@@ -43,7 +48,7 @@ SINCE: dict[tuple[int, int], tuple[str, ...]] = {
         "tests/system/test_example_dags.py",
         "tests/system/test_flights_table.py",
         "tests/system/test_tutorial_tables.py",
-        "tests/unit/airflow/test_import_weight.py",
+        *(f"tests/unit/airflow/test_import_weight.py::{name}" for name in _OF_DAG_FILES),
         "tests/unit/airflow/test_monitoring.py::test_gauges_go_the_way_of_airflows_own",
         "tests/unit/airflow/test_page_failures.py::test_airflow_calls_the_listener",
         "tests/unit/airflow/test_page_plugin.py::test_tabs_of_dags_runs_and_task_instances_lead_here",

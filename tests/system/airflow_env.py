@@ -53,12 +53,22 @@ class AirflowEnv:
 
         Each call is a run of its own: Airflow replaces the Dag run of the logical date and names it anew.
         """
+        (done,) = self.dag_tests((file, dag_id, logical_date), conf=conf)
+        return done
+
+    def dag_tests(
+        self, *runs: tuple[Path, str, str], conf: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Do the same for several runs, which share a process.
+
+        :param runs: file, id and logical date of each.
+        """
         result = self.home / "result.json"
         result.unlink(missing_ok=True)
-        arguments = [str(file), dag_id, logical_date, json.dumps(dict(conf or {})), str(result)]
-        output = self._call([sys.executable, str(_RUNNER), *arguments])
+        calls = [(str(file), dag_id, logical_date, dict(conf or {})) for file, dag_id, logical_date in runs]
+        output = self._call([sys.executable, str(_RUNNER), json.dumps(calls), str(result)])
         assert result.exists(), output
-        return {**json.loads(result.read_text()), "output": output}
+        return [{**done, "output": output} for done in json.loads(result.read_text())]
 
     def _migrate(self) -> None:
         """Migrate the database, once per process: later ones are copies."""

@@ -1,4 +1,7 @@
-"""Run one Dag file by ``dag.test()`` and write what became of it as JSON; see ``AirflowEnv.dag_test``."""
+"""Run Dag files by ``dag.test()``, one after the other, and write what became of them as JSON.
+
+See ``AirflowEnv.dag_tests``.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pendulum
 
 
-def main(file: str, dag_id: str, logical_date: str, conf: str, result: str) -> None:
+def run(file: str, dag_id: str, logical_date: str, conf: dict[str, Any]) -> dict[str, Any]:
+    """Run one Dag; return what became of it."""
     spec = importlib.util.spec_from_file_location(f"dag_file_{Path(file).stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -20,7 +25,7 @@ def main(file: str, dag_id: str, logical_date: str, conf: str, result: str) -> N
     from airflow.sdk import DAG
 
     dag = next(one for one in vars(module).values() if isinstance(one, DAG) and one.dag_id == dag_id)
-    run = dag.test(logical_date=pendulum.parse(logical_date), run_conf=json.loads(conf))
+    run = dag.test(logical_date=pendulum.parse(logical_date), run_conf=conf)
     tasks = {
         instance.task_id: {
             "state": instance.state,
@@ -29,9 +34,9 @@ def main(file: str, dag_id: str, logical_date: str, conf: str, result: str) -> N
         }
         for instance in run.get_task_instances()
     }
-    found = {"state": run.state, "run_id": run.run_id, "clear_number": run.clear_number, "tasks": tasks}
-    Path(result).write_text(json.dumps(found, default=str))
+    return {"state": run.state, "run_id": run.run_id, "clear_number": run.clear_number, "tasks": tasks}
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    runs, result = sys.argv[1:]
+    Path(result).write_text(json.dumps([run(*arguments) for arguments in json.loads(runs)], default=str))

@@ -43,11 +43,11 @@ def env(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Airfl
     return AirflowEnv(tmp_path_factory.mktemp("home"), kafka.bootstrap_servers)
 
 
-def run(env: AirflowEnv, dag_id: str, logical_date: str) -> dict[str, Any]:
-    """The XComs of a successful run, by task."""
-    done = env.dag_test(DAGS / f"{dag_id}.py", dag_id, logical_date)
-    assert done["state"] == "success", done["output"][-6000:]
-    return {name: one["xcom"] for name, one in done["tasks"].items()}
+def run(env: AirflowEnv, logical_date: str, *dag_ids: str) -> Iterator[dict[str, Any]]:
+    """The XComs of successful runs, by task."""
+    for done in env.dag_tests(*((DAGS / f"{dag_id}.py", dag_id, logical_date) for dag_id in dag_ids)):
+        assert done["state"] == "success", done["output"][-6000:]
+        yield {name: one["xcom"] for name, one in done["tasks"].items()}
 
 
 def output(kafka: EmbeddedKafka, topic: str) -> Counter[Any]:
@@ -62,12 +62,11 @@ def of_day(messages: list[Message]) -> list[Message]:
 
 def test_day_is_waited_for_classified_and_reported(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
     """flights_daily and flights_daily_report: the other Dag finds the day's run in the ledger."""
-    done = run(env, "flights_daily", "2001-01-03T00:00:00Z")
+    done, told = run(env, "2001-01-03T00:00:00Z", "flights_daily", "flights_daily_report")
     assert done["over"] == {"start": "2001-01-02T00:00:00+00:00", "end": "2001-01-03T00:00:00+00:00"}
     day = of_day(FLIGHTS)
     assert done["classify"]["records_written"] == len(day) > 0
     assert output(kafka, "flights-daily") == expected_output(day)[0]
-    told = run(env, "flights_daily_report", "2001-01-03T00:00:00Z")
     assert told["committed"]["run_key"] == done["classify"]["run_key"]
     assert told["report"] == f"{len(day)} flights read, {len(day)} records written"
 
@@ -76,7 +75,7 @@ def test_day_is_waited_for_classified_and_reported(env: AirflowEnv, kafka: Embed
 @pytest.mark.parametrize("dag_id", ["flights_batched", "flights_on_arrival"])
 def test_whole_topic_is_classified(env: AirflowEnv, kafka: EmbeddedKafka, dag_id: str) -> None:
     """flights_batched waits for 10,000 records, flights_on_arrival for its asset: both read all there is."""
-    done = run(env, dag_id, "2026-01-05T00:00:00Z")
+    (done,) = run(env, "2026-01-05T00:00:00Z", dag_id)
     if "enough" in done:
         assert done["enough"]["lag"] == len(FLIGHTS)
     assert done["classify"]["records_written"] == len(FLIGHTS)
@@ -104,7 +103,7 @@ def orders(kafka: EmbeddedKafka) -> list[Message]:
 @pytest.mark.chaos
 def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]) -> None:
     """orders_daily, whose function stands in the Dag file: the large orders of the day, each once."""
-    run(env, "orders_daily", "2026-01-02T00:00:00Z")
+    (_,) = run(env, "2026-01-02T00:00:00Z", "orders_daily")
     day = range(int(MIDNIGHT.timestamp() * 1000) - 86_400_000, int(MIDNIGHT.timestamp() * 1000))
     wanted = [one.value for one in orders if one.timestamp in day and json.loads(one.value)["price"] >= 100]
     assert wanted
@@ -118,7 +117,7 @@ def test_orders_are_read_by_a_task_for_each_partition(
 ) -> None:
     """orders_by_partition, a decorated task mapped over partitions that its function does not take."""
     before = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large"))
-    run(env, "orders_by_partition", "2026-01-02T00:00:00Z")
+    (_,) = run(env, "2026-01-02T00:00:00Z", "orders_by_partition")
     written = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large")) - before
     assert {one.partition for one in read_topic(kafka.client_config(), "orders")} == {0, 1}
     assert written == Counter(one.value for one in orders if json.loads(one.value)["price"] >= 150)
@@ -135,7 +134,7 @@ def test_customers_lose_their_addresses(env: AirflowEnv, kafka: EmbeddedKafka) -
         for n in range(1000)
     ]
     publish(kafka.client_config(), "customers", customers)
-    done = run(env, "customers_masked", "2026-01-02T00:00:00Z")
+    (done,) = run(env, "2026-01-02T00:00:00Z", "customers_masked")
     assert done["mask"]["records_written"] == len(customers)
     wanted = Counter(
         (one.key, b'{"mail": "***@example.com", "n": %d}' % n, one.timestamp)

@@ -47,6 +47,7 @@ def number_from(script):
     return float(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.process
 def test_cpu_of_children_that_have_ended_is_counted():
     """A benchmark's clients live for one round only."""
     used = number_from(
@@ -71,6 +72,7 @@ def test_waiting_costs_no_cpu():
     assert used == pytest.approx(0, abs=0.25)
 
 
+@pytest.mark.process
 def test_memory_of_a_tree_counts_shared_pages_once():
     """A forked worker that touches nothing of its parent's takes nothing more."""
     held = number_from(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -66,12 +67,19 @@ def test_names_that_link_to_code_are_in_it(page):
     assert stale == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
-def test_files_and_folders_that_a_page_names_exist(page):
-    """Also those that are no links; a change's own log may name what is gone."""
+@cache
+def own_files_and_folders():
+    """Return the Python files of this project and its folders, from the root."""
     own = ("airflow_eos", "tests", "dags", "spark_apps", "chaos", "demo", "benchmarks", "tools", "docs")
     files = [str(path.relative_to(ROOT)) for folder in own for path in (ROOT / folder).rglob("*.py")]
     folders = {str(path.relative_to(ROOT)) for folder in own for path in (ROOT / folder).rglob("*/")} | {*own}
+    return files, folders
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+def test_files_and_folders_that_a_page_names_exist(page):
+    """Also those that are no links; a change's own log may name what is gone."""
+    files, folders = own_files_and_folders()
     text = page.read_text()
     named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", text))
     assert [

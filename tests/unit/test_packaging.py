@@ -93,6 +93,7 @@ def wheel(tmp_path_factory):
         yield archive
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("project", "package", "files"),
     [
@@ -293,17 +294,20 @@ def test_constraints_are_exact_pins_in_order():
     assert all(name == canonicalize_name(name) for name in names)
 
 
+@cache
+def installed():
+    """Return the Pythons that each installed version of a package is for."""
+    found = [distribution.metadata for distribution in distributions()]
+    return {(canonicalize_name(one["Name"]), one["Version"]): one.get("Requires-Python") for one in found}
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_pin_runs_on_each_python_that_it_is_for(python):
     """By the metadata of what is installed here: of a version that is pinned for other Pythons too."""
-    installed = {canonicalize_name(d.name): d for d in distributions()}
     refused = {
         name: requires
         for name, version in pins_for(python).items()
-        if name in installed
-        and installed[name].version == version
-        and (requires := installed[name].metadata.get("Requires-Python"))
-        and f"{python}.99" not in SpecifierSet(requires)
+        if (requires := installed().get((name, version))) and f"{python}.99" not in SpecifierSet(requires)
     }
     assert refused == {}
 

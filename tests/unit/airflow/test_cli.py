@@ -31,7 +31,6 @@ from airflow_eos.operations.open_transactions import abort_command
 from airflow_eos.spark_host import connect_server
 from airflow_eos_testing import class_data
 from tests.support.airflow_parser import get_parser
-from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
 
 CONNECTION = {"bootstrap.servers": "broker:9092"}
 
@@ -140,16 +139,6 @@ def test_airflows_help_keeps_what_looks_like_markup(
     with pytest.raises(SystemExit):
         get_parser().parse_args(["eos", "ledger", "--help"])
     assert "default: [eos] ledger_topic" in capsys.readouterr().out
-
-
-def test_registering_costs_the_airflow_command_line_nothing() -> None:
-    """Every `airflow` command imports this: no Spark, Arrow or Kafka client."""
-    parser, commands = loaded_by(
-        "import airflow_eos.cli.main; airflow_eos.cli.main.parser()",
-        "from airflow_eos.cli.airflow_commands import get_eos_cli_commands as g; g()",
-    )
-    assert "airflow" not in parser
-    assert not commands.intersection(HEAVY)
 
 
 @pytest.fixture

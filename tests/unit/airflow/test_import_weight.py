@@ -10,15 +10,16 @@ import pytest
 
 import airflow_eos
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("pyspark", "pyarrow", "confluent_kafka", "kafka", "pandas", "numpy")
 
 
-def loaded_by(*steps: str) -> list[set[str]]:
-    """Top-level packages that a fresh interpreter has after each step of the code."""
-    tell = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+def output_of(script: str, *arguments: str) -> list[str]:
+    """Lines that a fresh interpreter prints."""
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(f"{step}\n{tell}" for step in steps)],
+        [sys.executable, "-c", script, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -26,20 +27,56 @@ def loaded_by(*steps: str) -> list[set[str]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [set(line.split()) for line in done.stdout.splitlines()]
+    return done.stdout.splitlines()
 
 
-def test_operators_sensors_and_triggers_load_no_spark_arrow_or_kafka() -> None:
+def loaded_by(*steps: str) -> list[set[str]]:
+    """Top-level packages that a fresh interpreter has after each step of the code."""
+    tell = "import sys; print('LOADED', *{name.partition('.')[0] for name in sys.modules})"
+    lines = output_of("\n".join(f"{step}\n{tell}" for step in steps))
+    return [{*line.split()[1:]} for line in lines if line.startswith("LOADED ")]
+
+
+SENSORS_AND_TRIGGERS = sorted(
+    f"airflow_eos.{kind}.{file.stem}"
+    for kind in ("sensors", "triggers")
+    for file in (ROOT / "airflow_eos" / kind).glob("[a-z]*.py")
+)
+STEPS = {
+    "plugin": "import os; os.environ['AIRFLOW__EOS__UI_KAFKA_CONFIG_ID'] = 'eos_page'; "
+    "from airflow_eos.ui.plugin import EosPlugin; assert EosPlugin().external_views",
+    "commands": "from airflow_eos.cli.airflow_commands import get_eos_cli_commands as g; g()",
+    "operators": "from airflow_eos import ReadProcessWriteOperator, Cursor, Interval, Explicit",
+    "sensors and triggers": f"import {', '.join(SENSORS_AND_TRIGGERS)}",
+    "pages": "EosPlugin().fastapi_apps",
+}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, set[str]]:
+    """Packages loaded by the steps, one after the other: what is not there at last, none of them loads."""
+    return dict(zip(STEPS, loaded_by(*STEPS.values()), strict=True))
+
+
+@pytest.mark.parametrize("step", ["operators", "sensors and triggers"])
+def test_operators_sensors_and_triggers_load_no_spark_arrow_or_kafka(
+    loaded: dict[str, set[str]], step: str
+) -> None:
     """What a Dag file imports stays cheap at every parse, triggers for its asset watchers, too."""
-    operators = "from airflow_eos import ReadProcessWriteOperator, Cursor, Interval, Explicit, LedgerSettings"
-    modules = sorted(
-        f"airflow_eos.{kind}.{file.stem}"
-        for kind in ("sensors", "triggers")
-        for file in (ROOT / "airflow_eos" / kind).glob("[a-z]*.py")
-    )
-    for loaded in loaded_by(operators, f"import {', '.join(modules)}"):
-        assert "airflow" in loaded
-        assert not loaded.intersection(HEAVY)
+    assert "airflow" in loaded[step]
+    assert not loaded[step].intersection(HEAVY)
+
+
+def test_registering_costs_the_airflow_command_line_nothing(loaded: dict[str, set[str]]) -> None:
+    """Every `airflow` command imports this: no Spark, Arrow or Kafka client."""
+    assert not loaded["commands"].intersection(HEAVY)
+
+
+def test_what_every_process_of_airflow_imports_is_light(loaded: dict[str, set[str]]) -> None:
+    """Scheduler, workers and triggerer load plugins: no web framework, no Kafka, no Arrow; the pages do."""
+    assert "airflow_eos" in loaded["plugin"]
+    assert not loaded["plugin"].intersection({*HEAVY, "fastapi", "starlette"})
+    assert {"fastapi", "jinja2", "kafka"} <= loaded["pages"]
 
 
 @pytest.fixture(scope="module")
@@ -51,18 +88,9 @@ def parsed() -> dict[str, tuple[float, set[str]]]:
         "    began = time.process_time(); runpy.run_path(file); seconds = time.process_time() - began\n"
         "    print('PARSED', json.dumps([file, seconds, sorted({m.partition('.')[0] for m in sys.modules})]))"
     )
-    files = sorted(map(str, (ROOT / "dags").glob("*.py")))
-    done = subprocess.run(
-        [sys.executable, "-c", script, *files],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("PARSED ")]
-    found = [json.loads(line.removeprefix("PARSED ")) for line in lines]
-    return {Path(file).name: (seconds, set(loaded)) for file, seconds, loaded in found}
+    lines = output_of(script, *sorted(map(str, (ROOT / "dags").glob("*.py"))))
+    found = [json.loads(line.removeprefix("PARSED ")) for line in lines if line.startswith("PARSED ")]
+    return {Path(file).name: (seconds, set(packages)) for file, seconds, packages in found}
 
 
 DAG_FILES = sorted(file.name for file in (ROOT / "dags").glob("*.py"))
@@ -82,10 +110,13 @@ def test_example_dag_parses_in_under_a_second(parsed: dict[str, tuple[float, set
     assert parsed[name][0] < 1.0
 
 
-def test_package_itself_loads_neither_airflow_nor_anything_heavy() -> None:
-    """An executor imports the package for its version without paying for more."""
-    (loaded,) = loaded_by("import airflow_eos")
-    assert not loaded.intersection({"airflow", *HEAVY})
+def test_the_package_and_its_command_load_no_airflow() -> None:
+    """An executor imports the package for its version without paying for more, nor does the parser."""
+    package, parser = loaded_by(
+        "import airflow_eos", "import airflow_eos.cli.main; airflow_eos.cli.main.parser()"
+    )
+    assert not package.intersection({"airflow", *HEAVY})
+    assert "airflow" not in parser
 
 
 def test_public_names_are_sorted_and_each_can_be_had() -> None:

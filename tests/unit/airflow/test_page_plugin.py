@@ -12,7 +12,6 @@ import pytest
 from airflow_eos.links.run_links import LedgerRecordLink
 from airflow_eos.ui.plugin import EosPlugin
 from tests.unit.airflow.fakes import a_record
-from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
 
 ASKED = "import os; os.environ['AIRFLOW__EOS__UI_KAFKA_CONFIG_ID'] = 'eos_page'; "
 FIND = "from airflow_eos.ui.plugin import EosPlugin; "
@@ -83,16 +82,6 @@ def test_the_pages_are_mounted_at_eos(plugin: Callable[..., EosPlugin]) -> None:
     assert {"/", "/pipeline", "/run", "/transactions", "/health", "/api/v1/verify"} <= set(routes)
     assert not {"/docs", "/redoc", "/openapi.json"}.intersection(routes)
     assert app["app"].router.dependencies
-
-
-def test_what_every_process_of_airflow_imports_is_light() -> None:
-    """Scheduler, workers and triggerer load plugins: no web framework, no Kafka, no Arrow; the pages do."""
-    loaded, with_pages = loaded_by(
-        f"{ASKED}{FIND}assert EosPlugin().external_views", "EosPlugin().fastapi_apps"
-    )
-    assert "airflow_eos" in loaded
-    assert not loaded.intersection({*HEAVY, "fastapi", "starlette"})
-    assert {"fastapi", "jinja2", "kafka"} <= with_pages
 
 
 def test_the_link_of_a_task_leads_to_its_runs_page(monkeypatch: pytest.MonkeyPatch) -> None:

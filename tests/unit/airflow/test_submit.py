@@ -600,6 +600,7 @@ def test_an_application_that_is_not_here_needs_the_specification_as_a_file(
     assert "every executor" in told.out + told.err
 
 
+@pytest.mark.process
 def test_what_a_killed_submission_left_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def assert_tiled(intervals: Iterable[Interval], around: dt.datetime) -> None:
     assert known[0].start <= around < known[-1].end
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("schedule", [of_cron, of_delta, of_partitions, of_mappers, of_durations])
 def test_schedules_tile_time_over_each_change_of_each_clock(schedule: Schedule) -> None:
     """Days, weeks and months of every time zone of the machine, over all changes of a year."""

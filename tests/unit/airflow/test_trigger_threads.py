@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import msgspec
+import pytest
 from airflow.jobs.triggerer_job_runner import TriggerCommsDecoder
 from airflow.sdk.execution_time.comms import GetVariable, VariableResult
 
@@ -18,6 +19,7 @@ from airflow_eos.compat import AIRFLOW_VERSION, to_thread
 QUESTIONS = 30
 
 
+@pytest.mark.process
 def test_each_thread_gets_the_answer_to_its_own_question() -> None:
     """While the triggerer itself asks, as it does all the time.
 

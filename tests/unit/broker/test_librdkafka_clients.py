@@ -194,6 +194,7 @@ def test_librdkafkas_words_for_a_lost_connection_are_known():
     assert refusals.last is None
 
 
+@pytest.mark.process
 def test_importing_the_package_imports_no_client():
     """confluent-kafka and kafka-python are loaded at first use of a class."""
     code = (

@@ -196,17 +196,16 @@ def test_the_time_for_many_pieces_grows_as_their_number(codec, unit):
 
     def seconds(count):
         data = unit * count
-        times = []
-        for _ in range(3):
-            begin = time.process_time()
-            decompress(codec, data, BUDGET)
-            times.append(time.process_time() - begin)
-        return min(times)
+        begin = time.process_time()
+        decompress(codec, data, BUDGET)
+        return time.process_time() - begin
 
     count = (1 << 20) // len(unit)
-    assert seconds(4 * count) < 9 * seconds(count) + 0.01
+    bound = 9 * min(seconds(count) for _ in range(3)) + 0.01
+    assert any(seconds(4 * count) < bound for _ in range(3))
 
 
+@pytest.mark.process
 def test_bombs_cost_an_error_and_not_the_memory(tmp_path):
     """Each codec, kilobytes to 2 GiB, where the process may not have that much."""
     bombs = {name: bomb(1 << 26) for name, bomb in BOMBS.items()}
@@ -287,6 +286,7 @@ for read in (
 """
 
 
+@pytest.mark.process
 def test_without_lz4_everything_else_works_and_its_batches_say_what_is_missing():
     """Executors need the package only where records are compressed with it."""
     record = Record(0, 1, b"key", b"value")

@@ -91,6 +91,7 @@ def fuzz(seed, count, monkeypatch):
     assert refused > count / 10
 
 
+@pytest.mark.search
 @pytest.mark.timeout(120)
 def test_hostile_batches_are_read_or_refused(monkeypatch):
     """Nothing but CorruptBatch, which names the place; columns that were read are whole."""

@@ -13,6 +13,8 @@ from airflow_eos.recordbatch.limits import HEADER_BYTES, RECORD_BYTES
 from tests.support import record_batches
 from tests.support.record_batches import varint, write
 
+pytestmark = pytest.mark.process
+
 BUDGET = 32 << 20
 EACH = 50_000  # headers of a record, where there are headers
 ZSTD = 4

@@ -149,6 +149,7 @@ def test_credentials_that_expire_under_a_run_leave_the_retry_to_new_ones():
             publisher.settle(claim)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("login", "error", "says"),
     [

@@ -258,6 +258,7 @@ def race(folder, worker, claims, start):
         append(lake, f"foreign-{worker}")
 
 
+@pytest.mark.process
 def test_processes_that_race_for_the_same_claims_publish_each_once(delta):
     """With foreign writers between all of them."""
     claims, workers = range(1, 4), 3
@@ -290,6 +291,7 @@ def publish_and_die(folder, after):
     attempt.publish()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("after", [False, True], ids=["before the commit", "behind the commit"])
 def test_whoever_comes_after_a_process_that_was_killed_knows(delta, after):
     """SIGKILL on either side of the log's new version: settled, then published by the next run, once."""

@@ -27,7 +27,7 @@ class DroppableDatabase(Database):
         self.sql(f"DROP TABLE {self.table}")
 
 
-@pytest.fixture(params=["iceberg", "delta", "postgres"])
+@pytest.fixture(params=["iceberg", "delta", pytest.param("postgres", marks=pytest.mark.process)])
 def place(request, tmp_path):
     """A table of each kind, which can be dropped and made again."""
     if request.param == "postgres":

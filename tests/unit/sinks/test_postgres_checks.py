@@ -16,6 +16,8 @@ from airflow_eos.sinks.postgres_sink import PostgresSink
 from tests.support.run_records import run_record
 from tests.unit.sinks.test_postgres_publishing import Attempt
 
+pytestmark = pytest.mark.process
+
 RUN = "run/p/1"
 
 

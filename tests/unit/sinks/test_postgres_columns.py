@@ -13,6 +13,8 @@ from airflow_eos.exceptions import EnvironmentMismatch, ProcessFailed, RecordRef
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableCommit, TableReceipt
 from airflow_eos.sinks.postgres_sink import PostgresSink
 
+pytestmark = pytest.mark.process
+
 UTC = dt.timezone.utc
 MOMENT = dt.datetime(2026, 3, 29, 1, 30, 0, 123456)  # noqa: DTZ001 - a column without time zone
 VALUES = [

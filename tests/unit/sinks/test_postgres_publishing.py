@@ -45,6 +45,8 @@ from tests.support.postgres_pooler import answering, message
 from tests.support.postgres_tables import Database
 from tests.support.publishing import PublishingAttempt
 
+pytestmark = pytest.mark.process
+
 
 class Attempt(PublishingAttempt):
     """A connection of its own, and rows that it has staged."""

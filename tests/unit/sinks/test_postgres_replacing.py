@@ -21,6 +21,8 @@ from airflow_eos_testing.postgres import PostgresServer
 from tests.support.postgres_tables import Database
 from tests.unit.sinks.test_postgres_publishing import Attempt
 
+pytestmark = pytest.mark.process
+
 OLD, NEW = "run/p/1", "run/p/1#1"
 
 

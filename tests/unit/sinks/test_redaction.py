@@ -274,6 +274,7 @@ def test_without_the_redaction_the_error_of_a_database_holds_the_password(monkey
         PostgresSink(postgres_table(properties), "eos.p").load()
 
 
+@pytest.mark.process
 def test_what_a_statement_is_refused_with_does_not_hold_the_password(database, caplog):
     """As a trigger that opens a connection of its own tells it."""
     database.sql(
@@ -300,6 +301,7 @@ def test_what_libpq_cannot_read_is_not_repeated(properties, caplog):
     assert PASSWORD not in told(caught, caplog)
 
 
+@pytest.mark.process
 def test_no_error_of_staging_and_publishing_holds_the_password(database, caplog, monkeypatch):
     """The database is there for the look, and its pooler refuses what comes after."""
     caplog.set_level(logging.INFO)

@@ -114,6 +114,7 @@ ENTRIES = {
 """What a task or a command does first with PySpark."""
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize(
     ("versions", "module", "shown"),

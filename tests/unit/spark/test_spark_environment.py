@@ -128,6 +128,7 @@ def test_all_differing_hosts_are_listed():
     assert set(differences(MINE, [report("h1", python="3.10"), report("h2", python="3.9")])) == {"h1", "h2"}
 
 
+@pytest.mark.process
 def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
     """Read, seal and send tasks import from it; neither Airflow nor lz4 is needed."""
     archive = _archive("airflow_eos-test", _OURS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _FROZEN_ONCE = """
 import gc, weakref
 import pandas
@@ -27,6 +29,7 @@ assert seen() is None, "what came later must not be kept for ever"
 """
 
 
+@pytest.mark.process
 def test_what_imports_made_is_out_of_the_collectors_sight_and_nothing_else() -> None:
     """PySpark collects after every task: that must not look through NumPy, pandas and PyArrow."""
     done = subprocess.run(

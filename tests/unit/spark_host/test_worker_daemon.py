@@ -23,6 +23,7 @@ raise SystemExit(WRAPPED(daemon.worker)(ours, True))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("options", [(), ("-X", "dev", "-W", "ignore")], ids=["", "finalizers-report"])
 @pytest.mark.parametrize("wrapped", ["end_quietly", "(lambda worker: worker)"])
 def test_an_idle_worker_that_spark_ends_says_nothing(wrapped, options):
@@ -91,6 +92,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.process
 def test_a_worker_daemon_ends_when_it_has_had_no_worker_for_a_while() -> None:
     """Not before, and no worker ends by it: Spark would keep one for each session there ever was."""
     done = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, check=False, timeout=30)

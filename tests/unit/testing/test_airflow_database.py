@@ -14,6 +14,8 @@ import pytest
 
 from airflow_eos_testing.airflow_database import standing_still
 
+pytestmark = pytest.mark.process
+
 BUSY_WRITER = """
 import sqlite3, sys, time
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)

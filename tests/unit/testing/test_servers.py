@@ -12,6 +12,8 @@ from airflow_eos_testing import postgres, redis_server
 from airflow_eos_testing.exceptions import EmbeddedServerError
 from tests.support.patience import eventually
 
+pytestmark = pytest.mark.process
+
 OWNER = """
 import time
 from airflow_eos_testing.postgres import PostgresServer

@@ -11,6 +11,8 @@ import pytest
 
 from airflow_eos_testing.session import Session, session_members
 
+pytestmark = pytest.mark.process
+
 # A child in a process group of its own, as Airflow's task and Spark's Python daemon are.
 TREE = """
 import os, subprocess, sys, time

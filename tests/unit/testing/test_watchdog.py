@@ -20,6 +20,8 @@ from airflow_eos_testing.watchdog import (
 )
 from tests.support.patience import wait_until
 
+pytestmark = pytest.mark.process
+
 TOLD = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 # Starts a watchdog and two marked processes, one of them stopped, and waits to be killed.
 OWNER = """

@@ -29,6 +29,7 @@ def pytest_configure(config):
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("ci", "code", "said"),
     [

@@ -51,6 +51,7 @@ def set_up(checkout: Path, **env: str) -> int:
     return done.returncode
 
 
+@pytest.mark.process
 def test_an_environment_keeps_its_interpreter(checkout: Path) -> None:
     """``PYTHON=python3.12 make setup`` chooses it once; every other target calls set-up without."""
     for env in ({}, {"PYTHON": ""}):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import kafka.errors as kafka_errors
@@ -16,7 +18,6 @@ from airflow_eos.exceptions import (
     BrokerUnsupported,
     DeliveryTimedOut,
     DuplicateReceipt,
-    EosError,
     ProducerFenced,
     ProtocolViolation,
     RecordTooLarge,
@@ -514,32 +515,30 @@ def test_an_error_while_looking_for_leaders_is_raised(brokers):
         send(brokers, {tp(0): 1})
 
 
-def test_random_faults_never_break_the_log(brokers):
-    """Many sends with random faults: every record once, in order, or a clear error."""
-    rng = np.random.default_rng(20261121)
-    outcomes = Counter()
-    for _ in range(60):
-        fresh = FakeBrokers({tp(n): n % 2 for n in range(4)})
-        for _ in range(rng.integers(0, 12)):
-            fault = rng.integers(0, 4)
-            if fault == 0:
-                fresh.refuse(int(rng.choice([6, 7, 19, 51, 3])))
-            elif fault == 1:
-                fresh.lose_answer()
-            elif fault == 2:
-                fresh.lose_request()
-            else:
-                fresh.script.append(as_usual)
-        counts = {tp(n): int(rng.integers(0, 9)) for n in range(4)}
-        try:
-            receipts = send(fresh, counts)
-        except EosError as error:
-            outcomes[type(error).__name__] += 1
+def faulty(rng):
+    """Return brokers that refuse and lose some of what comes, and counts of batches to send to them."""
+    made = FakeBrokers({tp(n): n % 2 for n in range(4)})
+    for _ in range(rng.integers(0, 12)):
+        fault = rng.integers(0, 4)
+        if fault == 0:
+            made.refuse(int(rng.choice([6, 7, 19, 51, 3])))
+        elif fault == 1:
+            made.lose_answer()
+        elif fault == 2:
+            made.lose_request()
         else:
-            outcomes["written"] += 1
+            made.script.append(as_usual)
+    return made, {tp(n): int(rng.integers(0, 9)) for n in range(4)}
+
+
+def test_random_faults_never_break_the_log():
+    """Many sends with random faults: every record once, in order. They wait, so they run side by side."""
+    rng = np.random.default_rng(20261121)
+    cases = [faulty(rng) for _ in range(60)]
+    with ExitStack() as stack, ThreadPoolExecutor(len(cases)) as threads:
+        for made, _ in cases:
+            stack.callback(made.close)
+        for (made, counts), receipts in zip(cases, threads.map(lambda case: send(*case), cases), strict=True):
             assert {tp(r.partition): r.batches for r in receipts} == counts
             for where, count in counts.items():
-                assert [sequence for _, sequence, _ in fresh.logs[where]] == list(range(0, 3 * count, 3))
-        finally:
-            fresh.close()
-    assert outcomes == {"written": 60}
+                assert [sequence for _, sequence, _ in made.logs[where]] == list(range(0, 3 * count, 3))
