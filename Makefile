@@ -10,8 +10,8 @@ SINK ?= topics
 KEEP ?=
 # Most tests wait for brokers and processes now and then: on two cores four run side by side.
 JOBS ?= 4
-# Unit tests wait for nothing.
-UNIT_JOBS ?= 2
+# Some unit tests wait: for a time-out, a thread, a process.
+UNIT_JOBS ?= 3
 SEED ?=
 MINUTES ?=
 KAFKA ?=
