@@ -15,7 +15,6 @@ for ever. Here such text is escaped.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -47,27 +46,6 @@ PRELOADED = (
 IDLE_SECONDS = 30.0
 """After the last worker, which Spark ends when it was idle for a minute."""
 _LOOK = 5.0
-_PURGE_DELAY = "MIMALLOC_PURGE_DELAY"
-# Of glibc's malloc.h, and the most that it takes for the second one.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LARGEST_MMAP_THRESHOLD = 32 << 20
-_KEPT_BYTES = 512 << 20
-
-
-def keep_freed_memory() -> None:
-    """Let a worker's allocators keep what one batch has freed for the next.
-
-    Call it before PyArrow is imported. Otherwise Arrow's allocator and glibc's, which NumPy uses, return it
-    to the system, which clears each page before it hands it out again. If ``MIMALLOC_PURGE_DELAY``
-    (milliseconds) is set, it decides for both.
-    """
-    if _PURGE_DELAY in os.environ:
-        return
-    os.environ[_PURGE_DELAY] = "-1"
-    with suppress(AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def preload() -> None:
@@ -144,7 +122,6 @@ def send_encodable(handle: Callable[..., None]) -> Callable[..., None]:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     from pyspark import daemon, worker
 
     preload()

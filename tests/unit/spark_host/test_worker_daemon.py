@@ -2,7 +2,6 @@
 
 import importlib.util
 import io
-import os
 import struct
 import subprocess
 import sys
@@ -102,36 +101,3 @@ def test_a_worker_daemon_ends_when_it_has_had_no_worker_for_a_while() -> None:
 def test_what_the_worker_daemon_imports_is_there() -> None:
     """A module that was renamed would cost time in silence."""
     assert [name for name in PRELOADED if importlib.util.find_spec(name) is None] == []
-
-
-REUSE = """
-import resource, sys
-from airflow_eos.spark_host.worker_daemon import keep_freed_memory
-
-keep_freed_memory()
-import numpy, pyarrow
-from airflow_eos.spark.worker_memory import tidy
-
-def task():
-    numbers = numpy.arange(600_000)
-    assert pyarrow.array(numbers).take(pyarrow.array(numbers[::-1])).sum().as_py()
-    tidy()
-
-for _ in range(5):
-    task()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    task()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.parametrize(
-    ("delay", "is_kept"), [(None, True), ("10", False)], ids=["default", "as-Arrow-has-it"]
-)
-def test_memory_that_a_task_has_freed_is_there_for_the_next_one(delay, is_kept):
-    """No page is asked of the system again, which would clear it; unless the environment says otherwise."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "MIMALLOC_"))}
-    env |= {} if delay is None else {"MIMALLOC_PURGE_DELAY": delay}
-    faults = int(subprocess.check_output([sys.executable, "-c", REUSE], env=env, text=True))
-    assert faults < 100 if is_kept else faults > 1000
