@@ -23,12 +23,14 @@ class Link(Closeable):
     A lock serialises threads. Do not use it in signal handlers: one that interrupts a request would deadlock.
 
     :param config: client configuration in librdkafka's names.
+    :ivar cluster_id: known from the first use on, if the brokers say it.
     """
 
     def __init__(self, config: ClientConfig | Mapping[str, Any]) -> None:
         self.config = ClientConfig.of(config)
         self._lock = threading.Lock()
         self._connections: BrokerConnections | None = None
+        self.cluster_id: str | None = None
 
     @contextmanager
     def connections(self) -> Iterator[BrokerConnections]:
@@ -40,6 +42,7 @@ class Link(Closeable):
         with self._lock:
             if self._connections is None:
                 self._connections = BrokerConnections(self.config, bootstrap_timeout=BOOTSTRAP_TIMEOUT)
+                self.cluster_id = self._connections.cluster_id
             yield self._connections
 
     def ask(

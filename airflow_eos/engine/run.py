@@ -13,7 +13,6 @@ from airflow_eos.ledger import keys
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.spark.lazy_data_plane import LazyDataPlane
-from airflow_eos.wire.connection import BrokerConnections
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +71,7 @@ class RunAttempt:
         self._kill.check()
         with ControlPlane(self._spec) as control:
             collaborators = control.collaborators(self._data)
-            self._data.name_cluster(control.link.ask(BrokerConnections.cluster_id))
+            self._data.cluster_id = control.link.cluster_id
             try:
                 if keys.loops(self._spec):
                     record = run_rounds(self._spec, collaborators, self._attempt)

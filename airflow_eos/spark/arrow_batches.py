@@ -12,11 +12,9 @@ topic, with which brokers compare compressed batches. A batch that exceeds the J
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from airflow_eos.spark.errors import RecordsAreLarge
-from airflow_eos.spark.session import settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,18 +31,7 @@ BOUND = "spark.airflowEos.mostBytesTogether"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NOT_COUNTED = str(2**31 - 1)
-_CODEC = "spark.sql.execution.arrow.compression.codec"
-
-
-def without_lz4(spark: SparkSession) -> AbstractContextManager[None]:
-    """Let Spark compress no Arrow batches in this block if it would with lz4.
-
-    PyArrow cannot read what Arrow's Java code (19) makes of a column whose values are all null or empty.
-    """
-    with suppress(Exception):  # of a session that is gone: its next call says so
-        if str(spark.conf.get(_CODEC, "none")).lower() == "lz4":
-            return settings(spark, {_CODEC: "none"})
-    return nullcontext()
+CODEC = "spark.sql.execution.arrow.compression.codec"
 
 
 def settings_of_small_records(spark: SparkSession) -> Mapping[str, str]:

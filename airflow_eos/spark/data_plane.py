@@ -13,13 +13,13 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.output import SealedManifest
-from airflow_eos.spark.arrow_batches import without_lz4
+from airflow_eos.spark.arrow_batches import CODEC
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.dead_letters import may_be_records
@@ -44,6 +44,7 @@ from airflow_eos.spark.session import (
     cancelled_after,
     is_connect,
     is_stopped,
+    settings,
     speculates,
     tagged,
 )
@@ -128,16 +129,27 @@ class SparkDataPlane:
     :param spark: the author's session; its settings are restored.
     :param spec: the run; its client configuration reaches executors only inside serialised tasks.
     :param process: ``process(df)`` or ``process(df, run)``; see :mod:`airflow_eos.spark.process`.
+    :param cluster_id: of the driver's cluster: tasks refuse brokers of another one.
     """
 
-    def __init__(self, spark: SparkSession, spec: RunSpec, process: Process) -> None:
-        from airflow_eos.wire.client_config import ClientConfig
+    def __init__(
+        self, spark: SparkSession, spec: RunSpec, process: Process, cluster_id: str | None = None
+    ) -> None:
+        from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 
         hide_tasks()
         self._spark = spark
         self._spec = spec
         self._process = process
         self._config = ClientConfig.of(spec.kafka)
+        if cluster_id is not None:
+            items = {**dict(self._config.items), CLUSTER_SETTING: cluster_id}.items()
+            self._config = replace(self._config, items=tuple(sorted(items)))
+        # PyArrow cannot read what lz4 of Arrow's Java code (19) makes of a column of nulls or empty values.
+        self._codec: Mapping[str, str] = {}
+        with suppress(Exception):  # of a session that is gone: its next call says so
+            if str(spark.conf.get(CODEC, "none")).lower() == "lz4":
+                self._codec = {CODEC: "none"}
         self._tag = f"airflow-eos-{uuid.uuid4().hex[:12]}"
         self._mark = ErrorMark()
         self._cancelled = threading.Event()
@@ -160,7 +172,11 @@ class SparkDataPlane:
         are_small = True
         inconsistent = 0
         while inconsistent < MAX_SEALS:
-            with tagged(self._spark, self._tag), pickled_by_value(self._process), without_lz4(self._spark):
+            with (
+                tagged(self._spark, self._tag),
+                pickled_by_value(self._process),
+                settings(self._spark, self._codec),
+            ):
                 try:
                     return self._seal(plan, environment, set_aside, writer, are_small=are_small)
                 except InconsistentSeal as problem:
@@ -213,7 +229,7 @@ class SparkDataPlane:
                 # hang.
                 cancelled_after(self._spark, self._tag, timeout + _CANCEL_GRACE),
                 tagged(self._spark, self._tag, once=True),
-                without_lz4(self._spark),
+                settings(self._spark, self._codec),
                 progress(self._spark, f"sending {manifest.records} records"),
                 watched,
             ):

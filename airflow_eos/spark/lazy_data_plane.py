@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
+from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +25,8 @@ class LazyDataPlane:
 
     :param spark: a session, or a function that makes one for a plan.
     :param check: raises if the run should end.
+    :ivar cluster_id: of the driver's cluster; tasks refuse brokers of another one, to which a server's name
+        may lead on their host.
     """
 
     def __init__(
@@ -40,11 +41,7 @@ class LazyDataPlane:
         self._process = process
         self._check = check
         self._plane: SparkDataPlane | None = None
-
-    def name_cluster(self, cluster_id: str | None) -> None:
-        """Let tasks refuse brokers of another cluster, to which a server's name may lead on their host."""
-        kafka = ClientConfig.of(self._spec.kafka).to_dict()
-        self._spec = replace(self._spec, kafka={**kafka, CLUSTER_SETTING: cluster_id})
+        self.cluster_id: str | None = None
 
     def _started(self, plan: RunPlan) -> SparkDataPlane:
         if self._plane is None:
@@ -59,7 +56,7 @@ class LazyDataPlane:
                     "the Spark session given to the run was stopped before, nothing was written: build it "
                     "behind the stop(), or give a function that builds it"
                 )
-            self._plane = SparkDataPlane(session, self._spec, self._process)
+            self._plane = SparkDataPlane(session, self._spec, self._process, self.cluster_id)
         # Last: a kill that came while the session was made had nothing to cancel.
         self._check()
         return self._plane

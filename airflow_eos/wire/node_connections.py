@@ -38,6 +38,7 @@ class NodeConnections(Closeable):
 
     :param config: client configuration in librdkafka's names.
     :param bootstrap_timeout: seconds to wait for an answer of a bootstrap server.
+    :ivar cluster_id: None if its brokers do not say.
     :ivar patience: upper bound of the seconds for which a request is asked again.
     :raises BrokersUnavailable: none answered; the message names the servers and the last error.
     :raises ConfigurationError: a setting cannot be used, or the broker refused the credentials.
@@ -52,6 +53,7 @@ class NodeConnections(Closeable):
         settings = {**DEFAULTS, **for_kafka_python(self.config)}
         self.request_timeout: float = settings["request_timeout_ms"] / 1000
         self.patience = math.inf
+        self.cluster_id: str | None = None
         self._suspects: dict[Any, float] = {}
         # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
         self._net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
@@ -78,11 +80,6 @@ class NodeConnections(Closeable):
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> Future:
         """Schedule a coroutine on the loop; the future holds its result or exception."""
         return self._net.call_soon_with_future(coroutine)
-
-    def cluster_id(self) -> str | None:
-        """Return the id of the cluster, None if its brokers do not say; sends no request."""
-        cluster_id: str | None = self._manager.cluster.cluster_id
-        return cluster_id
 
     def hang_up(self, node: Any) -> None:
         """Close the connection to a broker without flushing unsent bytes; its pending requests fail."""
@@ -221,7 +218,15 @@ class NodeConnections(Closeable):
             except kafka_errors.KafkaError as error:
                 raise translated(error, f"connecting to {self._servers}") from error
             else:
-                self._check_cluster()
+                self.cluster_id = self._manager.cluster.cluster_id
+                expected = self.config.get(CLUSTER_SETTING)
+                if None not in (expected, self.cluster_id) and expected != self.cluster_id:
+                    raise EnvironmentMismatch(
+                        f"the brokers that {socket.gethostname()} reaches at {self._servers} are of cluster "
+                        f"{self.cluster_id}, and those that the run's driver reaches of cluster {expected}: "
+                        "nothing was read or written there. Give 'bootstrap.servers' names that lead to one "
+                        "cluster from every host"
+                    )
                 return
             if backoff.expired:
                 raise BrokersUnavailable(
@@ -232,15 +237,6 @@ class NodeConnections(Closeable):
                 ) from reason
             if backoff.told:
                 slice_ms *= 2
-
-    def _check_cluster(self) -> None:
-        expected, reached = self.config.get(CLUSTER_SETTING), self.cluster_id()
-        if None not in (expected, reached) and expected != reached:
-            raise EnvironmentMismatch(
-                f"the brokers that {socket.gethostname()} reaches at {self._servers} are of cluster "
-                f"{reached}, and those that the run's driver reaches of cluster {expected}: nothing was read "
-                "or written there. Give 'bootstrap.servers' names that lead to one cluster from every host"
-            )
 
     def _why_not(self) -> Exception | None:
         """Connect to one bootstrap server and return its error; None if it answers now.

@@ -44,7 +44,9 @@ async def connect(
             sock.setblocking(False)  # noqa: FBT003
             for option in options:
                 sock.setsockopt(*option)
-            await _connected(net, sock, address, _share(timeout_at, len(addresses) - number))
+            now = time.monotonic()
+            share = None if timeout_at is None else now + (timeout_at - now) / (len(addresses) - number)
+            await _connected(net, sock, address, share)
         except (OSError, kafka_errors.KafkaTimeoutError) as error:
             sock.close()
             reasons.append(f"{address[0]}:{address[1]}: {error}")
@@ -62,12 +64,6 @@ def _addresses(host: str, port: int) -> list[Any]:
         return list(socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM))
     except socket.gaierror:
         return []
-
-
-def _share(timeout_at: float | None, addresses: int) -> float | None:
-    """Return the deadline of the first of some addresses that share the time until another one."""
-    now = time.monotonic()
-    return None if timeout_at is None else now + (timeout_at - now) / addresses
 
 
 async def _connected(net: Any, sock: socket.socket, address: Any, timeout_at: float | None) -> None:

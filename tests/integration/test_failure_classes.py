@@ -28,7 +28,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.retriable import is_final
-from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.spark.lazy_data_plane import LazyDataPlane
 from airflow_eos_testing import read_topic
 from tests.support.cases import rest_in_chaos
 
@@ -80,7 +80,8 @@ def error_of(broker, spark, process, source, sink=None, **changes):
 @pytest.mark.parametrize("kind", ["frame", "arrow"])
 def test_executors_that_reach_another_cluster_read_nothing(broker, spark, monkeypatch, kind):
     """Their host takes the brokers' name for others, whose records stand at the same offsets."""
-    monkeypatch.setattr(BrokerConnections, "cluster_id", lambda _: "the driver's")  # in this process
+    of_driver = property(lambda _: "the driver's", lambda *_: None)
+    monkeypatch.setattr(LazyDataPlane, "cluster_id", of_driver, raising=False)
     process = arrow_process(lambda batch: batch) if kind == "arrow" else lambda df: df
     error = error_of(broker, spark, process, numbered(broker))
     assert isinstance(error, EnvironmentMismatch)

@@ -74,9 +74,6 @@ class LocalDataPlane:
         self._spec = spec
         self._config = ClientConfig.of(spec.kafka)
 
-    def name_cluster(self, cluster_id: str | None) -> None:
-        """Do nothing: what reads is in the driver's process."""
-
     def transform(self, rows: Sequence[Row]) -> Sequence[Out]:
         """Copy, unless a test's subclass says otherwise."""
         return [Out(row.value, row.key) for row in rows]
