@@ -31,7 +31,6 @@ BOUND = "spark.airflowEos.mostBytesTogether"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NOT_COUNTED = str(2**31 - 1)
-CODEC = "spark.sql.execution.arrow.compression.codec"
 
 
 def settings_of_small_records(spark: SparkSession) -> Mapping[str, str]:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.output import SealedManifest
-from airflow_eos.spark.arrow_batches import CODEC
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.dead_letters import may_be_records
@@ -74,6 +73,7 @@ MAX_SEALS = 3
 """Seals whose blocks do not fit together before the run is given up."""
 STREAMED_FROM = 64 << 20
 """Bytes of one owner task above which Spark sorts its batches and the task streams them, holding none."""
+_CODEC = "spark.sql.execution.arrow.compression.codec"
 _CANCEL_GRACE = 10.0
 
 
@@ -141,15 +141,13 @@ class SparkDataPlane:
         self._spark = spark
         self._spec = spec
         self._process = process
-        self._config = ClientConfig.of(spec.kafka)
-        if cluster_id is not None:
-            items = {**dict(self._config.items), CLUSTER_SETTING: cluster_id}.items()
-            self._config = replace(self._config, items=tuple(sorted(items)))
+        given = ClientConfig.of(spec.kafka)
+        self._config = ClientConfig.of({**dict(given.items), CLUSTER_SETTING: cluster_id})
         # PyArrow cannot read what lz4 of Arrow's Java code (19) makes of a column of nulls or empty values.
         self._codec: Mapping[str, str] = {}
         with suppress(Exception):  # of a session that is gone: its next call says so
-            if str(spark.conf.get(CODEC, "none")).lower() == "lz4":
-                self._codec = {CODEC: "none"}
+            if str(spark.conf.get(_CODEC, "none")).lower() == "lz4":
+                self._codec = {_CODEC: "none"}
         self._tag = f"airflow-eos-{uuid.uuid4().hex[:12]}"
         self._mark = ErrorMark()
         self._cancelled = threading.Event()
