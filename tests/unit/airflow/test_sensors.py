@@ -74,27 +74,24 @@ def test_poking_sensor_asks_until_it_is_answered(dag: DAG, answers: list[Any]) -
     assert answers == []
 
 
-def test_a_poking_sensor_outlives_an_api_server_that_is_away(dag: DAG, answers: list[Any]) -> None:
-    """It says then that a connection does not exist; of one that was never there that is true."""
-    away = AirflowNotFoundException("The conn_id `kafka_default` isn't defined")
-    answers += [None, away, away, {"lag": 12}]
+@pytest.mark.parametrize(
+    ("taken", "first", "message"),
+    [
+        (AirflowNotFoundException("`kafka_default` isn't defined"), AirflowNotFoundException, "defined"),
+        (CredentialsRefused("refused the credentials"), AirflowFailException, "CredentialsRefused"),
+    ],
+    ids=["the API server is away", "the password was changed"],
+)
+def test_a_poking_sensor_outlives_what_takes_its_connection_away(
+    dag: DAG, answers: list[Any], taken: Exception, first: type[Exception], message: str
+) -> None:
+    """Of a connection that was never there, or credentials that were never taken, it is true."""
+    answers += [None, taken, taken, {"lag": 12}]
     sensor = lag_sensor(dag, deferrable=False)
     assert sensor.execute(context_of(sensor)) == {"lag": 12}
-    answers += [away]
+    answers += [taken]
     never = lag_sensor(dag, task_id="never", deferrable=False)
-    with pytest.raises(AirflowNotFoundException):
-        never.execute(context_of(never))
-
-
-def test_a_poking_sensor_outlives_a_change_of_the_password(dag: DAG, answers: list[Any]) -> None:
-    """The brokers have the new one before the connection has; one that was never taken is wrong."""
-    refused = CredentialsRefused("the broker refused the credentials")
-    answers += [None, refused, refused, {"lag": 12}]
-    sensor = lag_sensor(dag, deferrable=False)
-    assert sensor.execute(context_of(sensor)) == {"lag": 12}
-    answers += [refused]
-    never = lag_sensor(dag, task_id="never", deferrable=False)
-    with pytest.raises(AirflowFailException, match="CredentialsRefused"):
+    with pytest.raises(first, match=message):
         never.execute(context_of(never))
 
 
