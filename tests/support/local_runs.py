@@ -131,7 +131,7 @@ class LocalDataPlane:
 class LocalPlane(LocalDataPlane):
     """Stands where Spark's would; what makes the session, and when, is the product's own."""
 
-    def __init__(self, _session: Any, spec: RunSpec, _process: Any) -> None:
+    def __init__(self, _session: Any, spec: RunSpec, _process: Any, _cluster_id: str | None) -> None:
         super().__init__(spec)
 
     def cancel(self, *_: Any) -> None:
