@@ -1,9 +1,10 @@
 """What it costs that the Spark of a task answers nobody else: side by side, with the defaults and without.
 
-Authentication and encryption of Spark's RPC, and encryption of what it writes to disk
-(:func:`~airflow_eos.spark.encryption.local_defaults`). Each round starts a fresh process for either.
+Authentication and encryption of Spark's RPC (:func:`~airflow_eos.spark.encryption.local_defaults`), and
+encryption of the files of its blocks, which an operator's session protects by permissions. Each round starts
+a fresh process for each.
 
-``python -m benchmarks.protection SERVERS RECORDS SETTINGS`` is one of them.
+``python -m benchmarks.protection SERVERS RECORDS PROCESS SETTINGS`` is one of them.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from airflow_eos.spark.encryption import local_defaults
+from benchmarks import jobs
 from benchmarks.broker import benchmark_broker
 from benchmarks.records import publish
 from benchmarks.rounds import ratio
 
 FEW, PARTITIONS = 1_000, 4
 MASTER = "local[2]"
-PROTECTED, OPEN = "protected", "open"
+PROTECTED, ENCRYPTED, OPEN = "protected", "and encrypted files", "open"
 SETTINGS: dict[str, dict[str, str]] = {
     PROTECTED: {},
+    ENCRYPTED: {name: value for name, value in local_defaults(MASTER).items() if value == "true"},
     OPEN: {name: "false" for name, value in local_defaults(MASTER).items() if value == "true"},
 }
 JOBS_PER_PROCESS = 3
@@ -42,51 +45,60 @@ def protection(out: Path, rounds: int, records: int) -> int:
         publish(kafka.bootstrap_servers, "many", records)
         for number in range(rounds + 1):
             for name, settings in SETTINGS.items():
-                seconds = _in_a_fresh_process(kafka.bootstrap_servers, records, settings)
+                seconds: dict[str, float] = {}
+                for process in jobs.PROCESSES:
+                    seconds |= _in_a_fresh_process(kafka.bootstrap_servers, records, process, settings)
                 print(f"round {number}: {name}: {seconds}", flush=True)
                 if number:
                     times[name].append(seconds)
     report: dict[str, Any] = {"records": records, "rounds": rounds}
     for part in times[OPEN][0]:
         seconds_of = {name: [row[part] for row in rows] for name, rows in times.items()}
-        report[part] = {**seconds_of, "ratio": ratio(seconds_of[PROTECTED], seconds_of[OPEN])}
-        medians = ", ".join(
-            f"{name} {statistics.median(values):.2f} s" for name, values in seconds_of.items()
+        ratios = {name: ratio(values, seconds_of[OPEN]) for name, values in seconds_of.items()}
+        report[part] = {**seconds_of, "ratios": ratios}
+        shown = ", ".join(
+            f"{name} {ratios[name]:.2f} ({statistics.median(values):.2f} s)"
+            for name, values in seconds_of.items()
         )
-        print(f"protection: {part}: {report[part]['ratio']:.2f} ({medians})")
+        print(f"protection: {part}: {shown}")
     (out / "protection.json").write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 
-def _in_a_fresh_process(servers: str, records: int, settings: dict[str, str]) -> dict[str, float]:
-    """Return the seconds of one process and its parts; ``cold`` is all up to the end of its first job."""
+def _in_a_fresh_process(
+    servers: str, records: int, process_name: str, settings: dict[str, str]
+) -> dict[str, float]:
+    """Return the seconds up to the end of the first job of a process, and those of its last."""
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks.protection", servers, str(records), json.dumps(settings)]
+    arguments = [servers, str(records), process_name, json.dumps(settings)]
+    command = [sys.executable, "-m", "benchmarks.protection", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "first job\n"
         cold = time.perf_counter() - begun
-        parts = json.loads(process.stdout.read())
-    return {f"cold start and {FEW:,} records": cold, **parts}
+        last = float(process.stdout.read())
+    return {
+        f"{process_name}, cold start and {FEW:,} records": cold,
+        f"{process_name}, {records:,} records": last,
+    }
 
 
-def main(servers: str, records: str, settings: str) -> None:
-    """Run a small job, then large ones; print when the first has ended and what the others took."""
-    from benchmarks import jobs
-    from benchmarks.session import spark_session
+def main(servers: str, records: str, process_name: str, settings: str) -> None:
+    """Run a small job, then large ones; print when the first has ended and what the last took."""
+    from benchmarks.session import task_session
 
-    spark = spark_session(MASTER, connector=False, **json.loads(settings))
-    jobs.exactly_once(jobs.Cluster(spark, servers, FEW, "few"), "out", jobs.transform)
+    started = task_session(int(records), rows=process_name != "Arrow", **json.loads(settings))
+    process = jobs.PROCESSES[process_name]
+    jobs.exactly_once(jobs.Cluster(started.session, servers, FEW, "few"), "out", process)
     print("first job", flush=True)
-    cluster, seconds = jobs.Cluster(spark, servers, int(records), "many"), {}
-    for name, process in jobs.PROCESSES.items():
-        for _ in range(JOBS_PER_PROCESS):
-            begun = time.perf_counter()
-            jobs.exactly_once(cluster, "out", process)
-            seconds[f"{name}, {int(records):,} records"] = time.perf_counter() - begun
-    spark.stop()
-    print(json.dumps(seconds))
+    cluster = jobs.Cluster(started.session, servers, int(records), "many")
+    for _ in range(JOBS_PER_PROCESS):
+        begun = time.perf_counter()
+        jobs.exactly_once(cluster, "out", process)
+        seconds = time.perf_counter() - begun
+    started.stop()
+    print(seconds)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:5])

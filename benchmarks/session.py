@@ -30,17 +30,18 @@ def spark_session(master: str = "local[2]", *, connector: bool = True, **setting
     return _silent(builder.config(map=settings).getOrCreate())
 
 
-def task_session(offsets: int, *, rows: bool = True) -> LocalSession:
+def task_session(offsets: int, *, rows: bool = True, **changes: str) -> LocalSession:
     """Return a session as an operator starts one for a task that reads so many offsets.
 
     :param rows: whether they pass the JVM as rows.
+    :param changes: more settings of Spark.
     """
     from airflow_eos.spark_host import jvm, worker_daemon
     from airflow_eos.spark_host.local_session import LocalSession
 
     options = jvm.options_for(offsets, class_data.folder(), rows=rows)
     settings = {jvm.OPTIONS: options, "spark.python.daemon.module": worker_daemon.__name__}
-    started = LocalSession.start({**_settings("local[2]"), **settings}, early_worker=True)
+    started = LocalSession.start({**_settings("local[2]"), **settings, **changes}, early_worker=True)
     _silent(started.session)
     return started
 
@@ -51,7 +52,7 @@ def _settings(master: str) -> dict[str, str]:
         "spark.master": master,
         "spark.app.name": "airflow-eos benchmark",
         "spark.ui.enabled": "false",
-        **local_defaults(master),
+        **local_defaults(master, private_folders=True),
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "4g",
         "spark.sql.shuffle.partitions": "4",

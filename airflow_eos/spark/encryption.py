@@ -29,24 +29,29 @@ _LOCAL_DEFAULTS = {
     "spark.network.crypto.enabled": "true",
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
-    # Folders of the block manager are readable by everybody under the usual umask.
-    "spark.io.encryption.enabled": "true",
     # The UI authenticates nobody, and listens on every address.
     "spark.ui.enabled": "false",
 }
 
+# Everybody can read the block manager's folders under the usual umask.
+_ENCRYPTED_FILES = {"spark.io.encryption.enabled": "true"}
+
 _DECIDING = ("spark.master", "spark.authenticate", "spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
 
-def local_defaults(master: str) -> dict[str, str]:
+def local_defaults(master: str, *, private_folders: bool = False) -> dict[str, str]:
     """Return settings that keep other users and machines out of a driver with a local master.
 
     They are defaults: settings of an author or a connection take precedence. Empty for any other master:
     executors must reach their driver, and a cluster has its own secret.
 
     :param master: Spark's master, such as ``local[2]``.
+    :param private_folders: whether the session's start keeps other users out of the folders of its blocks,
+        as :class:`airflow_eos.spark_host.local_session.LocalSession` does; else their files are encrypted.
     """
-    return dict(_LOCAL_DEFAULTS) if is_local(master) else {}
+    if not is_local(master):
+        return {}
+    return _LOCAL_DEFAULTS | ({} if private_folders else _ENCRYPTED_FILES)
 
 
 def server_defaults(master: str) -> dict[str, str]:

@@ -48,7 +48,11 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 _OF_AIRFLOW = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 
-_SETTINGS = {"spark.master": "local[2]", "spark.driver.memory": "512m"}
+_SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "512m",
+    **local_defaults("local[2]", private_folders=True),
+}
 _JOBS = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -185,7 +189,7 @@ def _run_jobs(dumped: Path) -> tuple[int, str]:
     :raises ConfigurationError: they took too long; no process of theirs is left.
     """
     process = subprocess.Popen(  # noqa: S603 - our own Python, our own text
-        [sys.executable, "-c", _JOBS, json.dumps({**_SETTINGS, **local_defaults(_SETTINGS["spark.master"])})],
+        [sys.executable, "-c", _JOBS, json.dumps(_SETTINGS)],
         env={
             **environment(),
             OPTIONS_VARIABLE: shlex.join((*log_options(), *SHORT_LIVED, *class_data.dump_options(dumped))),

@@ -46,6 +46,11 @@ print(rows.mapInArrow(hold, rows.schema).count(), flush=True)
 session.stop()
 """
 
+OPEN_FOLDERS = """
+from airflow_eos.spark_host import local_session
+local_session._keep_others_out = lambda context: None
+"""
+
 # A client of a Spark Connect server whose task holds the secret.
 CLIENT = """
 import sys
@@ -63,8 +68,11 @@ print(spark.range(100).mapInArrow(keep, "id long").count())
 
 
 @contextmanager
-def running_task(**settings):
-    """Yield the process of a task that holds in Spark, and its folder of temporary files."""
+def running_task(preparation="", **settings):
+    """Yield the process of a task that holds in Spark, and its folder of temporary files.
+
+    :param preparation: Python code that runs before it.
+    """
     # Not pytest's own, which no other user can enter.
     with (
         tempfile.TemporaryDirectory(prefix="airflow-eos-strangers-") as folder,
@@ -77,7 +85,7 @@ def running_task(**settings):
         environment = {**os.environ, "TMPDIR": folder, "SPARK_LOCAL_DIRS": folder}
         environment.pop("SPARK_LOCAL_IP", None)
         with subprocess.Popen(
-            [sys.executable, "-c", TASK, json.dumps(settings), str(mark)],
+            [sys.executable, "-c", preparation + TASK, json.dumps(settings), str(mark)],
             env=environment,
             stdin=given,
             stdout=subprocess.PIPE,
@@ -137,11 +145,11 @@ def test_no_socket_of_a_connect_server_is_for_others(kind, tmp_path):
 
 @pytest.mark.timeout(300)
 def test_what_an_author_turns_off_is_open():
-    """Each way in is found where the defaults are not in force: the test above sees them."""
+    """Each way in is found where the protection is off: the tests above would see it."""
     off = dict.fromkeys(local_defaults("local"), "false")
     del off["spark.driver.host"], off["spark.driver.bindAddress"]
     open_to_all = {**off, "spark.ui.enabled": "true", "spark.driver.bindAddress": "0.0.0.0"}
-    with running_task(**open_to_all) as (task, folder):
+    with running_task(OPEN_FOLDERS, **open_to_all) as (task, folder):
         listeners = listeners_of(task.pid)
         assert [one for one in listeners if not one.is_loopback]
         answers, files = ask_as_nobody(listeners, [folder], SECRET.encode())

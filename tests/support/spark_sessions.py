@@ -55,9 +55,7 @@ def new_session(kind, master="local[2]", **settings):
         "spark.ui.enabled": "false",
         # A local session that this process had before leaves its settings in the JVM.
         **dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "false"),
-        **local_defaults(master),
-        # With it, PySpark leaves the socket of each parallelize open: a warning, and so an error here.
-        "spark.io.encryption.enabled": "false",
+        **local_defaults(master, private_folders=True),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.jars": ",".join(map(str, connector_jars())),

@@ -454,7 +454,7 @@ def test_spark_starts_when_the_run_asks_for_it(
         {
             "spark.app.name": "pipelines-copy",
             "spark.master": "local[*]",
-            **local_defaults("local[*]"),
+            **local_defaults("local[*]", private_folders=True),
             "spark.sql.shuffle.partitions": "4",
             "spark.ui.showConsoleProgress": "false",
             "spark.python.unix.domain.socket.enabled": "true",

@@ -22,7 +22,6 @@ PRIVATE = {
     "spark.network.crypto.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.io.encryption.enabled": "true",
     "spark.ui.enabled": "false",
 }
 LOCAL = {**QUIET, **PRIVATE, "spark.python.unix.domain.socket.enabled": "true"}
@@ -140,6 +139,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.setattr(local_session, "_start_jvm", mock.Mock())
     monkeypatch.setattr(local_session, "_start_worker", mock.Mock(return_value=None))
+    monkeypatch.setattr(local_session, "_keep_others_out", mock.Mock())
     monkeypatch.setattr("airflow_eos.operators.spark_session.wait_for_server", lambda *_: None)
     return session
 
@@ -270,7 +270,10 @@ def test_workers_of_a_local_session_fork_with_their_imports_done(
 def test_a_worker_starts_early_where_it_will_serve_the_tasks(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], variable: str | None, is_early: bool
 ) -> None:
-    """Not where Spark Connect may answer, whose client has no context."""
+    """Not where Spark Connect may answer, whose client has no context: it encrypts files."""
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
     asked = mock.Mock(return_value=mock.Mock(result=lambda: True))
     monkeypatch.setattr("airflow_eos.spark.local_python.ask", asked)
     for name in local_session._CONNECT_VARIABLES:
@@ -279,6 +282,9 @@ def test_a_worker_starts_early_where_it_will_serve_the_tasks(
         monkeypatch.setenv(variable, "connect")
     TaskSession(given).start(1000)
     assert local_session._start_worker.called is is_early  # type: ignore[attr-defined]
+    is_connect = variable is not None or "spark.api.mode" in given
+    assert ("spark.io.encryption.enabled" in builder.map) is is_connect
+    assert local_session._keep_others_out.called is not (is_connect or "spark.remote" in given)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
