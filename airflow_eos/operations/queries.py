@@ -21,8 +21,8 @@ from airflow_eos.model.versioned import JsonForm, V, finite, readable
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
+from airflow_eos.wording import some_of
 
-_NAMES_SHOWN = 10  # in an error
 _DEEPEST = 100  # levels of JSON; YAML needs several frames of Python's stack for each
 
 
@@ -228,9 +228,8 @@ def near(name: str, names: Sequence[str]) -> str:
     if not names:
         return "it has none at all"
     like = get_close_matches(name, names, n=3, cutoff=0.6)
-    shown = like or names[:_NAMES_SHOWN]
-    more = "" if like or len(names) <= _NAMES_SHOWN else f" and {len(names) - _NAMES_SHOWN} more"
-    return f"{'did you mean' if like else 'it has'} {', '.join(map(repr, shown))}{more}{'?' if like else ''}"
+    shown = some_of(map(repr, like or names), 10, ", ")
+    return f"did you mean {shown}?" if like else f"it has {shown}"
 
 
 def readable_runs(
