@@ -42,7 +42,7 @@ def other_writers(name: str, number: int, foreign: Sequence[ForeignCommit]) -> C
     for commit in foreign:
         groups[commit.operation, commit.writer].append(commit.timestamp)
     shown = [
-        f"{len(times)} x {operation} by {writer or 'a writer without a name'} (last {_text(max(times))})"
+        f"{len(times)} x {operation} by {writer or 'a writer without a name'}, last {moment_text(max(times))}"
         for (operation, writer), times in groups.items()
     ]
     finding = f"in the last {commits}, beside runs: {some_of(shown, 10)}"
@@ -57,10 +57,6 @@ def other_writers(name: str, number: int, foreign: Sequence[ForeignCommit]) -> C
         "reprocess='append'. For the ledger, rows that a rollback or RESTORE removed are published: "
         "reprocess those runs",
     )
-
-
-def _text(timestamp: int) -> str:
-    return moment_text(timestamp - timestamp % 1000).replace(".000Z", "Z")
 
 
 def writer_text(engine: str, application: str) -> str:

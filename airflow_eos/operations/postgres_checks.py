@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.sinks.postgres_catalog import NOT_NOTED, find_target, is_noted, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, refusal, refuse_read_only, transaction
-from airflow_eos.wording import counted, some_of
+from airflow_eos.wording import counted, moment_text, some_of
 
 _RIGHTS = """SELECT coalesce(
         (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %(schema)s),
@@ -189,7 +188,7 @@ def _staged(
         return
     labels = run_keys()
     shown = [
-        f"{SCHEMA}.{table} ({size:,} bytes, since {_moment(since)}) of "
+        f"{SCHEMA}.{table} ({size:,} bytes, since {moment_text(1000 * int(since, 16))}) of "
         + labels.get(label, f"a run that the ledger does not hold (digest {label})")
         for label, since, table, size in tables
     ]
@@ -198,7 +197,3 @@ def _staged(
         "same run drops them, any run of the pipeline after a week, and DROP TABLE is safe at any time"
     )
     yield Check(subject, "warn", some_of(shown, _SHOWN), advice)
-
-
-def _moment(seconds: str) -> str:
-    return dt.datetime.fromtimestamp(int(seconds, 16), dt.timezone.utc).isoformat(timespec="seconds")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -216,10 +215,6 @@ def _unnamed(
 def _attempt(label: str, files: list[UnnamedFile], run_keys: Mapping[str, str]) -> str:
     of_run = run_keys.get(label, f"a run that the ledger does not hold (digest {label})")
     moments = [file.modified for file in files if file.modified is not None]
-    since = f", the last of {_text(max(moments))}" if moments else ""
+    since = f", the last of {keys.utc_text(max(moments))}" if moments else ""
     size = sum(file.size for file in files)
     return f"{counted(len(files), 'file')} ({size:,} bytes{since}) of {of_run}: {files[0].path}"
-
-
-def _text(moment: dt.datetime) -> str:
-    return moment.astimezone(dt.timezone.utc).isoformat(timespec="seconds")
