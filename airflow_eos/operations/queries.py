@@ -14,12 +14,12 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of, is_pruned
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
+from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.spec import Deployment, MayCreate
 from airflow_eos.model.versioned import JsonForm, V, finite, readable
 from airflow_eos.operations.gaps import Gap, gaps
-from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
 from airflow_eos.wording import some_of
 
@@ -175,6 +175,38 @@ def run_records(deployment: Deployment, pipeline: str) -> tuple[list[RunRecord],
     """Return the committed runs of a pipeline in commit order, and the errors of unreadable records."""
     unreadable: list[str] = []
     return readable_runs(_records(deployment, pipeline), unreadable), unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIntent(JsonForm):
+    """An open INTENT: its run is at work, or died. The pipeline's next run settles it.
+
+    :param since: when it was written, by the driver's clock.
+    """
+
+    pipeline: str
+    run_key: str
+    table: str
+    transactional_id: str
+    since: str
+
+
+def open_intents(values: Iterable[tuple[str, LedgerValue]]) -> tuple[OpenIntent, ...]:
+    """Return the INTENTs among ledger values, the oldest first; logs and omits unreadable ones.
+
+    :param values: pairs of key and value.
+    """
+    intents = [
+        OpenIntent(
+            intent.record.pipeline,
+            intent.key,
+            intent.sink,
+            key.removeprefix(keys.INTENTS),
+            intent.record.staged_at,
+        )
+        for key, intent in readable(Intent, [pair for pair in values if pair[0].startswith(keys.INTENTS)])
+    ]
+    return tuple(sorted(intents, key=lambda intent: intent.since))
 
 
 @dataclass(frozen=True, slots=True)
