@@ -59,15 +59,8 @@ def task_key(record: RunRecord) -> tuple[str, str, int]:
     return task["dag_id"], task["task_id"], task["map_index"]
 
 
-def texts(value: Any) -> list[str]:
-    """Return the elements of a list as texts."""
-    return [str(element) for element in value] if isinstance(value, list) else []
-
-
-def flat(value: Any) -> dict[str, str]:
+def flat(value: Mapping[str, Any]) -> dict[str, str]:
     """Return names and values as texts; flattens mappings."""
-    if not isinstance(value, Mapping):
-        return {}
     flattened: dict[str, str] = {}
     for name, part in value.items():
         if isinstance(part, Mapping):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from airflow_eos.ledger.records.intent import Intent
@@ -22,7 +22,7 @@ def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:
 def table_row(record: RunRecord) -> dict[str, Any] | None:
     """Return the rows that a run put into a table; None if none."""
     table = record.details.get(TABLE)
-    if not isinstance(table, Mapping):
+    if table is None:
         return None
     named = {name: table.get(name) for name in ("sink", "snapshot", "files", "rows")}
     return {**named, "run_id": record.run_id, "run_key": record.run_key}
