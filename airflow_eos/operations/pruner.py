@@ -26,6 +26,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.versioned import readable
 from airflow_eos.operations.gaps import covered
 from airflow_eos.ports import Cluster, Ledger
 
@@ -174,12 +175,7 @@ class Pruner:
         named = set()
         for partition in range(self.ledger.describe().partitions):
             cursors = answer_of(self.ledger.view(partition, (), (keys.CURSORS,))).committed
-            for key, value in cursors.items():
-                try:
-                    cursor = CursorRecord.from_json(value, key)
-                except LedgerUnreadable as error:
-                    log.warning("Skipped: %s", error)
-                    continue
+            for _, cursor in readable(CursorRecord, cursors.items()):
                 named.add((cursor.pipeline, keys.whole_run_key(cursor.run_key)))
         return named
 
