@@ -58,7 +58,7 @@ class LedgerForm:
 
     def _content(self) -> Mapping[str, Any]:
         """Return the JSON form without version and writer."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
+        return asdict(self)  # type: ignore[call-overload]
 
     @classmethod
     def from_json(cls, value: LedgerValue | str | bytes | Mapping[str, Any], key: str = "") -> Self:
