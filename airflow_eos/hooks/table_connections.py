@@ -1,17 +1,6 @@
 """Adds the properties of its Airflow connection, which a Dag names by its id, to a table.
 
-===================  ==================  ==========================  ==============================
-connection           of ``postgres``     ``s3://``, ``s3a://``       ``az://``, ``abfs[s]://``
-===================  ==================  ==========================  ==============================
-host, port           ``host``, ``port``  ``aws_endpoint_url``        ``azure_endpoint``
-schema               ``dbname``
-login                ``user``            ``aws_access_key_id``       ``azure_storage_account_name``
-password             ``password``        ``aws_secret_access_key``   ``azure_storage_account_key``
-extra, as it is      ``sslmode``         ``aws_region``              ``azure_tenant_id``
-===================  ==================  ==========================  ==============================
-
-For ``gs://`` and file systems the extras are all: ``google_service_account_key``. For catalogs see
-:mod:`airflow_eos.hooks.iceberg_catalog`.
+The pages of each kind of table list what the connection's fields and extras are.
 """
 
 from __future__ import annotations
