@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -10,6 +11,13 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 run``, ``1,204 runs``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def some_of(texts: Iterable[str], most: int = 5, between: str = "; ") -> str:
+    """Return the first texts as one, and how many more there are."""
+    every = list(texts)
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return f"{between.join(every[:most])}{more}"
 
 
 def span_text(span: dt.timedelta) -> str:

@@ -33,15 +33,13 @@ def render(info: dict[str, Any]) -> str:
     for section, content in info["config"].items():
         parts.append(f"## [{section}]\n\n{_paragraph(content['description'])}")
         for name, option in content["options"].items():
-            facts = [
-                ("Type", option["type"]),
-                ("Default", f"`{option['default']}`" if option["default"] else "none"),
-                ("Environment variable", f"`AIRFLOW__{section.upper()}__{name.upper()}`"),
-                ("Example", f"`{option['example']}`" if option.get("example") else ""),
-                ("Since", option["version_added"]),
-            ]
-            rows = "\n".join(f"| {label} | {value} |" for label, value in facts if value)
-            parts.append(f"### {name}\n\n{_paragraph(option['description'])}\n\n| | |\n|---|---|\n{rows}")
+            default = f"default `{option['default']}`" if option["default"] else "no default"
+            example = f", example `{option['example']}`" if option.get("example") else ""
+            facts = (
+                f"`AIRFLOW__{section.upper()}__{name.upper()}`: {option['type']}, {default}{example}, "
+                f"since {option['version_added']}"
+            )
+            parts.append(f"### {name}\n\n{_paragraph(option['description'])}\n\n{facts}.")
     parts.append(_parts(info))
     return "\n\n".join(parts) + "\n"
 

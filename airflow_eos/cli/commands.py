@@ -296,17 +296,13 @@ def index(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.operations.upkeep import index_ledger
 
     del options
-    partitions = index_ledger(target)
-    rows: list[Row] = [
-        {
-            "partition": index.partition,
-            "indexed up to offset": index.through,
-            "keys added or moved": index.keys,
-            "leaves": index.leaves,
-        }
-        for index in partitions
+    titles = ("partition", "indexed up to offset", "keys added or moved", "leaves")
+    data = [
+        {"partition": partition, "through": index.through, "keys": index.keys, "leaves": index.leaves}
+        for partition, index in index_ledger(target).items()
     ]
-    return Outcome({"indexed": [index.to_dict() for index in partitions]}, {"indexed": rows})
+    rows: list[Row] = [dict(zip(titles, entry.values(), strict=True)) for entry in data]
+    return Outcome({"indexed": data}, {"indexed": rows})
 
 
 def prune(target: Deployment, options: Namespace) -> Outcome:

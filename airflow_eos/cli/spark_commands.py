@@ -34,12 +34,10 @@ def spark_server(_target: None, options: Namespace) -> NoReturn:
     archives = options.class_data_folder
     launch = connect_server.prepare(
         Path(folder),
-        connect_server.ServerSettings(
-            port=options.port,
-            memory=options.memory,
-            master=options.master,
-            class_data_folder=None if archives is None else Path(archives),
-        ),
+        port=options.port,
+        memory=options.memory,
+        master=options.master,
+        class_data_folder=None if archives is None else Path(archives),
     )
     data = {
         "address": launch.access.address,

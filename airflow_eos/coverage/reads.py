@@ -16,13 +16,12 @@ def is_on_purpose(record: RunRecord) -> bool:
     if keys.REPROCESS_MARK in record.run_key:
         return True
     work = record.details.get(WORK)
-    return record.mode == "explicit" and not (isinstance(work, Mapping) and work.get("advance"))
+    return record.mode == "explicit" and not (work and work.get("advance"))
 
 
 def _lane_key(record: RunRecord, topic: str, partition: int, topic_ids: Mapping[str, str]) -> LaneKey:
-    recorded = record.details.get(TOPIC_IDS)
-    topic_id = recorded.get(topic) if isinstance(recorded, Mapping) else None
-    return LaneKey(topic, topic_id if isinstance(topic_id, str) else topic_ids.get(topic, ""), partition)
+    recorded = record.details.get(TOPIC_IDS, {})
+    return LaneKey(topic, recorded.get(topic, topic_ids.get(topic, "")), partition)
 
 
 def reads_of(

@@ -29,39 +29,45 @@ def advanced(
     run_key: str,
     ledger: LedgerId,
 ) -> CursorRecord:
-    """Return the cursor after the plan's run; partitions that the plan does not name keep their offset."""
-    kept = {} if before is None else {tp: e for tp, e in before.epochs.items() if tp not in plan.ends}
-    return CursorRecord(
+    """Return the cursor after the plan's run."""
+    move = CursorRecord(
         group=spec.group_id,
         pipeline=spec.pipeline,
         prefix=spec.prefix,
         layout=layout_of(spec),
-        ends={**(before.ends if before else {}), **plan.ends},
-        topic_ids={**(before.topic_ids if before else {}), **plan.topic_ids},
-        partition_counts=counts_kept(before, plan.topic_ids, partition_counts),
+        ends=plan.ends,
+        topic_ids=plan.topic_ids,
+        partition_counts=partition_counts,
         run_key=run_key,
         ledger_topic_id=ledger.topic_id,
         ledger_partitions=ledger.partitions,
-        origin=spec.origin or (before.origin if before else ""),
-        epochs={**kept, **plan.epochs},
+        origin=spec.origin,
+        epochs=plan.epochs,
     )
+    return after_move(before, move)
 
 
-def counts_kept(
-    before: CursorRecord | None, topic_ids: Mapping[str, str], partition_counts: Mapping[str, int]
-) -> dict[str, int]:
-    """Return the partition counts of a cursor after a move.
+def after_move(before: CursorRecord | None, move: CursorRecord) -> CursorRecord:
+    """Return a cursor after a move; partitions that the move does not name keep their offset and epoch.
 
-    A known count stays: a move may name only some of the partitions, and an added partition must not count as
-    known before it was read. The count of a topic that was created again is replaced.
-
-    :param topic_ids: current ids of the topics, as ``partition_counts``.
+    A known partition count stays: a move may name only some of the partitions, and an added partition must
+    not count as known before it was read. The count of a topic that was created again is replaced.
     """
-    counts = dict(before.partition_counts) if before else {}
-    for name, count in partition_counts.items():
-        if name not in counts or (before and before.topic_ids.get(name) != topic_ids[name]):
+    if before is None:
+        return move
+    counts = dict(before.partition_counts)
+    for name, count in move.partition_counts.items():
+        if name not in counts or before.topic_ids.get(name) != move.topic_ids[name]:
             counts[name] = count
-    return counts
+    kept = {tp: epoch for tp, epoch in before.epochs.items() if tp not in move.ends}
+    return replace(
+        move,
+        ends={**before.ends, **move.ends},
+        topic_ids={**before.topic_ids, **move.topic_ids},
+        partition_counts=counts,
+        origin=move.origin or before.origin,
+        epochs={**kept, **move.epochs},
+    )
 
 
 def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[LedgerMessage]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import JsonForm
@@ -230,8 +229,3 @@ class ProducerIdentity(JsonForm):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ProducerIdentity:
-        """Read the JSON form."""
-        return cls(str(data["transactional_id"]), int(data["producer_id"]), int(data["producer_epoch"]))

@@ -184,7 +184,8 @@ class RunSpec:
         object.__setattr__(self, "skip_offsets", tuple(self.skip_offsets))
         self._check_topics()
         self._check_names()
-        self._check_choices()
+        for name, kind in CHOICES.items():
+            kind.check(name, getattr(self, name))
 
     @property
     def deployment(self) -> Deployment:
@@ -229,7 +230,3 @@ class RunSpec:
             raise ConfigurationError(f"origin must have at most {PREFIX_LIMIT} characters: {self.origin!r}")
         if not self.run_id:
             raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
-
-    def _check_choices(self) -> None:
-        for name, kind in CHOICES.items():
-            kind.check(name, getattr(self, name))

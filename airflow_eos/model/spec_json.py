@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError
@@ -20,24 +20,14 @@ SPEC_VERSION = 1
 _TABLES: dict[str, type[SinkTable]] = {
     table.KIND: table for table in (IcebergTable, DeltaTable, PostgresTable)
 }
-_PLAIN = (
-    "pipeline",
-    "run_id",
-    "group_id",
-    "sink_topic",
-    "dead_letter_topic",
-    "max_dead_letters",
-    "allow_loop",
-    "prefix",
-    "origin",
-    "source_partition",
-    "clear_number",
-    "try_number",
-    "on_committed",
-    "mark_output",
-    "max_send_attempts",
-    "compression",
+_CONVERTED = (
+    *("kafka", "source_topics", "ranges", "transaction_timeout", "delivery_timeout", "ledger"),
+    *("skip_offsets", "audit", "task", "sink"),
 )
+_PLAIN = tuple(
+    field.name for field in fields(RunSpec) if field.init and field.name not in (*_CONVERTED, "round")
+)
+"""Fields that JSON has as they are; the engine of the other process sets the round."""
 
 
 def spec_to_json(spec: RunSpec) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-V = TypeVar("V", bound="Versioned")
+V = TypeVar("V", bound="LedgerForm")
 _SHOWN = 60
 _REFUSALS = (
     ArithmeticError,
@@ -45,16 +45,20 @@ class JsonForm:
         return asdict(self)  # type: ignore[call-overload]
 
 
-class Versioned:
-    """A value of the ledger; its JSON form has a version.
+class LedgerForm:
+    """A value of the ledger: a dataclass whose JSON form has a version.
 
     :cvar KIND: the kind of value, for errors.
-    :cvar VERSIONS: the versions that can be read.
+    :cvar VERSIONS: the versions that can be read; the first one is written, unless the content has another.
     """
 
     __slots__ = ()
     KIND: ClassVar[str]
     VERSIONS: ClassVar[tuple[int, ...]]
+
+    def _content(self) -> Mapping[str, Any]:
+        """Return the JSON form without version and writer."""
+        return asdict(self)  # type: ignore[call-overload]
 
     @classmethod
     def from_json(cls, value: LedgerValue | str | bytes | Mapping[str, Any], key: str = "") -> Self:
@@ -69,6 +73,29 @@ class Versioned:
     def _of(cls, data: Mapping[str, Any]) -> Self:
         """Build the value from its parsed form; see :func:`read_versioned` for what this may raise."""
         raise NotImplementedError
+
+
+class Versioned(LedgerForm):
+    """A value that does not name its writer, or has it among its fields."""
+
+    __slots__ = ()
+
+    def to_json(self) -> str:
+        """Return the versioned JSON form."""
+        return json.dumps({"v": self.VERSIONS[0], **self._content()}, separators=(",", ":"))
+
+
+class VersionedOfTransaction(LedgerForm):
+    """A value that names the transaction that writes it."""
+
+    __slots__ = ()
+
+    def to_json(self, producer: tuple[int, int]) -> str:
+        """Return the versioned JSON form.
+
+        :param producer: producer id and epoch of the transaction that writes the record.
+        """
+        return json_of_transaction(self.VERSIONS[0], producer, self._content())
 
 
 def read_versioned(
@@ -138,12 +165,7 @@ def json_of_transaction(version: int, producer: tuple[int, int], content: Mappin
     :param producer: producer id and epoch of that transaction.
     """
     named = {"producer_id": producer[0], "producer_epoch": producer[1]}
-    return compact_json({"v": version, "producer": named, **content})
-
-
-def compact_json(data: Mapping[str, Any]) -> str:
-    """Return JSON without white space."""
-    return json.dumps(data, separators=(",", ":"))
+    return json.dumps({"v": version, "producer": named, **content}, separators=(",", ":"))
 
 
 def _parsed(value: str | bytes) -> Any:
@@ -228,6 +250,16 @@ def json_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{value!r} is not an object")
     return value
+
+
+def by_partition_json(numbers: Mapping[int, int]) -> dict[str, int]:
+    """Return the JSON form of numbers by partition."""
+    return {str(partition): number for partition, number in sorted(numbers.items())}
+
+
+def by_partition(numbers: Mapping[str, Any], minimum: int) -> dict[int, int]:
+    """Read the JSON form of numbers by partition; raises as :func:`integer`."""
+    return {integer(int(partition), 0): integer(number, minimum) for partition, number in numbers.items()}
 
 
 def is_topic_name(name: str) -> bool:

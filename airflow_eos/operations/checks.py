@@ -6,7 +6,7 @@ Without the permission to look, a check yields ``unknown``, or raises the broker
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, ParamSpec
 
@@ -18,7 +18,7 @@ from airflow_eos.model.kafka import BrokerFeatures, TopicDescription
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run import laws
 from airflow_eos.run.undecided import undecided
-from airflow_eos.wording import counted, span_text
+from airflow_eos.wording import counted, some_of, span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 Looked = ParamSpec("Looked")
@@ -28,7 +28,6 @@ AskFeatures = Callable[[], BrokerFeatures]
 CHECK_PATIENCE = 10.0
 """Seconds per request: brokers answer in milliseconds, or for as long as others are away not at all."""
 _DURABLE_REPLICAS = 3
-_PLACES_SHOWN = 5
 _MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default; the largest records of a ledger (index, pruned runs, dead letters) are made to fit it."""
 _SAFE_EXPIRATION = dt.timedelta(days=1)
@@ -255,13 +254,6 @@ def _replicas(
         )
     else:
         yield Check(name, "ok", replication)
-
-
-def some_of(places: Iterable[str]) -> str:
-    """Return the first places as one text, and how many more there are."""
-    all_of_them = list(places)
-    left_out = len(all_of_them) - _PLACES_SHOWN
-    return "; ".join(all_of_them[:_PLACES_SHOWN]) + (f" and {left_out} more" if left_out > 0 else "")
 
 
 def error_line(error: EosError) -> str:

@@ -16,7 +16,7 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.cursor import counts_kept
+from airflow_eos.ledger.cursor import after_move
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -251,8 +251,8 @@ class CursorMove:
         committed = cluster.committed(self._reset.group, partitions)
         ledger = self._control.ledger.topic
         check_ledger(self._reset.group, committed, ledger, self._ledger.topic_id)
-        kept = self._kept(before)
-        recorded = {tp: kept.get(tp) for tp in partitions}
+        kept = self._without_recreated(before)
+        recorded = {tp: kept.ends.get(tp) if kept else None for tp in partitions}
         begins, ends = cluster.log_starts(partitions), cluster.last_stable_offsets(partitions)
         changes = []
         for tp in partitions:
@@ -285,12 +285,20 @@ class CursorMove:
         mapped: TopicPartition | None,
         changes: list[OffsetMove],
     ) -> None:
-        new = {change.topic_partition: change.offset for change in changes}
-        after = self._moved(before, new)
-        run_key = after.run_key
         group = self._reset.group
-        partition = self._control.ledger.partition_for(group)
-        metadata = keys.offset_metadata(run_key, partition, self._ledger.topic_id)
+        move = CursorRecord(
+            group=group,
+            pipeline=self.pipeline,
+            prefix=self._prefix,
+            layout="whole" if mapped is None else "mapped",
+            ends={change.topic_partition: change.offset for change in changes},
+            topic_ids=self._topic_ids,
+            partition_counts={name: topic.partitions for name, topic in self._topics.items()},
+            run_key=self._run_key,
+            ledger_topic_id=self._ledger.topic_id,
+            ledger_partitions=self._ledger.partitions,
+        )
+        after = after_move(self._without_recreated(before), move)
         moved = ResetRecord(group, self.pipeline, tuple(changes))
         messages = [
             LedgerMessage(keys.cursor_key(group, mapped), after.to_json(), group),
@@ -300,37 +308,22 @@ class CursorMove:
             layout = replace(
                 self._known or replace(after, ends={}, epochs={}),
                 topic_ids=after.topic_ids,
-                partition_counts=self._counts(self._known),
+                partition_counts=after_move(self._known, move).partition_counts,
             )
             messages.append(LedgerMessage(keys.cursor_key(group), layout.to_json(), group))
-        offsets = {tp: CommittedOffset(offset, metadata) for tp, offset in new.items()}
+        partition = self._control.ledger.partition_for(group)
+        metadata = keys.offset_metadata(self._run_key, partition, self._ledger.topic_id)
+        offsets = {tp: CommittedOffset(offset, metadata) for tp, offset in move.ends.items()}
         transaction.commit(messages, group=group, offsets=offsets)
 
-    def _moved(self, before: CursorRecord | None, new: Mapping[TopicPartition, int]) -> CursorRecord:
-        kept = self._kept(before)
-        epochs = {} if before is None else before.epochs
-        return CursorRecord(
-            group=self._reset.group,
-            pipeline=self.pipeline,
-            prefix=self._prefix,
-            layout="mapped" if self._mapped else "whole",
-            ends={**kept, **new},
-            topic_ids={**(before.topic_ids if before else {}), **self._topic_ids},
-            partition_counts=self._counts(before),
-            run_key=self._run_key,
-            ledger_topic_id=self._ledger.topic_id,
-            ledger_partitions=self._ledger.partitions,
-            origin=before.origin if before else "",
-            # Of what was not moved, it still shows that the log was written anew.
-            epochs={tp: epoch for tp, epoch in epochs.items() if tp in kept and tp not in new},
-        )
-
-    def _kept(self, before: CursorRecord | None) -> dict[TopicPartition, int]:
-        """Return the offsets of a cursor without those of topics that were created again since."""
+    def _without_recreated(self, before: CursorRecord | None) -> CursorRecord | None:
+        """Return a cursor without the offsets of topics that were created again since."""
         if before is None:
-            return {}
+            return None
         recreated = {name for name, now in self._topic_ids.items() if before.topic_ids.get(name) != now}
-        return {tp: end for tp, end in before.ends.items() if tp.topic not in recreated}
+        ends = {tp: end for tp, end in before.ends.items() if tp.topic not in recreated}
+        # Of what is not moved, an epoch still shows that the log was written anew.
+        return replace(before, ends=ends, epochs={tp: e for tp, e in before.epochs.items() if tp in ends})
 
     def _is_added(self, tp: TopicPartition) -> bool:
         """Return whether a partition was added to a topic of the cursor since the cursor first named it."""
@@ -338,7 +331,3 @@ class CursorMove:
         if cursor is None or cursor.topic_ids.get(tp.topic) != self._topic_ids[tp.topic]:
             return False
         return cursor.is_added(tp)
-
-    def _counts(self, before: CursorRecord | None) -> dict[str, int]:
-        counts = {name: topic.partitions for name, topic in self._topics.items()}
-        return counts_kept(before, self._topic_ids, counts)

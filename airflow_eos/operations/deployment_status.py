@@ -25,6 +25,8 @@ from airflow_eos.operations.queries import (
 )
 from airflow_eos.wording import counted
 
+Kind = Literal["group", "pipeline", "transactional_id"]
+
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStatus:
@@ -150,7 +152,7 @@ class Exceeded:
     :param value: None if it is unknown, which exceeds every limit.
     """
 
-    kind: Literal["group", "pipeline", "transactional_id"]
+    kind: Kind
     name: str
     limit: str
     allowed: float
@@ -163,38 +165,30 @@ class Exceeded:
 
 def exceeded(status: DeploymentStatus, limits: Limits) -> list[Exceeded]:
     """Return the limits that groups, pipelines and open transactions exceed."""
-    return [*_by_groups(status, limits), *_by_pipelines(status, limits), *_by_transactions(status, limits)]
+    return [
+        Exceeded(kind, name, limit, allowed, value)
+        for kind, name, limit, allowed, value in _measured(status, limits)
+        if allowed is not None and (value is None or value > allowed)
+    ]
 
 
-def _by_groups(status: DeploymentStatus, limits: Limits) -> Iterator[Exceeded]:
+def _measured(
+    status: DeploymentStatus, limits: Limits
+) -> Iterator[tuple[Kind, str, str, float | None, float | None]]:
+    """Return kind and name of what has a limit, the limit's name, what is allowed, and what is there."""
     for group, cursor in status.ledger.cursors.items():
-        if cursor is None:
-            continue
-        progress = status.progress.get(group)  # an unreadable cursor has none
-        unread = progress and progress.unread
-        facts = {
-            "max-lag": (limits.max_lag, unread.offsets_to_end if unread else None),
-            "max-open": (limits.max_open, progress.oldest_open_seconds if progress else None),
-        }
-        for name, (allowed, value) in facts.items():
-            if allowed is not None and (value is None or value > allowed):
-                yield Exceeded("group", group, name, allowed, value)
-
-
-def _by_pipelines(status: DeploymentStatus, limits: Limits) -> Iterator[Exceeded]:
+        if cursor is not None:
+            progress = status.progress.get(group)  # an unreadable cursor has none
+            unread = progress and progress.unread
+            yield "group", group, "max-lag", limits.max_lag, unread.offsets_to_end if unread else None
+            oldest = progress.oldest_open_seconds if progress else None
+            yield "group", group, "max-open", limits.max_open, oldest
     gaps = () if status.names is None else status.names.gaps
     for pipeline, count in sorted(Counter(gap.pipeline for gap in gaps).items()):
-        if limits.max_gaps is not None and count > limits.max_gaps:
-            yield Exceeded("pipeline", pipeline, "max-gaps", limits.max_gaps, count)
-
-
-def _by_transactions(status: DeploymentStatus, limits: Limits) -> Iterator[Exceeded]:
-    """Return those of transactions that no group's progress has."""
-    if limits.max_open is None:
-        return
+        yield "pipeline", pipeline, "max-gaps", limits.max_gaps, count
     own = [progress.open_transaction for progress in status.progress.values()]
     of_groups = {transaction.transactional_id for transaction in own if transaction is not None}
     for transaction in status.open_transactions:
         name, age = transaction.transactional_id, transaction.times.age_seconds
-        if name not in of_groups and (age is None or age > limits.max_open):
-            yield Exceeded("transactional_id", name, "max-open", limits.max_open, age)
+        if name not in of_groups:
+            yield "transactional_id", name, "max-open", limits.max_open, age

@@ -33,7 +33,6 @@ from airflow_eos.operations.checks import (
     ledger_identity,
     ledger_records,
     ledger_topic,
-    some_of,
     timeouts,
     undecided_offsets,
     verification,
@@ -53,7 +52,7 @@ from airflow_eos.run import laws
 from airflow_eos.run.cursor_position import cursor_lost
 from airflow_eos.run.topics import described_group
 from airflow_eos.run.undecided import undecided
-from airflow_eos.wording import span_text
+from airflow_eos.wording import some_of, span_text
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster will ever assign."""

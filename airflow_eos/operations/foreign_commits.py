@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_eos.operations.checks import Check
-from airflow_eos.wording import counted, moment_text
+from airflow_eos.wording import counted, moment_text, some_of
 
 RECENT = 100
 """Commits that are looked at: the last ones of a table."""
-_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +42,10 @@ def other_writers(name: str, number: int, foreign: Sequence[ForeignCommit]) -> C
     for commit in foreign:
         groups[commit.operation, commit.writer].append(commit.timestamp)
     shown = [
-        f"{len(times)} x {operation} by {writer or 'a writer without a name'} (last {_text(max(times))})"
+        f"{len(times)} x {operation} by {writer or 'a writer without a name'}, last {moment_text(max(times))}"
         for (operation, writer), times in groups.items()
     ]
-    more = f"; and {len(shown) - _SHOWN} more kinds" if len(shown) > _SHOWN else ""
-    finding = f"in the last {commits}, beside runs: {'; '.join(shown[:_SHOWN])}{more}"
+    finding = f"in the last {commits}, beside runs: {some_of(shown, 10)}"
     if not any(commit.removes for commit in foreign):
         return Check(subject, "ok", f"{finding}. Each costs a run at work another look at the table")
     return Check(
@@ -59,10 +57,6 @@ def other_writers(name: str, number: int, foreign: Sequence[ForeignCommit]) -> C
         "reprocess='append'. For the ledger, rows that a rollback or RESTORE removed are published: "
         "reprocess those runs",
     )
-
-
-def _text(timestamp: int) -> str:
-    return moment_text(timestamp - timestamp % 1000).replace(".000Z", "Z")
 
 
 def writer_text(engine: str, application: str) -> str:

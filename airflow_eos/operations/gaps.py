@@ -30,6 +30,9 @@ class Gap(JsonForm):
     partition: int | None = None
 
 
+Spans = list[tuple[str, str]]
+
+
 def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list[Gap]:
     """Return the gaps between the intervals of these records, sorted by pipeline and time.
 
@@ -38,27 +41,35 @@ def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list
 
     :param horizons: intervals of runs whose records are pruned.
     """
-    covered: defaultdict[tuple[str, tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
-    for record in records:
-        work = WorkDefinition.recorded(record)
-        if work is not None and work.interval is not None:
-            covered[record.pipeline, work.topics, work.partition].append(work.interval)
-    for horizon in horizons:
-        for topics, partition, start, end in horizon.intervals:
-            covered[horizon.pipeline, topics, partition].append((start, end))
-    uncovered = []
-    for (pipeline, topics, partition), intervals in covered.items():
-        for (_, end), (start, _) in pairwise(joined(intervals)):
-            uncovered.append(Gap(pipeline, end, start, topics, partition))
+    uncovered = [
+        Gap(pipeline, end, start, topics, partition)
+        for (pipeline, topics, partition), spans in covered(records, horizons).items()
+        for (_, end), (start, _) in pairwise(spans)
+    ]
     return sorted(uncovered, key=lambda gap: (gap.pipeline, gap.start, gap.topics, gap.partition or 0))
 
 
-def joined(spans: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def covered(
+    records: Iterable[RunRecord], horizons: Iterable[Horizon]
+) -> dict[tuple[str, tuple[str, ...], int | None], Spans]:
+    """Return the joined intervals of records and horizons, by pipeline, topics and partition."""
+    spans: defaultdict[tuple[str, tuple[str, ...], int | None], Spans] = defaultdict(list)
+    for record in records:
+        work = WorkDefinition.recorded(record)
+        if work is not None and work.interval is not None:
+            spans[record.pipeline, work.topics, work.partition].append(work.interval)
+    for horizon in horizons:
+        for topics, partition, start, end in horizon.intervals:
+            spans[horizon.pipeline, topics, partition].append((start, end))
+    return {name: _joined(intervals) for name, intervals in spans.items()}
+
+
+def _joined(spans: Spans) -> Spans:
     """Join adjacent spans of time; the texts have a fixed format, so they sort chronologically."""
-    joined_spans: list[tuple[str, str]] = []
+    joined: Spans = []
     for start, end in sorted(spans):
-        if joined_spans and start <= joined_spans[-1][1]:
-            joined_spans[-1] = joined_spans[-1][0], max(joined_spans[-1][1], end)
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
         else:
-            joined_spans.append((start, end))
-    return joined_spans
+            joined.append((start, end))
+    return joined

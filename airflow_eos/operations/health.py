@@ -32,14 +32,13 @@ from airflow_eos.operations.checks import (
     ledger_identity,
     ledger_records,
     ledger_topic,
-    some_of,
     timeouts,
     undecided_offsets,
     verification,
     visible_topic,
 )
 from airflow_eos.operations.left_open import LeftOpen
-from airflow_eos.wording import counted
+from airflow_eos.wording import counted, some_of
 
 log = logging.getLogger(__name__)
 

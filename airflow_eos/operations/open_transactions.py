@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,20 +166,26 @@ def open_transactions(deployment: Deployment) -> list[OpenTransaction]:
 
 
 def open_ones(
-    control: ControlPlane, command_line: CommandLine, transactional_ids: Sequence[str]
+    control: ControlPlane, command_line: CommandLine, transactional_ids: Iterable[str]
 ) -> list[OpenTransaction]:
     """Return the open transactions of these ids, the oldest first."""
-    described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
     transactions = [
         OpenTransaction(
             name,
             TransactionTimes.of(status, utc_now()),
             abort_command(name, status.producer_epoch, command_line),
         )
-        for name, status in described.items()
-        if status is not None and status.state in OPEN_STATES
+        for name, status in described_open(control, transactional_ids).items()
     ]
     return sorted(transactions, key=lambda transaction: -(transaction.times.age_seconds or 0.0))
+
+
+def described_open(
+    control: ControlPlane, transactional_ids: Iterable[str]
+) -> dict[str, TransactionDescription]:
+    """Return the coordinators' views of these ids by id; omits those without an open transaction."""
+    described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
+    return {name: it for name, it in described.items() if it is not None and it.state in OPEN_STATES}
 
 
 def abort_command(transactional_id: str, epoch: int, command_line: CommandLine) -> str:
@@ -204,7 +210,6 @@ def _settle(control: ControlPlane, transactional_id: str) -> None:
     """Wait until all markers are written; does not raise after the time limit."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < deadline:
-        status = control.cluster.describe_transaction(transactional_id)
-        if status is None or status.state not in OPEN_STATES:
+        if not described_open(control, [transactional_id]):
             return
         time.sleep(_POLL_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.sinks.postgres_catalog import NOT_NOTED, find_target, is_noted, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, refusal, refuse_read_only, transaction
-from airflow_eos.wording import counted
+from airflow_eos.wording import counted, moment_text, some_of
 
 _RIGHTS = """SELECT coalesce(
         (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %(schema)s),
@@ -171,11 +170,10 @@ def _other_writers(name: str, connection: psycopg.Connection[Any]) -> Check:
     roles = [role for (role,) in connection.execute(_OTHER_WRITERS, (f"{SCHEMA}.published",))]
     if not roles:
         return Check(subject, "ok", f"no other role may write {SCHEMA}.published, but superusers")
-    more = f" and {len(roles) - _SHOWN} more" if len(roles) > _SHOWN else ""
     return Check(
         subject,
         "warn",
-        f"{', '.join(roles[:_SHOWN])}{more} may write {SCHEMA}.published, too",
+        f"{some_of(roles, _SHOWN, ', ')} may write {SCHEMA}.published, too",
         "a role with that right can make a run count as published: leave it to roles that load",
     )
 
@@ -190,17 +188,12 @@ def _staged(
         return
     labels = run_keys()
     shown = [
-        f"{SCHEMA}.{table} ({size:,} bytes, since {_moment(since)}) of "
+        f"{SCHEMA}.{table} ({size:,} bytes, since {moment_text(1000 * int(since, 16))}) of "
         + labels.get(label, f"a run that the ledger does not hold (digest {label})")
         for label, since, table, size in tables
     ]
-    more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     advice = (
         "attempts that died left them, or runs at work have not published them yet; the next attempt at the "
         "same run drops them, any run of the pipeline after a week, and DROP TABLE is safe at any time"
     )
-    yield Check(subject, "warn", "; ".join(shown[:_SHOWN]) + more, advice)
-
-
-def _moment(seconds: str) -> str:
-    return dt.datetime.fromtimestamp(int(seconds, 16), dt.timezone.utc).isoformat(timespec="seconds")
+    yield Check(subject, "warn", some_of(shown, _SHOWN), advice)

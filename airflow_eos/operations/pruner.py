@@ -26,9 +26,9 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.operations.gaps import joined
+from airflow_eos.model.versioned import readable
+from airflow_eos.operations.gaps import covered
 from airflow_eos.ports import Cluster, Ledger
-from airflow_eos.run.work import WorkDefinition
 
 log = logging.getLogger(__name__)
 
@@ -175,12 +175,7 @@ class Pruner:
         named = set()
         for partition in range(self.ledger.describe().partitions):
             cursors = answer_of(self.ledger.view(partition, (), (keys.CURSORS,))).committed
-            for key, value in cursors.items():
-                try:
-                    cursor = CursorRecord.from_json(value, key)
-                except LedgerUnreadable as error:
-                    log.warning("Skipped: %s", error)
-                    continue
+            for _, cursor in readable(CursorRecord, cursors.items()):
                 named.add((cursor.pipeline, keys.whole_run_key(cursor.run_key)))
         return named
 
@@ -275,26 +270,17 @@ def _beyond(
 ) -> Horizon:
     """Return a pipeline's horizon after this number of runs, with these records by key, is pruned."""
     horizon = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
+    records = [RunRecord.from_json(run, key) for key, run in removed.items()]
     read = Earlier.of_horizon(horizon)
-    spans: defaultdict[tuple[tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
-    for topics, partition, start, end in horizon.intervals:
-        spans[topics, partition].append((start, end))
-    for key, run in removed.items():
-        record = RunRecord.from_json(run, key)
+    for record in records:
         read.add(record)
-        work = WorkDefinition.recorded(record)
-        if work is not None and work.interval is not None:
-            spans[work.topics, work.partition].append(work.interval)
+    spans = sorted(covered(records, [horizon]).items(), key=lambda item: (item[0][1], item[0][2] or 0))
     return Horizon(
         pipeline,
         max(horizon.before, before),
         horizon.runs + runs,
         read.to_dict(),
-        tuple(
-            (*of, *span)
-            for of, covered in sorted(spans.items(), key=lambda item: (item[0][0], item[0][1] or 0))
-            for span in joined(covered)
-        ),
+        tuple((topics, partition, *span) for (_, topics, partition), joined in spans for span in joined),
     )
 
 

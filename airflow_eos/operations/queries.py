@@ -14,15 +14,15 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of, is_pruned
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
+from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.spec import Deployment, MayCreate
 from airflow_eos.model.versioned import JsonForm, V, finite, readable
 from airflow_eos.operations.gaps import Gap, gaps
-from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
+from airflow_eos.wording import some_of
 
-_NAMES_SHOWN = 10  # in an error
 _DEEPEST = 100  # levels of JSON; YAML needs several frames of Python's stack for each
 
 
@@ -178,6 +178,38 @@ def run_records(deployment: Deployment, pipeline: str) -> tuple[list[RunRecord],
 
 
 @dataclass(frozen=True, slots=True)
+class OpenIntent(JsonForm):
+    """An open INTENT: its run is at work, or died. The pipeline's next run settles it.
+
+    :param since: when it was written, by the driver's clock.
+    """
+
+    pipeline: str
+    run_key: str
+    table: str
+    transactional_id: str
+    since: str
+
+
+def open_intents(values: Iterable[tuple[str, LedgerValue]]) -> tuple[OpenIntent, ...]:
+    """Return the INTENTs among ledger values, the oldest first; logs and omits unreadable ones.
+
+    :param values: pairs of key and value.
+    """
+    intents = [
+        OpenIntent(
+            intent.record.pipeline,
+            intent.key,
+            intent.sink,
+            key.removeprefix(keys.INTENTS),
+            intent.record.staged_at,
+        )
+        for key, intent in readable(Intent, [pair for pair in values if pair[0].startswith(keys.INTENTS)])
+    ]
+    return tuple(sorted(intents, key=lambda intent: intent.since))
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerNames:
     """The pipelines and groups with records in a ledger.
 
@@ -228,9 +260,8 @@ def near(name: str, names: Sequence[str]) -> str:
     if not names:
         return "it has none at all"
     like = get_close_matches(name, names, n=3, cutoff=0.6)
-    shown = like or names[:_NAMES_SHOWN]
-    more = "" if like or len(names) <= _NAMES_SHOWN else f" and {len(names) - _NAMES_SHOWN} more"
-    return f"{'did you mean' if like else 'it has'} {', '.join(map(repr, shown))}{more}{'?' if like else ''}"
+    shown = some_of(map(repr, like or names), 10, ", ")
+    return f"did you mean {shown}?" if like else f"it has {shown}"
 
 
 def readable_runs(

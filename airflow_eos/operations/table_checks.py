@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -22,14 +21,13 @@ from airflow_eos.operations.iceberg_inspection import IcebergInspection
 from airflow_eos.operations.table_inspection import UnnamedFile
 from airflow_eos.operations.table_retention import retention_check
 from airflow_eos.sinks.opening import open_table
-from airflow_eos.wording import counted
+from airflow_eos.wording import counted, some_of
 
 if TYPE_CHECKING:
     from airflow_eos.engine.control_plane import ControlPlane
     from airflow_eos.model.sink_table import SinkTable
 
 Inspection = TypeVar("Inspection", IcebergInspection, DeltaInspection)
-_ATTEMPTS_SHOWN = 10
 _SAFE_METADATA = 10
 """Commits that others may make between the catalog's answer and the read of the file that it names."""
 
@@ -207,21 +205,16 @@ def _unnamed(
         by_label[file.label].append(file)
     labels = run_keys()
     shown = [_attempt(label, of_run, labels) for label, of_run in by_label.items()]
-    more = f"; and of {len(shown) - _ATTEMPTS_SHOWN} more runs" if len(shown) > _ATTEMPTS_SHOWN else ""
     advice = (
         "attempts that died left them, or a run at work has not published them yet; "
         f"{removal} deletes old ones"
     )
-    yield Check(subject, "warn", f"{'; '.join(shown[:_ATTEMPTS_SHOWN])}{more}", advice)
+    yield Check(subject, "warn", some_of(shown, 10), advice)
 
 
 def _attempt(label: str, files: list[UnnamedFile], run_keys: Mapping[str, str]) -> str:
     of_run = run_keys.get(label, f"a run that the ledger does not hold (digest {label})")
     moments = [file.modified for file in files if file.modified is not None]
-    since = f", the last of {_text(max(moments))}" if moments else ""
+    since = f", the last of {keys.utc_text(max(moments))}" if moments else ""
     size = sum(file.size for file in files)
     return f"{counted(len(files), 'file')} ({size:,} bytes{since}) of {of_run}: {files[0].path}"
-
-
-def _text(moment: dt.datetime) -> str:
-    return moment.astimezone(dt.timezone.utc).isoformat(timespec="seconds")

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_eos.broker import KafkaLedger
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.index_keeper import rebuilt
+from airflow_eos.engine.index_keeper import Indexed, rebuilt
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
@@ -52,21 +52,6 @@ class SignedLedger:
             "version_1": dict(self.signed.version_1_below),
             "done": self.done,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedPartition(JsonForm):
-    """The index of a ledger partition after an update.
-
-    :param through: the index covers all records below this offset.
-    :param keys: number of keys that were added or moved.
-    :param leaves: number of leaves in the index.
-    """
-
-    partition: int
-    through: int
-    keys: int
-    leaves: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +224,8 @@ def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
     )
 
 
-def index_ledger(deployment: Deployment) -> list[IndexedPartition]:
-    """Index all decided records of each ledger partition, without a limit on reading.
+def index_ledger(deployment: Deployment) -> dict[int, Indexed]:
+    """Index all decided records of each ledger partition, without a limit on reading; return the results.
 
     :raises LedgerMissing: there is no ledger.
     :raises OutcomeUnknown: other processes kept writing the index of a partition.
@@ -248,11 +233,7 @@ def index_ledger(deployment: Deployment) -> list[IndexedPartition]:
     with ControlPlane(deployment) as control:
         ledger_id = control.verify_ledger(to_write=True)
         keeper = control.index_keeper(ledger_id.prefix)
-        done = {partition: rebuilt(keeper, partition) for partition in range(ledger_id.partitions)}
-    return [
-        IndexedPartition(partition, index.through, index.keys, index.leaves)
-        for partition, index in done.items()
-    ]
+        return {partition: rebuilt(keeper, partition) for partition in range(ledger_id.partitions)}
 
 
 MIN_AGE = dt.timedelta(days=1)

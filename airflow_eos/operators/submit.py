@@ -18,10 +18,10 @@ from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators import submit_hook
 from airflow_eos.operators.author_signals import raise_asked
-from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.spark_encryption import check_encryption
+from airflow_eos.operators.submit_hook import terminate_children
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget

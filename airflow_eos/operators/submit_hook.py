@@ -8,7 +8,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
+
+import psutil
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed
@@ -81,6 +84,19 @@ def _naming_pod(hook: Any, lines: Iterator[str]) -> Iterator[str]:
         if match:
             hook._kubernetes_driver_pod = match[1]  # noqa: SLF001
         yield line
+
+
+def terminate_children(pid: int, timeout: float) -> None:
+    """End the Python driver that ``spark-submit`` started here: SIGTERM to its children; never raises.
+
+    :param timeout: seconds to wait for their end.
+    """
+    with suppress(psutil.Error):
+        children = psutil.Process(pid).children()
+        for child in children:
+            with suppress(psutil.Error):
+                child.terminate()
+        psutil.wait_procs(children, timeout)
 
 
 def kill_on_yarn(hook: Any, conn_id: str, seconds: float) -> bool:

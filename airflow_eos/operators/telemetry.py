@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import RunFenced
@@ -21,22 +23,9 @@ _LOST_ANSWER = "UNKNOWN"
 
 
 class RunTelemetry:
-    """Metrics and spans of one try of a task. It informs: a failure here never fails a run.
+    """Metrics and spans of one try of a task: those of ``docs/observing.md``.
 
-    ==========================  =======  ==============================================================
-    ``eos.run.duration``        timer    milliseconds of a try that committed; of an application that was
-                                         submitted: from its start to its commit
-    ``eos.run.records_read``    counter  records of the committed ranges
-    ``eos.run.records_late``    counter  of those, records with timestamps before their interval's start
-    ``eos.run.records_written`` counter  records written, over all target partitions
-    ``eos.run.dead_letters``    counter  of those, records on which ``process`` raised
-    ``eos.run.lag``             gauge    offsets a cursor left between its end and the last stable offset
-    ``eos.run.undecided``       gauge    offsets that no run can read yet, behind open transactions
-    ``eos.run.fenced``          counter  tries that a newer attempt fenced
-    ``eos.run.resolved``        counter  commits whose answer was lost and that the ledger decided
-    ==========================  =======  ==============================================================
-
-    All carry the tags ``dag_id`` and ``task_id``. A run that a try only finds in the ledger counts nothing;
+    It informs: a failure here never fails a run. A run that a try only finds in the ledger counts nothing;
     one that was submitted counts when its end is seen.
     """
 
@@ -72,26 +61,21 @@ class RunTelemetry:
 
         After a lost answer, the record of our own commit comes from the ledger.
         """
-        from airflow_eos.compat import stats
-
         is_own_try = (record.run_id, record.clear_number, record.try_number) == self._me
         if not record.found or (self._lost_answer and is_own_try):
             self.committed(record)
-        try:
-            if self._lost_answer:
+        if self._lost_answer:
+            with _sending() as stats:
                 stats.incr("eos.run.resolved", tags=self._tags)
-        except Exception:
-            log.warning("metrics of the run could not be sent", exc_info=True)
 
     def committed(self, record: RunRecord, *, elsewhere: bool = False) -> None:
         """Count a committed run.
 
         :param elsewhere: another process committed it: its duration is only in its record.
         """
-        from airflow_eos.compat import stats
         from airflow_eos.ledger.keys import utc_moment
 
-        try:
+        with _sending() as stats:
             seconds = time.monotonic() - self._started
             if elsewhere:
                 seconds = (utc_moment(record.staged_at) - utc_moment(record.started_at)).total_seconds()
@@ -106,15 +90,20 @@ class RunTelemetry:
             if lag is not None:
                 stats.gauge("eos.run.lag", lag, tags=self._tags)
                 stats.gauge("eos.run.undecided", record.details.get("undecided", 0), tags=self._tags)
-        except Exception:
-            log.warning("metrics of the run could not be sent", exc_info=True)
 
     def failed(self, error: BaseException) -> None:
         """Count a try that did not commit."""
-        from airflow_eos.compat import stats
-
-        try:
-            if isinstance(error, RunFenced):
+        if isinstance(error, RunFenced):
+            with _sending() as stats:
                 stats.incr("eos.run.fenced", tags=self._tags)
-        except Exception:
-            log.warning("metrics of the run could not be sent", exc_info=True)
+
+
+@contextmanager
+def _sending() -> Iterator[Any]:
+    """Give Airflow's metrics; an error is only logged."""
+    from airflow_eos.compat import stats
+
+    try:
+        yield stats
+    except Exception:
+        log.warning("metrics of the run could not be sent", exc_info=True)

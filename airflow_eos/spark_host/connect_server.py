@@ -49,22 +49,6 @@ _OTHERS = 0o077
 
 
 @dataclass(frozen=True)
-class ServerSettings:
-    """How a server is started.
-
-    :param port: on loopback; None: that of the last start, at first a free one.
-    :param memory: of the JVM, in Spark's notation; Python workers come on top.
-    :param master: where it computes.
-    :param class_data_folder: where class-data archives are, see :mod:`airflow_eos.spark_host.jvm`.
-    """
-
-    port: int | None = None
-    memory: str = "1g"
-    master: str = "local[*]"
-    class_data_folder: Path | None = None
-
-
-@dataclass(frozen=True)
 class Access:
     """How clients reach the server."""
 
@@ -109,11 +93,22 @@ class Launch:
     connection: Path
 
 
-def prepare(folder: Path, settings: ServerSettings) -> Launch:
+def prepare(
+    folder: Path,
+    *,
+    port: int | None = None,
+    memory: str = "1g",
+    master: str = "local[*]",
+    class_data_folder: Path | None = None,
+) -> Launch:
     """Take the folder and the port for a server of this process, and write the connection's file.
 
     The folder stays locked, and the port of ``::1`` bound, until the process ends, also after ``exec``.
 
+    :param port: on loopback; None: that of the last start, at first a free one.
+    :param memory: of the JVM, in Spark's notation; Python workers come on top.
+    :param master: where it computes.
+    :param class_data_folder: where class-data archives are, see :mod:`airflow_eos.spark_host.jvm`.
     :raises ConfigurationError: a server of this folder runs, the port is in use, the folder or the file is
         not private, or this Spark cannot run such a server.
     """
@@ -121,20 +116,21 @@ def prepare(folder: Path, settings: ServerSettings) -> Launch:
     folder = folder.absolute()
     descriptor = _private_folder(folder)
     try:
-        access = _taken(descriptor, folder, settings.port)
+        access = _taken(descriptor, folder, port)
     except ConfigurationError:
         os.close(descriptor)
         raise
     os.set_inheritable(descriptor, True)  # noqa: FBT003 - its only argument
     work = folder / WORK
-    environment = server_environment(settings.master)
+    environment = server_environment(master)
     environment |= {
         # Read by Spark itself. In the configuration, the token would be in a UI and in event logs.
         TOKEN_VARIABLE: access.token,
-        jvm.OPTIONS_VARIABLE: _java_options(settings.class_data_folder),
+        jvm.OPTIONS_VARIABLE: _java_options(class_data_folder),
     }
     environment.setdefault("SPARK_LOCAL_DIRS", str(work))
-    return Launch(_command(settings, access.port), environment, work, access, folder / CONNECTION_FILE)
+    command = _command(master, memory, access.port)
+    return Launch(command, environment, work, access, folder / CONNECTION_FILE)
 
 
 def _taken(folder: int, path: Path, wanted_port: int | None) -> Access:
@@ -219,14 +215,14 @@ def _check_spark() -> None:
         )
 
 
-def _command(settings: ServerSettings, port: int) -> tuple[str, ...]:
+def _command(master: str, memory: str, port: int) -> tuple[str, ...]:
     import pyspark
 
     conf = {
         "spark.app.name": "airflow-eos Spark Connect server",
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.memory": settings.memory,
+        "spark.driver.memory": memory,
         # Tasks share it: none waits for the end of another one's jobs.
         "spark.scheduler.mode": "FAIR",
         "spark.log.level": "WARN",
@@ -234,14 +230,14 @@ def _command(settings: ServerSettings, port: int) -> tuple[str, ...]:
         "spark.python.daemon.module": worker_daemon.__name__,
         # It authenticates nobody.
         "spark.ui.enabled": "false",
-        **server_defaults(settings.master),
+        **server_defaults(master),
     }
-    if settings.master.startswith("local"):
+    if master.startswith("local"):
         # Without the 40 ms of a delayed acknowledgement for each small Python task.
         conf["spark.python.unix.domain.socket.enabled"] = "true"
     submit = Path(str(pyspark.__file__)).parent / "bin" / "spark-submit"
     options = [text for name, value in conf.items() for text in ("--conf", f"{name}={value}")]
-    return (str(submit), "--master", settings.master, *options, "--class", _CLASS, "spark-internal")
+    return (str(submit), "--master", master, *options, "--class", _CLASS, "spark-internal")
 
 
 def _java_options(class_data_folder: Path | None) -> str:

@@ -80,7 +80,7 @@ def options_for(offsets: int, folder: Path, *, rows: bool = True) -> str:
         options += SHORT_LIVED
     else:
         options += LATE_OPTIMISER
-        if _cores() <= FEW_CORES:
+        if len(os.sched_getaffinity(0)) <= FEW_CORES:
             options.append(SERIAL_COLLECTOR)
     archive = archive_of(folder, java())
     if class_data.is_trusted(archive):
@@ -108,11 +108,6 @@ def check_spark() -> None:
 
     if is_remote_only():
         raise ConfigurationError("only Spark's client is installed: no JVM of Spark starts here")
-
-
-def _cores() -> int:
-    """Cores that this process may use; where the system does not say, those that there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def log_options() -> list[str]:

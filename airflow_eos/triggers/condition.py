@@ -1,24 +1,37 @@
-"""A condition that a trigger polls in the triggerer, or a sensor in its task."""
+"""The base of triggers, and of conditions that a trigger polls in the triggerer, or a sensor in its task."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.triggers.base import TriggerEvent
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_eos.compat import to_thread
 from airflow_eos.exceptions import BrokersUnavailable, CredentialsRefused, EosError
-from airflow_eos.triggers.serialized import SerializedTrigger
 
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 10
 """Questions in a row that may fail for a reason that may pass: a connection that cannot be read now, or whose
 credentials, with which the sensor has asked before, were just changed."""
+
+
+class SerializedTrigger(BaseTrigger):
+    """A trigger that is a dataclass of its parameters: its attributes have their names."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments, in the order of the parameters; they identify the trigger."""
+        kind = type(self)
+        names = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -18,7 +18,7 @@ from airflow_eos.compat import also, asset_state_store, to_thread
 from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.operators.literals import CheckedParameters, check_literals
 from airflow_eos.triggers.batch_memory import BatchMemory
-from airflow_eos.triggers.serialized import SerializedTrigger
+from airflow_eos.triggers.condition import SerializedTrigger
 
 if TYPE_CHECKING:
     from airflow_eos.engine.lag import Unread

@@ -14,7 +14,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_eos.compat import to_thread
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
-from airflow_eos.triggers.serialized import SerializedTrigger
+from airflow_eos.triggers.condition import SerializedTrigger
 
 if TYPE_CHECKING:
     from airflow_eos.hooks.spark_driver import Backend, SparkDriver

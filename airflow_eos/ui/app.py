@@ -25,7 +25,7 @@ from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
-from airflow_eos.ui.attempts import Attempt, AttemptsUnseen, Tasks, read_attempts
+from airflow_eos.ui.attempts import Attempt, Tasks, read_attempts
 from airflow_eos.ui.desk import Desk
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.pipeline_rows import (
@@ -305,10 +305,7 @@ def _attempts(
 
     :param trouble: why the ledger has no answer; raised if Airflow has none, too.
     """
-    try:
-        attempts = read_attempts(viewer.dag_ids, now, tasks)
-    except AttemptsUnseen:
-        attempts = None
+    attempts = read_attempts(viewer.dag_ids, now, tasks)
     if trouble and not attempts:
         raise trouble
     return attempts

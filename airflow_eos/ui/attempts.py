@@ -37,10 +37,6 @@ Tasks = Mapping[tuple[str, str, int], str]
 """Pipelines by Dag id, task id and map index."""
 
 
-class AttemptsUnseen(Exception):
-    """Airflow's metadata database cannot be read; the API server's log has the reason."""
-
-
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """The latest try of one task instance.
@@ -68,13 +64,16 @@ class Attempt:
     failure: FailureRecord | None = None
 
 
-def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | None = None) -> list[Attempt]:
+def read_attempts(
+    dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | None = None
+) -> list[Attempt] | None:
     """Return the attempts in the newest runs of Dags, the newest first.
+
+    None if this process cannot, or may not, read Airflow's metadata database; its log has the reason.
 
     :param dag_ids: Dags that the user may see; no others are read.
     :param now: aware.
     :param tasks: tasks that run a pipeline, of any class of operator.
-    :raises AttemptsUnseen: this process cannot, or may not, read the database.
     """
     if not dag_ids:
         return []
@@ -86,7 +85,7 @@ def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | Non
     # RuntimeError: there is no session in this process; ValueError: the driver cannot send a name.
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
         log.warning("The page cannot read Airflow's metadata database", exc_info=error)
-        raise AttemptsUnseen from error
+        return None
     rows.sort(key=_moment, reverse=True)
     for row in reversed(rows):  # the newest last: it replaces the others
         if row["group"]:

@@ -15,7 +15,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.open_transactions import OPEN_STATES
+from airflow_eos.operations.open_transactions import described_open
 
 _TRANSACTIONS_ASKED = 200
 _IDLE_KEPT = 4
@@ -78,14 +78,7 @@ class BrokerAnswers(Closeable):
         prefix = self._deployment.prefix
         with self._control() as control:
             ids = [name for name in control.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)]
-            statuses = {
-                name: control.cluster.describe_transaction(name) for name in ids[:_TRANSACTIONS_ASKED]
-            }
-        return {
-            name: status
-            for name, status in statuses.items()
-            if status is not None and status.state in OPEN_STATES
-        }
+            return described_open(control, ids[:_TRANSACTIONS_ASKED])
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         """Look up a run's record in the ledger; None if the pipeline has none."""

@@ -51,7 +51,7 @@ def _lag_of(record: RunRecord, caught_up: dict[str, dt.datetime]) -> Lag:
         return Lag(None, _seconds(_end_of_interval(record), staged))
     if record.mode != "cursor":
         return Lag()
-    offsets, left = sum(range_.span for range_ in record.ranges), _left(record)
+    offsets, left = sum(range_.span for range_ in record.ranges), record.details.get("lag")
     name, began = record.producer.transactional_id, moment(record.started_at)
     seconds = _seconds(caught_up.get(name), staged) if offsets else 0.0
     if left == 0 and began is not None:
@@ -84,18 +84,12 @@ def _caught_up_in(records: Sequence[RunRecord], waiting: set[TopicPartition]) ->
     for record in reversed(records):
         began = moment(record.started_at)
         read = {range_.topic_partition for range_ in record.ranges} & waiting
-        if record.mode == "cursor" and read and began is not None and _left(record) == 0:
+        if record.mode == "cursor" and read and began is not None and record.details.get("lag") == 0:
             since.append(began)
             waiting = waiting - read
         if not waiting:
             return min(since)
     return None
-
-
-def _left(record: RunRecord) -> int | None:
-    """Return the offsets that a cursor's run left unread; None if unknown."""
-    left = record.details.get("lag")
-    return left if type(left) is int and left >= 0 else None
 
 
 def _end_of_interval(record: RunRecord) -> dt.datetime | None:

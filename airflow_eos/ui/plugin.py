@@ -11,7 +11,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_eos import settings
-from airflow_eos.operators.failure_listener import FailureListener
+from airflow_eos.operators.failure_record import FailureListener
 
 NAME = "Exactly once"
 """Of the entry in the menu, and of each tab."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_eos.ledger.records.run_record import AIRFLOW, RunRecord
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.ledger.records.run_record import AIRFLOW, TABLE, RunRecord
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.lag_history import Lag
 from airflow_eos.ui.moments import seconds_of
+from airflow_eos.ui.viewer import Viewer
 
 
 def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
@@ -59,15 +61,35 @@ def task_key(record: RunRecord) -> tuple[str, str, int]:
     return task["dag_id"], task["task_id"], task["map_index"]
 
 
-def texts(value: Any) -> list[str]:
-    """Return the elements of a list as texts."""
-    return [str(element) for element in value] if isinstance(value, list) else []
+def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:
+    """Return a pipeline's table with the last snapshot; None if no run wrote to one.
+
+    :param records: of the pipeline, the newest last.
+    """
+    rows = [row for record in records if (row := table_row(record)) is not None]
+    return rows[-1] if rows else None
 
 
-def flat(value: Any) -> dict[str, str]:
+def table_row(record: RunRecord) -> dict[str, Any] | None:
+    """Return the rows that a run put into a table; None if none."""
+    table = record.details.get(TABLE)
+    if table is None:
+        return None
+    named = {name: table.get(name) for name in ("sink", "snapshot", "files", "rows")}
+    return {**named, "run_id": record.run_id, "run_key": record.run_key}
+
+
+def intent_rows(intents: Iterable[Intent], viewer: Viewer, pipeline: str) -> list[dict[str, Any]]:
+    """Return the open INTENTs of a pipeline whose Dag a user may see."""
+    return [
+        {"run_id": intent.record.run_id, "table": intent.sink, "since": intent.record.staged_at}
+        for intent in intents
+        if intent.record.pipeline == pipeline and viewer.may_see(intent.record)
+    ]
+
+
+def flat(value: Mapping[str, Any]) -> dict[str, str]:
     """Return names and values as texts; flattens mappings."""
-    if not isinstance(value, Mapping):
-        return {}
     flattened: dict[str, str] = {}
     for name, part in value.items():
         if isinstance(part, Mapping):

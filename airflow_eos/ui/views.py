@@ -26,8 +26,15 @@ from airflow_eos.ui.lag_history import Lag, lags_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
 from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row, tasks_of
-from airflow_eos.ui.record_parts import flat, run_row, task_key, task_of_record, texts
-from airflow_eos.ui.table_rows import intent_rows, table_of, table_row
+from airflow_eos.ui.record_parts import (
+    flat,
+    intent_rows,
+    run_row,
+    table_of,
+    table_row,
+    task_key,
+    task_of_record,
+)
 from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown
 from airflow_eos.wording import counted
@@ -157,8 +164,7 @@ def run_view(
         "receipts": [receipt.to_dict() for receipt in record.receipts],
         "table": table_row(record),
         "states": states_of(record),
-        "notes": texts(record.details.get("notes")),
-        "versions": flat(record.details.get("versions")),
+        "versions": flat(record.details.get("versions", {})),
         "record": json.loads(record.to_json()),
     }
 

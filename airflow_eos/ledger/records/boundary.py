@@ -6,10 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import Versioned, compact_json, flag, integer, text, topic_name
+from airflow_eos.model.versioned import (
+    Versioned,
+    by_partition,
+    by_partition_json,
+    flag,
+    integer,
+    text,
+    topic_name,
+)
 from airflow_eos.wording import moment_text
 
-BOUNDARY_VERSION = 1
 UNPROVEN_VERSION = 2
 """Version of a boundary accepted despite deleted records; readers that only know version 1 must refuse it."""
 
@@ -68,7 +75,7 @@ class Boundary(Versioned):
     """
 
     KIND = "boundary"
-    VERSIONS = (BOUNDARY_VERSION, UNPROVEN_VERSION)
+    VERSIONS = (1, UNPROVEN_VERSION)
 
     topic: str
     topic_id: str
@@ -80,23 +87,19 @@ class Boundary(Versioned):
     highest: Mapping[int, int] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """Return the versioned JSON form."""
-        data = {
-            "v": UNPROVEN_VERSION if self.unproven else BOUNDARY_VERSION,
+    def _content(self) -> Mapping[str, Any]:
+        unproven = {str(p): head.to_dict() for p, head in sorted(self.unproven.items())}
+        return {
             "topic": self.topic,
             "topic_id": self.topic_id,
             "moment": self.moment,
-            "offsets": {str(p): o for p, o in sorted(self.offsets.items())},
+            "offsets": by_partition_json(self.offsets),
             "pinned_at": self.pinned_at,
-            "ends": {str(p): o for p, o in sorted(self.ends.items())},
-            "highest": {str(p): o for p, o in sorted(self.highest.items())},
+            "ends": by_partition_json(self.ends),
+            "highest": by_partition_json(self.highest),
+            **({"epochs": by_partition_json(self.epochs)} if self.epochs else {}),
+            **({"v": UNPROVEN_VERSION, "unproven": unproven} if unproven else {}),
         }
-        if self.epochs:
-            data["epochs"] = {str(p): epoch for p, epoch in sorted(self.epochs.items())}
-        if self.unproven:
-            data["unproven"] = {str(p): head.to_dict() for p, head in sorted(self.unproven.items())}
-        return compact_json(data)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Boundary:
@@ -104,14 +107,10 @@ class Boundary(Versioned):
             topic_name(data["topic"]),
             text(data["topic_id"]),
             text(data["moment"]),
-            _by_partition(data["offsets"], 0),
+            by_partition(data["offsets"], 0),
             text(data.get("pinned_at", "")),
-            _by_partition(data.get("ends", {}), 0),
+            by_partition(data.get("ends", {}), 0),
             {integer(int(p), 0): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
-            _by_partition(data.get("highest", {}), -1),
-            _by_partition(data.get("epochs", {}), 0),
+            by_partition(data.get("highest", {}), -1),
+            by_partition(data.get("epochs", {}), 0),
         )
-
-
-def _by_partition(numbers: Mapping[str, Any], minimum: int) -> dict[int, int]:
-    return {integer(int(p), 0): integer(number, minimum) for p, number in numbers.items()}

@@ -8,9 +8,8 @@ from typing import Any, Literal, get_args
 
 from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.versioned import Versioned, compact_json, integer, text, topic_name
+from airflow_eos.model.versioned import Versioned, integer, text, topic_name
 
-CURSOR_VERSION = 1
 Layout = Literal["whole", "mapped"]
 
 
@@ -29,7 +28,7 @@ class CursorRecord(Versioned):
     """
 
     KIND = "cursor"
-    VERSIONS = (CURSOR_VERSION,)
+    VERSIONS = (1,)
 
     group: str
     pipeline: str
@@ -48,25 +47,21 @@ class CursorRecord(Versioned):
         """Return whether a partition was added to its topic since the cursor first named the topic."""
         return 0 < self.partition_counts.get(tp.topic, 0) <= tp.partition
 
-    def to_json(self) -> str:
-        """Return the versioned JSON form."""
-        return compact_json(
-            {
-                "v": CURSOR_VERSION,
-                "group": self.group,
-                "pipeline": self.pipeline,
-                "prefix": self.prefix,
-                "layout": self.layout,
-                "ends": [[tp.topic, tp.partition, end] for tp, end in sorted(self.ends.items())],
-                "topic_ids": dict(self.topic_ids),
-                "partition_counts": dict(self.partition_counts),
-                "run_key": self.run_key,
-                "ledger_topic_id": self.ledger_topic_id,
-                "ledger_partitions": self.ledger_partitions,
-                **({"origin": self.origin} if self.origin else {}),
-                **({"epochs": [self.epochs.get(tp, -1) for tp in sorted(self.ends)]} if self.epochs else {}),
-            }
-        )
+    def _content(self) -> Mapping[str, Any]:
+        return {
+            "group": self.group,
+            "pipeline": self.pipeline,
+            "prefix": self.prefix,
+            "layout": self.layout,
+            "ends": [[tp.topic, tp.partition, end] for tp, end in sorted(self.ends.items())],
+            "topic_ids": dict(self.topic_ids),
+            "partition_counts": dict(self.partition_counts),
+            "run_key": self.run_key,
+            "ledger_topic_id": self.ledger_topic_id,
+            "ledger_partitions": self.ledger_partitions,
+            **({"origin": self.origin} if self.origin else {}),
+            **({"epochs": [self.epochs.get(tp, -1) for tp in sorted(self.ends)]} if self.epochs else {}),
+        }
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> CursorRecord:

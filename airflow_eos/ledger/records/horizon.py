@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.model.names import checked_name
-from airflow_eos.model.versioned import Versioned, integer, json_object, json_of_transaction, text
-
-HORIZON_VERSION = 1
+from airflow_eos.model.versioned import VersionedOfTransaction, integer, json_object, text
 
 
 @dataclass(frozen=True, slots=True)
-class Horizon(Versioned):
+class Horizon(VersionedOfTransaction):
     """The offsets and intervals that the pruned runs of a pipeline covered.
 
     :param pipeline: name of the pipeline.
@@ -25,7 +23,7 @@ class Horizon(Versioned):
     """
 
     KIND = "horizon"
-    VERSIONS = (HORIZON_VERSION,)
+    VERSIONS = (1,)
 
     pipeline: str
     before: str = ""
@@ -33,19 +31,15 @@ class Horizon(Versioned):
     read: Mapping[str, Any] = field(default_factory=dict)
     intervals: tuple[tuple[tuple[str, ...], int | None, str, str], ...] = ()
 
-    def to_json(self, producer: tuple[int, int]) -> str:
-        """Return the versioned JSON form.
-
-        :param producer: producer id and epoch of the transaction that writes the record.
-        """
-        content = {
+    def _content(self) -> Mapping[str, Any]:
+        intervals = [[list(topics), *rest] for topics, *rest in self.intervals]
+        return {
             "pipeline": self.pipeline,
             "before": self.before,
             "runs": self.runs,
             "read": dict(self.read),
-            "intervals": [[list(topics), *rest] for topics, *rest in self.intervals],
+            "intervals": intervals,
         }
-        return json_of_transaction(HORIZON_VERSION, producer, content)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Horizon:

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.model.versioned import Versioned, compact_json, integer, text
-
-IDENTITY_VERSION = 1
+from airflow_eos.model.versioned import Versioned, integer, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +19,11 @@ class IdentityRecord(Versioned):
     """
 
     KIND = "identity"
-    VERSIONS = (IDENTITY_VERSION,)
+    VERSIONS = (1,)
 
     topic_id: str
     partitions: int
     prefix: str = ""
-
-    def to_json(self) -> str:
-        """Return the versioned JSON form."""
-        return compact_json(
-            {
-                "v": IDENTITY_VERSION,
-                "topic_id": self.topic_id,
-                "partitions": self.partitions,
-                "prefix": self.prefix,
-            }
-        )
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> IdentityRecord:

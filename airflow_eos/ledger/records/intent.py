@@ -15,15 +15,14 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.dead_letter import DueLetters
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.table import EarlierRows, TableLayout
-from airflow_eos.model.versioned import Versioned, integer, json_of_transaction, text
+from airflow_eos.model.versioned import VersionedOfTransaction, integer, text
 
-INTENT_VERSION = 1
 WITH_LETTERS = 2
 """Version of an INTENT with dead letters: who does not know them must not commit the run without."""
 
 
 @dataclass(frozen=True, slots=True)
-class Intent(Versioned):
+class Intent(VersionedOfTransaction):
     """The data for a run's commit once its rows are in the table; any attempt may make that commit.
 
     :param sink: the table, in words.
@@ -38,7 +37,7 @@ class Intent(Versioned):
     """
 
     KIND = "intent"
-    VERSIONS = (INTENT_VERSION, WITH_LETTERS)
+    VERSIONS = (1, WITH_LETTERS)
 
     sink: str
     layout: TableLayout
@@ -58,12 +57,9 @@ class Intent(Versioned):
         """Return whether another INTENT of the same id is this one: tokens only grow."""
         return other is not None and self.token == other.token
 
-    def to_json(self, producer: tuple[int, int]) -> str:
-        """Return the versioned JSON form.
-
-        :param producer: id and epoch of the transaction that it is written in.
-        """
-        content = {
+    def _content(self) -> Mapping[str, Any]:
+        with_letters = {} if self.letters is None else {"v": WITH_LETTERS, "letters": self.letters.to_dict()}
+        return {
             "sink": self.sink,
             "layout": [self.layout.uuid, self.layout.schema_id, self.layout.spec_id],
             "token": self.token,
@@ -71,10 +67,8 @@ class Intent(Versioned):
             "offsets_group": self.offsets_group,
             "messages": [[message.key, message.value, message.routing] for message in self.messages],
             **({"replaces": [rows.to_dict() for rows in self.replaces]} if self.replaces else {}),
-            **({} if self.letters is None else {"letters": self.letters.to_dict()}),
+            **with_letters,
         }
-        version = INTENT_VERSION if self.letters is None else WITH_LETTERS
-        return json_of_transaction(version, producer, content)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Intent:

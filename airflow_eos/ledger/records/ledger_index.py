@@ -22,7 +22,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
-from airflow_eos.model.versioned import Versioned, integer, json_of_transaction, read_versioned, text
+from airflow_eos.model.versioned import (
+    VersionedOfTransaction,
+    integer,
+    json_of_transaction,
+    read_versioned,
+    text,
+)
 
 INDEX_VERSION = 1
 LEAF_ENTRIES = 2_000
@@ -119,7 +125,7 @@ class LeafAt:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRoot(Versioned):
+class IndexRoot(VersionedOfTransaction):
     """The root.
 
     :param topic_id: id of the ledger topic; the offsets are not valid in a copy of the topic.
@@ -135,18 +141,14 @@ class IndexRoot(Versioned):
     leaves: tuple[LeafAt, ...] = ()
     recent: Mapping[str, Place] = field(default_factory=dict)
 
-    def to_json(self, producer: tuple[int, int]) -> str:
-        """Return the versioned JSON form.
-
-        :param producer: producer id and epoch of the transaction that writes the record.
-        """
+    def _content(self) -> Mapping[str, Any]:
         content = {
             "topic_id": self.topic_id,
             "through": self.through,
             "leaves": [[leaf.first, leaf.offset, leaf.digest] for leaf in self.leaves],
             "recent": _columns(self.recent),
         }
-        return json_of_transaction(INDEX_VERSION, producer, {"content": _packed(content)})
+        return {"content": _packed(content)}
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> IndexRoot:

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.model.versioned import Versioned, json_of_transaction, text
+from airflow_eos.model.versioned import VersionedOfTransaction, text
 
-PRUNED_VERSION = 1
 DIGEST_BYTES = 10
 """Bytes of a run key's digest. Among 10^9 keys the probability of a collision is about 1 in 2,400,000."""
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedRuns(Versioned):
+class PrunedRuns(VersionedOfTransaction):
     """A bucket: pruned runs of a pipeline whose digests share their first byte.
 
     :param before: the latest moment before which records were pruned, UTC.
@@ -27,7 +26,7 @@ class PrunedRuns(Versioned):
     """
 
     KIND = "record of pruned runs"
-    VERSIONS = (PRUNED_VERSION,)
+    VERSIONS = (1,)
 
     before: str = ""
     digests: frozenset[str] = frozenset()
@@ -36,14 +35,9 @@ class PrunedRuns(Versioned):
         """Return a bucket with more digests."""
         return PrunedRuns(max(self.before, before), self.digests | frozenset(digests))
 
-    def to_json(self, producer: tuple[int, int]) -> str:
-        """Return the versioned JSON form.
-
-        :param producer: producer id and epoch of the transaction that writes the record.
-        """
+    def _content(self) -> Mapping[str, Any]:
         packed = base64.b64encode(b"".join(map(bytes.fromhex, sorted(self.digests)))).decode()
-        content = {"before": self.before, "digests": packed}
-        return json_of_transaction(PRUNED_VERSION, producer, content)
+        return {"before": self.before, "digests": packed}
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> PrunedRuns:

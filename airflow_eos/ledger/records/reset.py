@@ -8,9 +8,7 @@ from typing import Any
 
 from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.versioned import Versioned, compact_json, integer, text, topic_name
-
-RESET_VERSION = 1
+from airflow_eos.model.versioned import Versioned, integer, text, topic_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +31,17 @@ class ResetRecord(Versioned):
     """A reset, written in the transaction that moved cursor and offsets; the record's key has its time."""
 
     KIND = "reset"
-    VERSIONS = (RESET_VERSION,)
+    VERSIONS = (1,)
 
     group: str
     pipeline: str
     moves: tuple[OffsetMove, ...]
 
-    def to_json(self) -> str:
-        """Return the versioned JSON form."""
+    def _content(self) -> Mapping[str, Any]:
         changes = [
             [str(move.topic_partition), move.committed, move.recorded, move.offset] for move in self.moves
         ]
-        return compact_json(
-            {"v": RESET_VERSION, "group": self.group, "pipeline": self.pipeline, "changes": changes}
-        )
+        return {"group": self.group, "pipeline": self.pipeline, "changes": changes}
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> ResetRecord:

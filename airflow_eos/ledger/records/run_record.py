@@ -13,9 +13,8 @@ from airflow_eos.model.output import PartitionReceipt, total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.table import TableReceipt
-from airflow_eos.model.versioned import Versioned, compact_json, flag, integer, json_object, text, topic_name
+from airflow_eos.model.versioned import Versioned, flag, integer, json_object, text, topic_name
 
-RECORD_VERSION = 1
 TOPIC_IDS = "topic_ids"
 """The detail that names the ids of the topics read: ``{topic: id}``."""
 DEAD_LETTERS = "dead_letters"
@@ -56,7 +55,7 @@ class RunRecord(Versioned):
     """
 
     KIND = "run record"
-    VERSIONS = (RECORD_VERSION,)
+    VERSIONS = (1,)
 
     run_key: str
     pipeline: str
@@ -126,29 +125,25 @@ class RunRecord(Versioned):
         dead = f" (dead letters: {self.dead_letters})" if self.dead_letters else ""
         return f"{self.records_read} read{late}, {self.records_written} written{dead}"
 
-    def to_json(self) -> str:
-        """Return the versioned JSON form kept in the ledger."""
-        return compact_json(
-            {
-                "v": RECORD_VERSION,
-                "run_key": self.run_key,
-                "pipeline": self.pipeline,
-                "mode": self.mode,
-                "run_id": self.run_id,
-                "clear_number": self.clear_number,
-                "try_number": self.try_number,
-                "group_id": self.group_id,
-                "ranges": [r.to_list() for r in self.ranges],
-                "records_read": dict(self.records_read_by_partition),
-                "records_late": self.records_late,
-                "receipts": [r.to_dict() for r in self.receipts],
-                "producer": self.producer.to_dict(),
-                "started_at": self.started_at,
-                "staged_at": self.staged_at,
-                "trace": [list(step) for step in self.trace],
-                "details": dict(self.details),
-            }
-        )
+    def _content(self) -> Mapping[str, Any]:
+        return {
+            "run_key": self.run_key,
+            "pipeline": self.pipeline,
+            "mode": self.mode,
+            "run_id": self.run_id,
+            "clear_number": self.clear_number,
+            "try_number": self.try_number,
+            "group_id": self.group_id,
+            "ranges": [r.to_list() for r in self.ranges],
+            "records_read": dict(self.records_read_by_partition),
+            "records_late": self.records_late,
+            "receipts": [r.to_dict() for r in self.receipts],
+            "producer": self.producer.to_dict(),
+            "started_at": self.started_at,
+            "staged_at": self.staged_at,
+            "trace": [list(step) for step in self.trace],
+            "details": dict(self.details),
+        }
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> RunRecord:

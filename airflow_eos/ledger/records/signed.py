@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import Versioned, compact_json, integer
-
-_SIGNED_VERSION = 2
+from airflow_eos.model.versioned import Versioned, by_partition, by_partition_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class SignedFrom(Versioned):
     """
 
     KIND = "record of what is signed"
-    VERSIONS = (1, _SIGNED_VERSION)
+    VERSIONS = (1, 2)
 
     unsigned_below: Mapping[int, int] = field(default_factory=dict)
     version_1_below: Mapping[int, int] = field(default_factory=dict)
@@ -41,23 +39,13 @@ class SignedFrom(Versioned):
         """Return the bounds of one partition."""
         return SignatureBounds(self.unsigned_below.get(partition, 0), self.version_1_below.get(partition, 0))
 
-    def to_json(self) -> str:
-        """Return the JSON form kept in the ledger."""
-        data = {
-            "v": _SIGNED_VERSION,
-            "from": _offsets_json(self.unsigned_below),
-            "version_1": _offsets_json(self.version_1_below),
+    def _content(self) -> Mapping[str, Any]:
+        return {
+            "v": 2,
+            "from": by_partition_json(self.unsigned_below),
+            "version_1": by_partition_json(self.version_1_below),
         }
-        return compact_json(data)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> SignedFrom:
-        return cls(_offsets(data["from"]), _offsets(data.get("version_1", {})))
-
-
-def _offsets_json(offsets: Mapping[int, int]) -> dict[str, int]:
-    return {str(partition): offset for partition, offset in sorted(offsets.items())}
-
-
-def _offsets(data: Mapping[str, Any]) -> dict[int, int]:
-    return {integer(int(partition), 0): integer(offset, 0) for partition, offset in data.items()}
+        return cls(by_partition(data["from"], 0), by_partition(data.get("version_1", {}), 0))

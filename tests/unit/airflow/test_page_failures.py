@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed
-from airflow_eos.operators.failure_listener import FailureListener
-from airflow_eos.operators.failure_record import FAILURE_KEY, MAX_SENTENCE, FailureRecord, first_sentence
+from airflow_eos.operators.failure_record import (
+    FAILURE_KEY,
+    MAX_SENTENCE,
+    FailureListener,
+    FailureRecord,
+    first_sentence,
+)
 
 OURS = SimpleNamespace(build_spec=lambda _context: None)
 

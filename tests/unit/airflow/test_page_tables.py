@@ -15,7 +15,7 @@ from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.table import TableLayout
-from airflow_eos.operations.open_intents import open_intents
+from airflow_eos.operations.queries import open_intents
 from airflow_eos.ui import views
 from airflow_eos.ui.answers import templates
 from airflow_eos.ui.attempt_rows import attempts_view

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
-from airflow_eos.hooks.postgres_connection import connection_properties
 from airflow_eos.hooks.table_connections import with_connection
 from airflow_eos.model.postgres_table import PostgresTable
+
+TABLE = PostgresTable("public.t", connection="warehouse")
 
 
 @pytest.fixture
@@ -35,8 +36,7 @@ def test_the_fields_are_parameters_of_libpq(connection):
         "sslmode": "verify-full",
         "connect_timeout": "5",
     }
-    assert connection_properties("warehouse") == properties
-    sink = with_connection(PostgresTable("public.t", connection="warehouse"))
+    sink = with_connection(TABLE)
     assert sink.properties == properties
     assert sink.has_secrets
     assert "s3cret" not in repr(sink)
@@ -47,17 +47,17 @@ def test_passwords_are_masked(connection, monkeypatch):
     masked = []
     monkeypatch.setattr("airflow_eos.hooks.masked_connection.mask_secret", masked.append)
     connection(host="db", login="loader", password="s3cret", extra=json.dumps({"sslpassword": "pin"}))
-    connection_properties("warehouse")
+    with_connection(TABLE)
     assert masked == ["s3cret", "pin"]
 
 
 def test_a_connection_that_cannot_be_used_is_refused(connection):
     """With its id, and what is wrong."""
     with pytest.raises(UnknownTable, match=r"connection='warehouse'.: Airflow found no such connection"):
-        connection_properties("warehouse")
+        with_connection(TABLE)
     connection(host="db", extra=json.dumps({"iam": True}))
     with pytest.raises(ConfigurationError, match="'warehouse' has the extra 'iam'"):
-        connection_properties("warehouse")
+        with_connection(TABLE)
 
 
 @pytest.mark.parametrize(

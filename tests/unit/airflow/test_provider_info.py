@@ -55,7 +55,6 @@ def test_every_module_with_such_classes_is_listed(kind: str) -> None:
     abstract = {
         "airflow_eos.sensors.waiting",
         "airflow_eos.triggers.condition",
-        "airflow_eos.triggers.serialized",
     }
     assert found - abstract <= listed
 

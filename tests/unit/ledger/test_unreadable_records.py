@@ -31,7 +31,7 @@ from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerValue, Le
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.table import TableLayout
-from airflow_eos.model.versioned import Versioned
+from airflow_eos.model.versioned import Versioned, VersionedOfTransaction
 from airflow_eos.operations.queries import readable_runs
 from tests.support.run_records import run_record
 
@@ -89,7 +89,9 @@ def test_every_kind_of_record_has_an_example() -> None:
     """The tests below are about each of them."""
     for module in pkgutil.iter_modules(records.__path__, f"{records.__name__}."):
         importlib.import_module(module.name)
-    kinds = {kind.__name__ for kind in Versioned.__subclasses__()}  # with slots, dataclass() makes each again
+    # With slots, dataclass() makes each class again.
+    forms = (Versioned, VersionedOfTransaction)
+    kinds = {kind.__name__ for form in forms for kind in form.__subclasses__()}
     assert {type(record).__name__ for record in RECORDS.values()} == kinds
 
 
@@ -171,6 +173,11 @@ HOSTILE = {
     "negative dead letters": changed(details={"dead_letters": -1}),
     "rounds that are no number": changed(details={"rounds": {}}),
     "a lag that is a text": changed(details={"lag": "many"}),
+    "a lag that is nothing": changed(details={"lag": None}),
+    "a negative lag": changed(details={"lag": -1}),
+    "a lag that is a flag": changed(details={"lag": True}),
+    "half a lag": changed(details={"lag": 1.5}),
+    "a lag that is a list": changed(details={"lag": [1]}),
     "undecided offsets that are a list": changed(details={"undecided": [1]}),
     "notes that are a number": changed(details={"notes": 5}),
     "notes that are nothing": changed(details={"notes": None}),

@@ -17,7 +17,6 @@ from airflow_eos.spark_host.connect_server import (
     CONNECTION_FILE,
     TOKEN_VARIABLE,
     Launch,
-    ServerSettings,
     prepare,
     read_access,
     server_environment,
@@ -31,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, **settings: object) -> Launch:
     """Prepare a server, as one that has ended since: its lock is released."""
-    launch = prepare(folder, ServerSettings(**settings))  # type: ignore[arg-type]
+    launch = prepare(folder, **settings)  # type: ignore[arg-type]
     release(folder)
     return launch
 
@@ -84,10 +83,10 @@ def test_port_and_token_stay(folder: Path) -> None:
 
 def test_one_server_has_the_folder(folder: Path) -> None:
     """As long as its process lives, whatever that has become; the connection of the first one stays true."""
-    prepare(folder, ServerSettings())
+    prepare(folder)
     first = read_access(folder)
     with pytest.raises(ConfigurationError, match=r"of .*server runs already"):
-        prepare(folder, ServerSettings(port=connect_server._free_port()))
+        prepare(folder, port=connect_server._free_port())
     assert read_access(folder) == first
     release(folder)
     start(folder)
@@ -165,7 +164,7 @@ def test_a_planted_connection_is_refused(folder: Path, tmp_path: Path, kind: str
         else:
             made[kind](other)
     with pytest.raises(ConfigurationError, match=r"connection\.json"):
-        prepare(folder, ServerSettings())
+        prepare(folder)
     assert other.read_text() == text
 
 
