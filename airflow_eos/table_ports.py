@@ -40,7 +40,10 @@ class TableWriter(Protocol):
         """
 
     def write(self, table: Any) -> Sequence[DataFileMade]:
-        """Write rows, of which :meth:`columns` returned some, as data files."""
+        """Write rows, of which :meth:`columns` returned some, as data files.
+
+        Their names are never used twice: what died leaves files that no commit names.
+        """
 
     @property
     def flush_bytes(self) -> int:

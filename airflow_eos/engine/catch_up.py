@@ -5,21 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import RunFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import laws, rounds
-
-if TYPE_CHECKING:
-    from airflow_eos.model.kafka import ProducerIdentity
-    from airflow_eos.model.spec import RunSpec
-    from airflow_eos.run.collaborators import Collaborators
+from airflow_eos.run.collaborators import Collaborators
 
 log = logging.getLogger(__name__)
 
-Attempt = Callable[["RunSpec", "Collaborators"], "tuple[RunRecord, ProducerIdentity | None]"]
+Attempt = Callable[[RunSpec, Collaborators], tuple[RunRecord, ProducerIdentity | None]]
 
 
 def run_rounds(spec: RunSpec, collaborators: Collaborators, attempt: Attempt) -> RunRecord:

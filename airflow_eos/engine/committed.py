@@ -58,7 +58,7 @@ def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool
         if not isinstance(record, RunRecord):
             return None
         seconds = spec.transaction_timeout.total_seconds() if wait else 0.0
-        control.visibility.wait_for_committed(record, seconds=seconds)
+        control.visibility.wait(record, seconds=seconds)
         return record
 
 

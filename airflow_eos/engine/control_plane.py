@@ -6,7 +6,6 @@ import datetime as dt
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
 from airflow_eos.closeable import Closeable
@@ -21,19 +20,15 @@ from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import utc_now
-from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate
+from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate, RunSpec
+from airflow_eos.ports import SealAndSend
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.visibility import Visibility
+from airflow_eos.table_ports import TableSink
 from airflow_eos.wire.txn_requests import touch_transactional_id
-
-if TYPE_CHECKING:
-    from airflow_eos.model.sink_table import SinkTable
-    from airflow_eos.model.spec import RunSpec
-    from airflow_eos.ports import SealAndSend
-    from airflow_eos.table_ports import TableSink
-
 
 log = logging.getLogger(__name__)
 
@@ -159,10 +154,7 @@ class ControlPlane(Closeable):
             log.warning("The ledger was not indexed; look-ups read more of it: %s", error)
 
     def index_keeper(self, prefix: str) -> IndexKeeper:
-        """Return the writer of the ledger's index.
-
-        :param prefix: the ledger's prefix.
-        """
+        """Return the writer of the ledger's index."""
         transactions = KafkaTransactions(
             self.link,
             ledger=self.ledger,

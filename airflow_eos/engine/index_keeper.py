@@ -60,30 +60,23 @@ class Indexed:
     is_whole: bool
 
 
+@dataclass(eq=False)
 class IndexKeeper:
     """Updates the index of a ledger.
 
     :param prefix: the ledger's prefix, see :class:`~airflow_eos.model.ledger.LedgerId`.
     """
 
-    def __init__(
-        self,
-        ledger: IndexedLedger,
-        writer: LedgerWriter,
-        prefix: str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._ledger = ledger
-        self._writer = writer
-        self._prefix = prefix
-        self._clock = clock
+    ledger: IndexedLedger
+    writer: LedgerWriter
+    prefix: str
+    clock: Callable[[], float] = time.monotonic
 
     def is_due(self, partition: int, tail_bytes: int) -> bool:
         """Return whether a tail of this size justifies an update, which costs more with many leaves."""
         if tail_bytes < TAIL_BYTES or tail_bytes >= _LONGEST_TAIL:
             return tail_bytes >= TAIL_BYTES
-        newest = self._ledger.index_root(partition)
+        newest = self.ledger.index_root(partition)
         return newest is None or tail_bytes >= len(newest[1].leaves) * _TAIL_PER_LEAF
 
     def extend(self, partition: int) -> Indexed | None:
@@ -101,11 +94,11 @@ class IndexKeeper:
             return None
 
     def _extend(self, partition: int) -> Indexed | None:
-        deadline = self._clock() + READ_SECONDS
+        deadline = self.clock() + READ_SECONDS
         with self._fenced(partition) as transaction:
-            newest = self._ledger.index_root(partition)
-            base = IndexRoot(self._ledger.describe().topic_id) if newest is None else newest[1]
-            through, news = self._ledger.decided(partition, base.through, READ_SECONDS)
+            newest = self.ledger.index_root(partition)
+            base = IndexRoot(self.ledger.describe().topic_id) if newest is None else newest[1]
+            through, news = self.ledger.decided(partition, base.through, READ_SECONDS)
             if through == base.through:
                 return Indexed(through, 0, len(base.leaves), is_whole=True)
             try:
@@ -113,9 +106,9 @@ class IndexKeeper:
             except (IndexUnusable, LedgerUnreadable) as reason:
                 log.warning("Rebuilding the index of ledger partition %d: %s", partition, reason)
                 base = IndexRoot(base.topic_id)
-                through, news = self._ledger.decided(partition, 0, READ_SECONDS)
+                through, news = self.ledger.decided(partition, 0, READ_SECONDS)
                 base, changed, replaced = self._merged(partition, base, news)
-            is_whole = self._clock() < deadline
+            is_whole = self.clock() < deadline
             leaves = _write_leaves(transaction, partition, base.leaves, changed)
         root = self._write_root(partition, newest, IndexRoot(base.topic_id, through, leaves), replaced)
         if root is None:
@@ -123,8 +116,8 @@ class IndexKeeper:
         return Indexed(root.through, len(news) + len(root.recent), len(root.leaves), is_whole)
 
     def _fenced(self, partition: int) -> AbstractContextManager[LedgerTransaction]:
-        name = keys.index_transactional_id(self._prefix, self._ledger.topic, partition)
-        return self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)])
+        name = keys.index_transactional_id(self.prefix, self.ledger.topic, partition)
+        return self.writer.fenced(name, [TopicPartition(self.ledger.topic, partition)])
 
     def _merged(
         self, partition: int, base: IndexRoot, news: Mapping[str, Place]
@@ -138,7 +131,7 @@ class IndexKeeper:
             of_leaf[leaf][key] = place
         changed: list[dict[str, Place]] = []
         for leaf, updates in of_leaf.items():
-            before = {} if leaf is None else self._ledger.index_leaf(partition, leaf)
+            before = {} if leaf is None else self.ledger.index_leaf(partition, leaf)
             changed += split({**before, **updates})
         replaced = [leaf for leaf in of_leaf if leaf is not None]
         kept = tuple(leaf for leaf in base.leaves if leaf not in of_leaf)
@@ -153,9 +146,9 @@ class IndexKeeper:
     ) -> IndexRoot | None:
         # The fence guarantees that the leaves are committed and their markers written.
         with self._fenced(partition) as transaction:
-            if self._ledger.index_root(partition) != newest:
+            if self.ledger.index_root(partition) != newest:
                 return None  # another process wrote a root in between
-            through, recent = self._ledger.decided(partition, root.through, _BETWEEN_SECONDS)
+            through, recent = self.ledger.decided(partition, root.through, _BETWEEN_SECONDS)
             root = IndexRoot(root.topic_id, through, root.leaves, recent)
             producer = transaction.identity.producer_id, transaction.identity.producer_epoch
             kept = {leaf.digest for leaf in root.leaves}

@@ -9,17 +9,14 @@ other's record, and does nothing.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ledger import LedgerValue
-
-if TYPE_CHECKING:
-    from airflow_eos.broker.ledger_log.topic import KafkaLedger
-    from airflow_eos.model.spec import RunSpec
+from airflow_eos.model.spec import RunSpec
 
 log = logging.getLogger(__name__)
 

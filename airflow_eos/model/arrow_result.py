@@ -40,3 +40,13 @@ def without_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chun
         values = _DECODABLE[values]
         column = column.cast(pa.dictionary(column.type.index_type, values))
     return column.cast(values)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is one of Arrow's three for text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether a type is one of Arrow's three for bytes of any length."""
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)

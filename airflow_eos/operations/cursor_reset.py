@@ -211,7 +211,7 @@ class CursorMove:
             started_at=self._moment,
             staged_at=self._moment,
         )
-        self._control.visibility.wait_for_own(
+        self._control.visibility.wait(
             move,
             [self._control.authority.place(self._reset.group)],
             {change.topic_partition: change.offset for change in changes},

@@ -137,20 +137,12 @@ def way_on(topic: str, partition: int, ranges: Sequence[tuple[int, int]]) -> str
     return f"skip_offsets={json.dumps(offsets)} goes on behind it"
 
 
-class _TooManyHeadersAt(ValueError):
-    """Names the first record that has them."""
-
-    def __init__(self, offset: int, error: TooManyHeaders) -> None:
-        self.offset = offset
-        super().__init__(str(error))
-
-
 def _decode_one(batch: RawBatch, wanted: _Wanted) -> DecodedBatch:
     if wanted.check_crc:
         batch.check_crc()
     try:
         return _decode([batch], wanted)
-    except _TooManyHeadersAt as error:
+    except TooManyHeaders as error:
         raise CorruptBatch(
             f"record of {batch.topic}-{batch.partition} at offset {error.offset} is refused: {error}; "
             f"{way_on(batch.topic, batch.partition, [(error.offset, error.offset + 1)])}"
@@ -225,7 +217,8 @@ def _decode(group: Sequence[RawBatch], wanted: _Wanted) -> DecodedBatch:
     try:
         strings = read_strings(body, buffer, frames, most_headers, left)
     except TooManyHeaders as error:
-        raise _TooManyHeadersAt(int(offset[error.row]), error) from error
+        error.offset = int(offset[error.row])
+        raise
     return DecodedBatch(strings.key, strings.value, offset, timestamp, kind, strings.headers)
 
 

@@ -69,10 +69,6 @@ class BatchHeader(NamedTuple):
         """Header at position ``at``; the caller has checked that 61 bytes are there."""
         return cls._make(HEADER.unpack_from(data, at))
 
-    def pack(self) -> bytes:
-        """The 61 bytes."""
-        return HEADER.pack(*self)
-
     @property
     def codec(self) -> int:
         """Compression codec id, see :class:`~airflow_eos.recordbatch.compression.Codec`."""
@@ -147,8 +143,6 @@ def iter_batches(blob: bytes | memoryview, topic: str, partition: int) -> Iterat
     first one is always whole (KIP-74).
 
     :param blob: ``records`` of the answer; the batches are views of it
-    :param topic: for messages
-    :param partition: for messages
     :raises UnsupportedMagic: a batch has message format v0 or v1 (before Kafka 0.11), or one newer than v2
     :raises CorruptBatch: a length cannot be right
     """

@@ -52,8 +52,11 @@ class TooManyHeaders(ValueError):
     """Records have more headers than are allowed.
 
     :param counts: headers each record has
-    :param most: headers a record may have
+    :param limit: headers a record may have
+    :ivar offset: of the first of these records, once the offsets are known
     """
+
+    offset = -1
 
     def __init__(self, counts: Int64s, limit: int) -> None:
         wrong = (counts > limit).nonzero()[0]

@@ -124,9 +124,6 @@ def partitions_for(
 ) -> Int32s:
     """Target partition of each row.
 
-    :param rows: number of rows
-    :param partitions: number of partitions of the topic
-    :param topic: for messages
     :param key: keys; ``None`` when every key is null
     :param explicit: integer column of wanted partitions; null leaves the choice to the key
     :param seed: where the spread of null keys begins: the number of null keys spread before, or any number of
@@ -159,11 +156,7 @@ def _spread(rows: int, partitions: int, seed: int, run: int) -> Int32s:
 
 
 def _explicit(column: Column, partitions: int, topic: str) -> tuple[Int32s, npt.NDArray[np.bool_] | None]:
-    if not pa.types.is_integer(column.type):
-        raise ProcessFailed(f"column 'partition' has type {column.type}; cast it to int")
-    missing = column.is_null().to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else None
-    if isinstance(column, pa.ChunkedArray):
-        missing = column.is_null().to_numpy()
+    missing = np.asarray(column.is_null())
     values = column.cast(pa.int64()).fill_null(0).to_numpy()
     wrong = np.flatnonzero((values < 0) | (values >= partitions))
     if len(wrong):
@@ -172,4 +165,4 @@ def _explicit(column: Column, partitions: int, topic: str) -> tuple[Int32s, npt.
             f"partition {int(values[row])} in row {row} does not exist: topic {topic!r} has partitions 0 to "
             f"{partitions - 1}; leave the column null to let the key choose"
         )
-    return values.astype(np.int32), missing if missing is not None and missing.any() else None
+    return values.astype(np.int32), missing if missing.any() else None

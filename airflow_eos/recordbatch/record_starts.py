@@ -27,7 +27,6 @@ def record_starts(buffer: UInt8s, count: int) -> Int64s:
     """Position of the length of each record.
 
     :param buffer: records section
-    :param count: number of records in it
     :raises ValueError: the records cannot fit the buffer, or do not end where it ends
     :raises IndexError: a record runs over the end
     """

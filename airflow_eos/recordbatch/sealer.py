@@ -77,12 +77,11 @@ def seal(
 ) -> Iterator[SealedBatch]:
     """Batches of each target partition, partitions ascending, records of a partition in input order.
 
-    :param value: any Arrow bytes or string type; null is a tombstone
+    :param value: any Arrow bytes or string type without a dictionary; null is a tombstone
     :param partition: target partition of each row, see
         :func:`airflow_eos.recordbatch.partitioner.partitions_for`
-    :param topic: for messages
     :param key: as ``value``; ``None`` when every key is null
-    :param timestamp: milliseconds or Arrow timestamps; where missing, the present time
+    :param timestamp: milliseconds; where missing, the present time
     :param headers: ``list<struct<key: string, value: binary>>``; null is no headers
     :param compressor: made once per task, or a codec's name
     :param batch_bytes: bound of a batch's records before compression; a larger record gets a batch of its

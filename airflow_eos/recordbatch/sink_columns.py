@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
-from airflow_eos.model.arrow_result import without_dictionary
+from airflow_eos.model.arrow_result import is_bytes, is_text
 from airflow_eos.recordbatch.segments import Segments, segments_of
 from airflow_eos.recordbatch.varint import Int64s
 
@@ -41,23 +41,14 @@ def binary_column(column: Column, name: str) -> pa.Array:
 
     :raises ProcessFailed: the type holds no bytes; the message names column and type
     """
-    if pa.types.is_dictionary(column.type):
-        column = without_dictionary(column)
     kind = column.type
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.binary())
-    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
-        chunked = isinstance(column, pa.ChunkedArray)
-        target = pa.large_binary() if chunked and column.nbytes > _SMALL else pa.binary()
-    elif (
-        pa.types.is_large_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_string_view(kind)
-    ):
-        target = pa.large_binary()
-    else:
+    has_short = pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind)
+    if not has_short and not is_text(kind) and not is_bytes(kind):
         raise _not_bytes(name, kind)
+    is_large = not has_short or (isinstance(column, pa.ChunkedArray) and column.nbytes > _SMALL)
+    target = pa.large_binary() if is_large else pa.binary()
     try:
         return _one_array(column if kind == target else column.cast(target))
     except pa.ArrowNotImplementedError as error:  # early releases of pyarrow cannot cast views
@@ -87,41 +78,24 @@ def strings(array: pa.Array) -> Strings:
 def timestamp_column(column: Column | Int64s | None, rows: int) -> Int64s:
     """Milliseconds since 1970 as int64; missing ones become the present time.
 
-    :param column: int64 milliseconds, an Arrow timestamp of any unit, or ``None``
-    :raises ProcessFailed: another type
+    :param column: int64 milliseconds, or ``None``
     """
     if column is None:
         return np.full(rows, _now(), np.int64)
     if isinstance(column, np.ndarray):
         return column.astype(np.int64, copy=False)
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    elif pa.types.is_null(column.type) or pa.types.is_integer(column.type):
-        column = column.cast(pa.int64())
-    else:
-        raise ProcessFailed(
-            f"column 'timestamp' has type {column.type}; cast it to timestamp, or to milliseconds as long"
-        )
-    array = _one_array(column)
-    if array.null_count:
-        array = array.fill_null(_now())
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.int64)
+    filled = column.fill_null(_now()) if column.null_count else column
+    return np.asarray(_one_array(filled), np.int64)
 
 
 def headers_column(column: Column | None) -> pa.Array | None:
-    """Headers as one ``list<struct<key: string, value: binary>>`` array; ``None`` when no record has any.
+    """Headers as one array of :data:`HEADERS_TYPE`; ``None`` when no record has any.
 
-    :raises ProcessFailed: another type
+    :param column: of a type that :func:`listed_headers` takes
     """
-    if column is None or pa.types.is_null(column.type):
+    if column is None:
         return None
-    try:
-        array = _one_array(listed_headers(column))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise ProcessFailed(
-            f"column 'headers' has type {column.type}, not array<struct<key: string, value: binary>>, or "
-            f"holds a header without a key: {error}"
-        ) from error
+    array = _one_array(listed_headers(column))
     if not pc.sum(pc.list_value_length(array)).as_py():
         return None
     return array
@@ -162,13 +136,11 @@ def listed_headers(column: Column) -> Column:
 
 
 def with_headers(table: pa.Table, added: Sequence[tuple[str, str]]) -> pa.Table:
-    """Return the table with these headers added to those of every row, behind them.
-
-    :raises ProcessFailed: its headers are of another type.
-    """
+    """Return the table with these headers added to those of every row, behind them."""
     mark = pa.array([{"key": key, "value": value.encode()} for key, value in added], HEADERS_TYPE.value_type)
     count, each = table.num_rows, len(added)
-    own = headers_column(table.column("headers")) if "headers" in table.column_names else None
+    has_own = "headers" in table.column_names
+    own = headers_column(table.column("headers")) if has_own else None
     if own is None:
         own = pa.nulls(count, HEADERS_TYPE)
     flat = own.flatten()  # the headers of rows that have some, in order
@@ -184,7 +156,7 @@ def with_headers(table: pa.Table, added: Sequence[tuple[str, str]]) -> pa.Table:
     offsets = pa.array(np.concatenate(([0], ends)).astype(np.int32))
     values = pa.concat_arrays([flat, mark]).take(pa.array(order))
     column = pa.ListArray.from_arrays(offsets, values, type=HEADERS_TYPE)
-    without = table.drop_columns(["headers"]) if "headers" in table.column_names else table
+    without = table.drop_columns(["headers"]) if has_own else table
     return without.append_column("headers", column)
 
 

@@ -93,7 +93,6 @@ def _pack_many(unsigned: npt.NDArray[np.uint64], widest: int) -> PackedVarints:
 def read_varints(buffer: UInt8s, at: Int64s) -> tuple[Int64s, Int64s]:
     """Decode one varint at each position: the values, and the positions behind them.
 
-    :param buffer: the bytes
     :param at: positions, each the first byte of a varint
     :raises IndexError: a varint runs over the end of the buffer
     :raises ValueError: a varint is longer than ten bytes

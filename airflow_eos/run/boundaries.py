@@ -150,6 +150,7 @@ class Boundaries:
             )
 
 
+@dataclass(eq=False)
 class Pinned:
     """The pinned boundaries of a topic, without those of an earlier topic of that name.
 
@@ -157,17 +158,13 @@ class Pinned:
     :param whole: returns the values of all boundaries.
     """
 
-    def __init__(
-        self,
-        topic: TopicDescription,
-        moment: dt.datetime,
-        values: Mapping[str, LedgerValue],
-        whole: Callable[[], Mapping[str, LedgerValue]] = dict,
-    ) -> None:
-        self._topic = topic
-        self._key = keys.boundary_key(topic.topic, moment)
-        self._values = values
-        self._whole = whole
+    topic: TopicDescription
+    moment: dt.datetime
+    values: Mapping[str, LedgerValue]
+    whole: Callable[[], Mapping[str, LedgerValue]] = dict
+
+    def __post_init__(self) -> None:
+        self._key = keys.boundary_key(self.topic.topic, self.moment)
 
     def near(self) -> list[Boundary]:
         """Return the neighbours of the moment: at least one on each side, if there is one.
@@ -175,24 +172,24 @@ class Pinned:
         Boundaries farther away cannot clamp it: each was clamped by its neighbours when it was pinned, so
         offsets rise with moments.
         """
-        others = self._of_topic(self._values)
+        others = self._of_topic(self.values)
         for before in (True, False):
-            side = [key for key in self._values if key != self._key and (key < self._key) == before]
+            side = [key for key in self.values if key != self._key and (key < self._key) == before]
             if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in others):
                 return self.all()  # all that are near are of an earlier topic of that name
         return list(others.values())
 
     def all(self) -> list[Boundary]:
         """Return all boundaries."""
-        self._values = {**self._values, **self._whole()}
-        return list(self._of_topic(self._values).values())
+        self.values = {**self.values, **self.whole()}
+        return list(self._of_topic(self.values).values())
 
     def _of_topic(self, values: Mapping[str, LedgerValue]) -> dict[str, Boundary]:
         boundaries = {
             key: Boundary.from_json(value, key) for key, value in values.items() if key != self._key
         }
         return {
-            key: boundary for key, boundary in boundaries.items() if boundary.topic_id == self._topic.topic_id
+            key: boundary for key, boundary in boundaries.items() if boundary.topic_id == self.topic.topic_id
         }
 
 
@@ -241,10 +238,9 @@ def moved_by(first: Boundary, last: Boundary) -> list[str]:
     """Return a note if an interval of a topic is empty although records were written meanwhile."""
     if not first.pinned_at or not last.pinned_at or first.pinned_at >= last.moment:
         return []  # not fixed as time went by
-    if any(end > first.offsets.get(partition, 0) for partition, end in last.offsets.items()):
-        return []
+    has_moved = any(end > first.offsets.get(partition, 0) for partition, end in last.offsets.items())
     grown = sum(end - first.ends.get(partition, 0) for partition, end in last.ends.items())
-    if grown <= 0:
+    if has_moved or grown <= 0:
         return []
     note = (
         f"{first.topic}: no record from {first.moment} to {last.moment}, though the topic grew by {grown} "

@@ -243,10 +243,7 @@ class CursorReader:
 
 
 def cursor_lost(group: str, tp: TopicPartition, offset: CommittedOffset, ledger: str) -> LedgerReplaced:
-    """Return the error of offsets that were committed beside this ledger, which has no cursor of the group.
-
-    :param ledger: name of the ledger topic.
-    """
+    """Return the error of offsets committed beside this ledger, which has no cursor of the group."""
     return LedgerReplaced(
         f"group {group!r} committed offset {offset.offset} of {tp} beside this ledger, {ledger!r}, which has "
         "no cursor of the group any more: its record was dismissed or is lost. Restore "

@@ -133,7 +133,6 @@ class Endings:
     ) -> RunRecord | None:
         """Count a transaction of an earlier attempt that was ended: this epoch is used up.
 
-        :param answer: the coordinator's.
         :raises RunFenced: a newer attempt exists.
         :raises OutcomeUnknown: the transaction stays open.
         """

@@ -6,8 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
+from functools import partial
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import RunFailed
 
 log = logging.getLogger(__name__)
@@ -38,14 +41,10 @@ class KillBudget:
 
         Never raises, and does not wait for a step that hangs: its thread ends with the process.
         """
-        threads = [
-            threading.Thread(target=self._quietly, args=(step,), name="airflow-eos-kill", daemon=True)
-            for step in steps
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(self.left())
+        wait(
+            [in_daemon_thread("airflow-eos-kill", partial(self._quietly, step)) for step in steps],
+            self.left(),
+        )
 
     def _quietly(self, step: Callable[[float], object]) -> None:
         try:

@@ -81,13 +81,18 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
 
     :raises IntervalNotReady: a broker must first remove deleted records.
     """
+    timestamp = timestamp_of(moment)
     for _ in range(_LOOKS):
         # The stable offsets come first: a record that arrives in between is then found, never skipped.
         bounds = cluster.log_bounds(partitions, ends=False)
         starts, stable = bounds.starts, bounds.stable
         cut = [tp for tp in partitions if starts[tp] > 0]
         oldest = cluster.offsets_for_time(cut, 0, markers=True) if cut else {}
-        first_records = _first_records(cluster, starts, moment)
+        first_records: Mapping[TopicPartition, TimedOffset | None] = (
+            {tp: TimedOffset(start, timestamp) for tp, start in starts.items()}
+            if timestamp < 0
+            else cluster.offsets_for_time(list(starts), timestamp)
+        )
         # Behind the stable offsets: what stands below them is among these timestamps.
         highest = cluster.max_timestamps(partitions)
         if cluster.log_starts(partitions) == starts:
@@ -105,15 +110,6 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         _undated(cluster, starts, stable, oldest, first_records),
         bounds.epochs,
     )
-
-
-def _first_records(
-    cluster: Cluster, starts: Mapping[TopicPartition, int], moment: dt.datetime
-) -> Mapping[TopicPartition, TimedOffset | None]:
-    timestamp = timestamp_of(moment)
-    if timestamp < 0:
-        return {tp: TimedOffset(start, timestamp) for tp, start in starts.items()}
-    return cluster.offsets_for_time(list(starts), timestamp)
 
 
 def _undated(

@@ -48,27 +48,23 @@ class Planned:
     layout_known: bool = True
 
 
+@dataclass(eq=False)
 class Planner:
     """Makes plans, and rechecks them.
 
     :param ledger: topic id and partition count of the ledger in use.
     """
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        cluster: Cluster,
-        authority: Authority,
-        boundaries: Boundaries,
-        ledger: LedgerId,
-        now: Callable[[], dt.datetime],
-    ) -> None:
-        self._spec = spec
-        self._cluster = cluster
-        self._cursors = CursorReader(spec, cluster, authority, ledger)
-        self._boundaries = boundaries
-        self._now = now
-        self._sinks = spec.output_topics if spec.sink is None else ()
+    spec: RunSpec
+    cluster: Cluster
+    authority: Authority
+    boundaries: Boundaries
+    ledger: LedgerId
+    now: Callable[[], dt.datetime]
+
+    def __post_init__(self) -> None:
+        self._cursors = CursorReader(self.spec, self.cluster, self.authority, self.ledger)
+        self._sinks = self.spec.output_topics if self.spec.sink is None else ()
 
     def plan(self, described: Mapping[str, TopicDescription], recorded: RunRecord | None = None) -> Planned:
         """Pin the ranges; the caller has checked that a group whose cursor moves has no members (law 6).
@@ -77,27 +73,27 @@ class Planner:
         :param recorded: a committed run whose ranges are read again.
         :raises PlanError: names the condition that does not hold.
         """
-        topics, bounds = {name: described[name] for name in self._spec.source_topics}, None
-        mode = self._spec.ranges
+        topics, bounds = {name: described[name] for name in self.spec.source_topics}, None
+        mode = self.spec.ranges
         if recorded is not None:
             laws.topics_unchanged(recorded.details.get(TOPIC_IDS, {}), topics, advances=False)
             planned = self._given(topics, recorded.ranges, "reprocess")
         else:
             planned, bounds = self._chosen(topics, mode)
         interval = interval_of(mode)
-        is_replacement = recorded is not None and replaces_rows(self._spec)
+        is_replacement = recorded is not None and replaces_rows(self.spec)
         if interval is not None and interval.accept_deleted and not is_replacement:
             planned = replace(planned, plan=self._without_deleted(planned.plan))
         plan = planned.plan
-        if self._spec.skip_offsets:
-            plan = skips.without(plan, self._spec.skip_offsets)
+        if self.spec.skip_offsets:
+            plan = skips.without(plan, self.spec.skip_offsets)
         plan = self._check_logs(plan, bounds)
         if self._sinks and not plan.is_empty:
-            settings = self._cluster.topic_settings(self._sinks)
+            settings = self.cluster.topic_settings(self._sinks)
             leaders = {name: topic.leaders for name, topic in described.items()}
             sinks = {name: SinkTopic(leaders.get(name, {}), settings.get(name, {})) for name in self._sinks}
             plan = replace(plan, sinks=sinks)
-        notes = retention.notes(self._cluster, plan, self._spec.sink_topic, interval, self._now())
+        notes = retention.notes(self.cluster, plan, self.spec.sink_topic, interval, self.now())
         return replace(planned, plan=replace(plan, notes=(*plan.notes, *notes)))
 
     def _chosen(
@@ -123,17 +119,17 @@ class Planner:
         :param staged: our own transaction has pending offsets of the group.
         :raises PlanError: names what changed.
         """
-        topics = {name: described[name] for name in self._spec.source_topics}
+        topics = {name: described[name] for name in self.spec.source_topics}
         laws.topics_unchanged(plan.topic_ids, topics, advances=plan.advances)
         if plan.advances:
-            group = self._cluster.describe_group(plan.offsets_group)
+            group = self.cluster.describe_group(plan.offsets_group)
             laws.group_is_empty(group.group, group.members)
             laws.cursor_unmoved(
-                plan, self._cluster.committed(plan.offsets_group, list(plan.starts), stable=not staged)
+                plan, self.cluster.committed(plan.offsets_group, list(plan.starts), stable=not staged)
             )
 
     def _partitions(self, topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
-        mapped = keys.mapped_partition(self._spec)
+        mapped = keys.mapped_partition(self.spec)
         if mapped is None:
             return [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
         if mapped.partition >= topics[mapped.topic].partitions:
@@ -145,9 +141,9 @@ class Planner:
 
     def _without_deleted(self, plan: RunPlan) -> RunPlan:
         """Return the plan without deleted offsets, and with the accepted loss."""
-        starts = self._cluster.log_starts(list(plan.starts))
+        starts = self.cluster.log_starts(list(plan.starts))
         behind = {r.topic_partition for r in plan.ranges if r.span and starts[r.topic_partition] > r.start}
-        heads = log_coverage.deleted_heads(self._cluster, {tp: starts[tp] for tp in sorted(behind)})
+        heads = log_coverage.deleted_heads(self.cluster, {tp: starts[tp] for tp in sorted(behind)})
         left, losses = log_coverage.without_deleted(plan.ranges, heads)
         loss = (*plan.accepted_loss, *losses)
         notes = (*plan.notes, *log_coverage.accepted_notes(loss))
@@ -156,15 +152,15 @@ class Planner:
     def _check_logs(self, plan: RunPlan, bounds: LogBounds | None) -> RunPlan:
         """Check the ranges against the logs; return the plan with the offsets behind open transactions."""
         # Each partition once: brokers refuse a request that names one twice.
-        bounds = bounds or self._cluster.log_bounds(list(plan.starts))
+        bounds = bounds or self.cluster.log_bounds(list(plan.starts))
         starts, stable = bounds.starts, bounds.stable
         beyond = {r.topic_partition for r in plan.ranges if r.end > stable[r.topic_partition]}
-        ends = {**stable, **(self._cluster.log_ends(beyond) if beyond else {})}
+        ends = {**stable, **(self.cluster.log_ends(beyond) if beyond else {})}
         for wanted in plan.ranges:
             tp = wanted.topic_partition
             laws.within_log(wanted, starts[tp], ends[tp], plan.mode)
             laws.is_decided(wanted, stable[wanted.topic_partition])
-        waiting = undecided(self._cluster, bounds.ends, stable)
+        waiting = undecided(self.cluster, bounds.ends, stable)
         # A range that ends below them was not meant to reach them.
         reached = [
             offsets
@@ -183,11 +179,11 @@ class Planner:
     def _from_cursor(self, topics: Mapping[str, TopicDescription], mode: Cursor) -> tuple[Planned, LogBounds]:
         partitions = self._partitions(topics)
         position = self._cursors.position(topics, partitions)
-        bounds = self._cluster.log_bounds(partitions)
+        bounds = self.cluster.log_bounds(partitions)
         starts, notes = self._cursors.starts(topics, position, bounds, mode)
         ends = bounds.stable
         if mode.max_records is not None:
-            ends = rounds.bounded_to_data(self._cluster, starts, bounds.stable, mode.max_records)
+            ends = rounds.bounded_to_data(self.cluster, starts, bounds.stable, mode.max_records)
         ranges = [OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in sorted(partitions)]
         planned = self._planned(topics, ranges, "cursor", position)
         lag = sum(bounds.stable[tp] - ends[tp] for tp in partitions)
@@ -195,7 +191,7 @@ class Planner:
         return replace(planned, plan=plan), bounds
 
     def _between(self, topics: Mapping[str, TopicDescription], interval: Interval, mode: ModeName) -> Planned:
-        if interval.end > (now := self._now()):
+        if interval.end > (now := self.now()):
             raise IntervalNotReady(
                 f"the interval ends at {keys.utc_text(interval.end)}, in the future: it is "
                 f"{keys.utc_text(now)} by this host's clock. Run it when it is over"
@@ -206,7 +202,7 @@ class Planner:
         loss: list[Mapping[str, Any]] = []
         for name in sorted(topics):
             first, last = (
-                self._boundaries.boundary(
+                self.boundaries.boundary(
                     topics[name], moment, interval.allowed_lateness, accept_deleted=interval.accept_deleted
                 )
                 for moment in (interval.start, interval.end)
@@ -224,9 +220,9 @@ class Planner:
             for bound in (first, last):
                 loss += log_coverage.accepted(name, bound.moment, bound.unproven, wanted)
             notes += moved_by(first, last)
-        stable = self._cluster.last_stable_offsets([r.topic_partition for r in ranges])
+        stable = self.cluster.last_stable_offsets([r.topic_partition for r in ranges])
         ends = {r.topic_partition: r.end for r in ranges}
-        for waiting in undecided(self._cluster, ends, stable):
+        for waiting in undecided(self.cluster, ends, stable):
             raise IntervalNotReady(
                 f"{waiting.topic_partition}: the interval ends at offset {waiting.offsets.end}, the last "
                 f"stable offset is {waiting.offsets.start}: {waiting}; retry when it has ended"
@@ -264,7 +260,7 @@ class Planner:
         position: CursorPosition | None = None,
     ) -> Planned:
         """Return a plan of ranges; with a position, its commit moves the cursor that stands there."""
-        group, counts = self._spec.group_id, {name: t.partitions for name, t in topics.items()}
+        group, counts = self.spec.group_id, {name: t.partitions for name, t in topics.items()}
         plan = RunPlan(
             mode=mode,
             ranges=tuple(ranges),

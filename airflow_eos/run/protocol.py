@@ -72,29 +72,20 @@ class RunProtocol:
         self._trace = Trace(collaborators.clock, on_state, self._kill.check)
         self._started_at = collaborators.now()
         self._committed = CommittedRuns(spec, collaborators.authority)
+        cluster, transactions = collaborators.cluster, collaborators.transactions
         self._unfinished = UnfinishedEnds(
-            spec,
-            collaborators.cluster,
-            collaborators.transactions,
-            collaborators.ledger,
-            collaborators.authority,
+            spec, cluster, transactions, collaborators.ledger, collaborators.authority
         )
-        self._visibility = Visibility(
-            collaborators.cluster,
-            collaborators.transactions,
-            clock=collaborators.clock,
-            sleep=collaborators.sleep,
-        )
+        self._visibility = Visibility(cluster, transactions, collaborators.clock, collaborators.sleep)
         # For so long another transaction may block readers.
         self._visible_seconds = spec.transaction_timeout.total_seconds()
-        self._targets = Targets(collaborators.cluster)
-        table = collaborators.table
-        self._endings = Endings(
-            spec, collaborators.transactions, collaborators.data, self._trace, self._kill, self._answer
-        )
+        self._targets = Targets(cluster)
+        self._endings = Endings(spec, transactions, collaborators.data, self._trace, self._kill, self._answer)
         self._table: TableSteps | None = None
-        if table is not None:
-            self._table = TableSteps(spec, collaborators, table, self._started_at, self._endings)
+        if collaborators.table is not None:
+            self._table = TableSteps(
+                spec, collaborators, collaborators.table, self._started_at, self._endings
+            )
         self.producer: ProducerIdentity | None = None
 
     def execute(self) -> RunRecord:
@@ -352,7 +343,7 @@ class RunProtocol:
         except Exception as failure:  # noqa: BLE001 - the exception says nothing about the outcome
             return self._endings.unknown(work, session, failure)
         self._targets.are_kept(record.run_key)
-        self._visibility.wait_for_own(
+        self._visibility.wait(
             record,
             entry.ledger_partitions(messages),
             plan.ends,
@@ -393,7 +384,7 @@ class RunProtocol:
 
     def _visible(self, record: RunRecord) -> RunRecord:
         """Return a record of the ledger once every leader shows its transaction."""
-        self._visibility.wait_for_committed(record, seconds=self._visible_seconds)
+        self._visibility.wait(record, seconds=self._visible_seconds)
         return record
 
 

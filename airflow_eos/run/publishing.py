@@ -99,22 +99,16 @@ class Claim:
         )
 
 
+@dataclass(eq=False)
 class Publisher:
     """Publishes or bars claims.
 
     :param committed: returns which of some run keys have committed records in the ledger.
     """
 
-    def __init__(
-        self,
-        table: TableSink,
-        committed: Callable[[Sequence[str]], frozenset[str]],
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._table = table
-        self._committed = committed
-        self._sleep = sleep
+    table: TableSink
+    committed: Callable[[Sequence[str]], frozenset[str]]
+    sleep: Callable[[float], None] = time.sleep
 
     def publish(self, claim: Claim, files: Sequence[DataFileMade]) -> TableReceipt:
         """Append a run's data files, unless an earlier commit of the claim has.
@@ -129,14 +123,14 @@ class Publisher:
         def append(version: TableVersion, over: frozenset[str]) -> TableReceipt:
             if token_is_stale(version, claim):
                 raise RunFenced(
-                    f"{claim.key}: a newer attempt has published or barred a run in {self._table.name}; "
+                    f"{claim.key}: a newer attempt has published or barred a run in {self.table.name}; "
                     "nothing of this one is in the table"
                 )
             if claim.key in over:
                 raise RunFenced(f"{claim.key} was committed by a newer attempt; a retry returns its record")
             if version.layout != claim.layout:
                 raise TableChanged(
-                    f"{self._table.name}: schema or partition spec changed after the run's data files were "
+                    f"{self.table.name}: schema or partition spec changed after the run's data files were "
                     f"written ({claim.layout} then, {version.layout} now); nothing was published, the next "
                     "try writes for the table as it is"
                 )
@@ -147,7 +141,7 @@ class Publisher:
             receipt = self._until_decided(claim, append)
         except ConfigurationError as error:  # the run has looked before: a password was changed since
             raise OutcomeUnknown(
-                f"{claim.key}: {self._table.name} is no longer reached, and it is not known whether it has "
+                f"{claim.key}: {self.table.name} is no longer reached, and it is not known whether it has "
                 f"the run's rows: {error.message}. A retry, with what the connection says then, finds out"
             ) from None
         assert receipt is not None
@@ -167,7 +161,7 @@ class Publisher:
             self._commit(version, claim, own, (), over)
             log.info(
                 "%s: an earlier attempt at %s can publish nothing any more",
-                self._table.name,
+                self.table.name,
                 claim.key,
             )
 
@@ -179,7 +173,7 @@ class Publisher:
         problem: Exception | None = None
         for look in range(MAX_LOOKS):
             if look:
-                self._sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.02 * 2**look)))
+                self.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.02 * 2**look)))
             try:
                 version = self._load(claim)
                 self._refuse_another(version, claim)
@@ -188,10 +182,10 @@ class Publisher:
                     return receipt
                 # Asked behind the look: what was taken out of the table's property was committed before.
                 others = [run.key for run in version.published.runs.values() if not run.lasting]
-                return act(version, self._committed([claim.key, *others]))
+                return act(version, self.committed([claim.key, *others]))
             except TableMoved as moved:
                 log.info(
-                    "%s: nothing was published, the table is looked at again: %s", self._table.name, moved
+                    "%s: nothing was published, the table is looked at again: %s", self.table.name, moved
                 )
                 problem = moved
             except OutcomeUnknown as unknown:
@@ -200,19 +194,19 @@ class Publisher:
             except (EosError, ImportError):  # a package without what is used here: the store was not asked
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the table says what came of it
-                log.warning("%s: the commit's outcome is not known (%s); looking", self._table.name, error)
+                log.warning("%s: the commit's outcome is not known (%s); looking", self.table.name, error)
                 problem = error
         raise OutcomeUnknown(
-            f"{claim.key}: {self._table.name} did not take the run's commit in {MAX_LOOKS} tries, and it is "
+            f"{claim.key}: {self.table.name} did not take the run's commit in {MAX_LOOKS} tries, and it is "
             f"not known whether a later look would find it: {problem}. A retry finds out"
         ) from problem
 
     def _load(self, claim: Claim) -> TableVersion:
         try:
-            return self._table.load()
+            return self.table.load()
         except UnknownTable:
             # It may have the rows all the same, such as when its format was raised behind them.
-            version = self._table.load(to_write=False)
+            version = self.table.load(to_write=False)
             if version.layout.uuid != claim.layout.uuid or published_by(version, claim) is None:
                 raise
             return version
@@ -220,7 +214,7 @@ class Publisher:
     def _refuse_another(self, version: TableVersion, claim: Claim) -> None:
         if version.layout.uuid != claim.layout.uuid:
             raise TableReplaced(
-                f"{self._table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
+                f"{self.table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
                 f"it, and has {version.layout.uuid} now: it was dropped and made again. Restore the old "
                 f"table, or, where it is lost for good: {claim.dismissal}"
             )
@@ -244,7 +238,7 @@ class Publisher:
             summary=summary,
             label=file_label(claim.key),
         )
-        return self._table.commit(version, change)
+        return self.table.commit(version, change)
 
 
 def rows_taken_out(claim: Claim, own: PublishedRun) -> tuple[EarlierRows, ...]:

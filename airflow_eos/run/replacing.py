@@ -22,8 +22,6 @@ def earlier_rows(
     Rows in other sinks stay. A table may go by another name since: its connection was renamed, or its folder
     is spelt otherwise.
 
-    :param records: all records of the run.
-    :param sink: name of the table.
     :param uuid: of the table as it is now.
     :raises TableRewritten: the rows are in an earlier table of that name.
     """

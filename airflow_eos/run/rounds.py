@@ -163,11 +163,9 @@ def _totals(all_receipts: Iterable[Sequence[PartitionReceipt]]) -> tuple[Partiti
         if before is None or not before.records:
             totals[receipt.topic, receipt.partition] = receipt
         elif receipt.records:
-            totals[receipt.topic, receipt.partition] = PartitionReceipt(
-                topic=receipt.topic,
-                partition=receipt.partition,
+            totals[receipt.topic, receipt.partition] = replace(
+                receipt,
                 first_offset=before.first_offset,
-                last_offset=receipt.last_offset,
                 records=before.records + receipt.records,
                 size=before.size + receipt.size,
                 batches=before.batches + receipt.batches,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
 class State(str, enum.Enum):
@@ -98,6 +99,7 @@ were deleted before they were read.
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Trace:
     """Records the states of one run and refuses an illegal step.
 
@@ -107,18 +109,14 @@ class Trace:
     :ivar steps: ``(state, seconds since the start)``, in order.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        on_state: Callable[[State], None] | None = None,
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        self._clock = clock
-        self._on_state = on_state
-        self._check = check
-        self._start = clock()
-        self._current: State | None = None
-        self.steps: tuple[tuple[str, float], ...] = ()
+    clock: Callable[[], float]
+    on_state: Callable[[State], None] | None = None
+    check: Callable[[], None] | None = None
+    steps: tuple[tuple[str, float], ...] = ()
+    _current: State | None = None
+
+    def __post_init__(self) -> None:
+        self._start = self.clock()
 
     def enter(self, state: State) -> None:
         """Enter a state.
@@ -127,11 +125,11 @@ class Trace:
         """
         if self._current is not None and state not in LEGAL_STEPS[self._current]:
             raise AssertionError(f"illegal step from {self._current.value} to {state.value}")
-        elapsed = round(self._clock() - self._start, 3)
+        elapsed = round(self.clock() - self._start, 3)
         self._current = state
         self.steps = (*self.steps, (state.value, elapsed))
         log.info("state %s after %.3f s: %s", state.value, elapsed, IN_WORDS[state])
-        if self._on_state is not None:
-            self._on_state(state)
-        if self._check is not None and state not in _ENTERED_NEVERTHELESS:
-            self._check()
+        if self.on_state is not None:
+            self.on_state(state)
+        if self.check is not None and state not in _ENTERED_NEVERTHELESS:
+            self.check()

@@ -5,10 +5,10 @@ Each step is one epoch: the small transaction of an INTENT, or of its tombstone,
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import DifferentWork
 from airflow_eos.ledger import keys
@@ -18,39 +18,30 @@ from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.dead_letter import DueLetters
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.model.table import EarlierRows, TableReceipt
+from airflow_eos.ports import ProducerSession
+from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.commit_entry import CommitEntry
+from airflow_eos.run.endings import Endings
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.publishing import Claim, Publisher
 from airflow_eos.run.replacing import earlier_rows, file_label, refuse_fewer, replaces_rows
 from airflow_eos.run.retention import is_compacted
 from airflow_eos.run.states import State
-
-if TYPE_CHECKING:
-    import datetime as dt
-
-    from airflow_eos.model.kafka import ProducerIdentity
-    from airflow_eos.model.output import PartitionReceipt
-    from airflow_eos.model.spec import RunSpec
-    from airflow_eos.model.table import EarlierRows, TableReceipt
-    from airflow_eos.ports import ProducerSession
-    from airflow_eos.run.collaborators import Collaborators
-    from airflow_eos.run.endings import Endings
-    from airflow_eos.run.unit_of_work import UnitOfWork
-    from airflow_eos.table_ports import TableSink, TableVersion, TableWriter
+from airflow_eos.run.unit_of_work import UnitOfWork
+from airflow_eos.table_ports import TableSink, TableVersion, TableWriter
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEntry(CommitEntry):
-    """A run's commit, from its INTENT: the same for every attempt.
-
-    :param transactional_id: the id of the INTENT.
-    :param receipt: of the table's commit.
-    """
+    """A run's commit, from its INTENT: the same for every attempt."""
 
     intent: Intent
     transactional_id: str
@@ -89,32 +80,24 @@ def tombstone(spec: RunSpec, transactional_id: str) -> LedgerMessage:
     return LedgerMessage(keys.intent_key(transactional_id), None, keys.intent_routing(spec))
 
 
+@dataclass(eq=False)
 class TableSteps:
     """Takes the steps of one run.
 
     A method that ends an epoch returns a record to answer with, or None: go on under a new epoch.
-
-    :param table: the run's sink.
-    :param started_at: start of the attempt.
     """
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        collaborators: Collaborators,
-        table: TableSink,
-        started_at: dt.datetime,
-        endings: Endings,
-    ) -> None:
-        self._spec = spec
-        self._collaborators = collaborators
-        self._table = table
-        self._started_at = started_at
-        self._endings = endings
-        self._branch = None if spec.sink is None else spec.sink.branch_name
-        self._version: TableVersion | None = None
-        self._replaces: tuple[EarlierRows, ...] = ()
-        self._publisher = Publisher(table, self._committed, sleep=collaborators.sleep)
+    spec: RunSpec
+    collaborators: Collaborators
+    table: TableSink
+    started_at: dt.datetime
+    endings: Endings
+    _version: TableVersion | None = None
+    _replaces: tuple[EarlierRows, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._branch = None if self.spec.sink is None else self.spec.sink.branch_name
+        self._publisher = Publisher(self.table, self._committed, self.collaborators.sleep)
 
     # -- before the run reads --
 
@@ -125,13 +108,13 @@ class TableSteps:
 
         :raises DifferentWork: it is of another table, which alone knows its outcome.
         """
-        key, routing = keys.intent_key(work.transactional_id), keys.intent_routing(self._spec)
-        value = self._collaborators.authority.settle([key], routing=routing).get(key)
+        key, routing = keys.intent_key(work.transactional_id), keys.intent_routing(self.spec)
+        value = self.collaborators.authority.settle([key], routing=routing).get(key)
         intent = None if value is None else Intent.from_json(value, key)
-        if intent is not None and intent.sink != self._table.name:
+        if intent is not None and intent.sink != self.table.name:
             raise DifferentWork(
                 f"run {intent.key} was about to publish in {intent.sink}, and only that table can tell "
-                f"whether its rows are there; this run's sink is {self._table.name}. Run the pipeline "
+                f"whether its rows are there; this run's sink is {self.table.name}. Run the pipeline "
                 "once with that table as its sink, which finds out, then go on. Where that table is lost for "
                 f"good: {self._dismissal(work.transactional_id)}"
             )
@@ -146,15 +129,15 @@ class TableSteps:
         :raises UnknownTable: it does not exist, or cannot be written.
         :raises TableRewritten: the rows to replace are not there as they were written.
         """
-        self._version = version = self._table.load()
+        self._version = version = self.table.load()
         self._replaces = ()
-        if replaces_rows(self._spec):
-            self._replaces = earlier_rows(work.earlier, self._table.name, self._branch, version.layout.uuid)
-            self._table.refuse_rewritten(version, self._replaces)
+        if replaces_rows(self.spec):
+            self._replaces = earlier_rows(work.earlier, self.table.name, self._branch, version.layout.uuid)
+            self.table.refuse_rewritten(version, self._replaces)
 
     def writer(self, key: str) -> TableWriter:
         """Return the writer of the run's data files, whose names contain a digest of its key."""
-        return self._table.writer(self._known_version(), file_label(key))
+        return self.table.writer(self._known_version(), file_label(key))
 
     # -- of a sealed run --
 
@@ -169,34 +152,31 @@ class TableSteps:
             nothing is written then.
         """
         if work.recorded is not None and self._replaces:
-            settings = self._collaborators.cluster.topic_settings(self._spec.source_topics)
+            settings = self.collaborators.cluster.topic_settings(self.spec.source_topics)
             kept_whole = {topic for topic in settings if not is_compacted(settings[topic])}
-            refuse_fewer(work.recorded, entry.manifest.records_read, kept_whole, self._table.name)
+            refuse_fewer(work.recorded, entry.manifest.records_read, kept_whole, self.table.name)
         try:
             work.intent = self.intent(entry, session)
             identity = session.identity
             value = work.intent.to_json((identity.producer_id, identity.producer_epoch))
-            self._write(session, replace(tombstone(self._spec, work.transactional_id), value=value))
+            self._write(session, replace(tombstone(self.spec, work.transactional_id), value=value))
         except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
-            return self._endings.aborted(work, session, failure)
-        self._endings.trace.enter(State.INTENT)
-        return self._endings.used_up(work, session)
+            return self.endings.aborted(work, session, failure)
+        self.endings.trace.enter(State.INTENT)
+        return self.endings.used_up(work, session)
 
     def intent(self, entry: CommitEntry, session: ProducerSession) -> Intent:
-        """Return the INTENT of a sealed run.
-
-        :param entry: the run's commit.
-        """
-        record = entry.record((), session.identity, self._endings.trace.steps)
-        place = self._collaborators.authority.place(keys.intent_routing(self._spec))
+        """Return the INTENT of a sealed run."""
+        record = entry.record((), session.identity, self.endings.trace.steps)
+        place = self.collaborators.authority.place(keys.intent_routing(self.spec))
         scope = keys.table_scope(session.identity.transactional_id, self._branch)
         version = self._known_version()
         published = version.published.runs.get(scope)
         return Intent(
-            sink=self._table.name,
+            sink=self.table.name,
             layout=version.layout,
             token=max(
-                self._collaborators.cluster.log_ends([place])[place],
+                self.collaborators.cluster.log_ends([place])[place],
                 0 if published is None else published.token + 1,
             ),
             record=record,
@@ -208,7 +188,7 @@ class TableSteps:
 
     def letters_due(self, manifest: SealedManifest) -> DueLetters | None:
         """Return the dead letters that belong to the transaction of a sealed run."""
-        topic = self._spec.dead_letter_topic
+        topic = self.spec.dead_letter_topic
         if topic is None or not manifest.letters_due:
             return None
         return DueLetters.of(topic, manifest.letters_due)
@@ -219,7 +199,7 @@ class TableSteps:
         :raises RunFenced: a newer attempt owns the work; nothing of this one is in the table.
         """
         assert work.intent is not None
-        self._endings.kill.check()
+        self.endings.kill.check()
         files = () if work.sealed is None else work.sealed.files
         receipt = self._publisher.publish(self._claim(work, work.intent), files)
         log.info(
@@ -237,7 +217,7 @@ class TableSteps:
         due = self.letters_due(entry.manifest)
         if due is None:
             return entry
-        letters = self._collaborators.data.seal_letters(due)
+        letters = self.collaborators.data.seal_letters(due)
         manifest = replace(entry.manifest, targets=letters.manifest.targets)
         return replace(entry, letters=letters, manifest=manifest)
 
@@ -253,10 +233,10 @@ class TableSteps:
     def take_back(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
         """Take an INTENT back that can never be published any more."""
         try:
-            self._write(session, tombstone(self._spec, work.transactional_id))
+            self._write(session, tombstone(self.spec, work.transactional_id))
         except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
-            return self._endings.aborted(work, session, failure)
-        return self._endings.used_up(work, session)
+            return self.endings.aborted(work, session, failure)
+        return self.endings.used_up(work, session)
 
     # -- parts --
 
@@ -266,14 +246,14 @@ class TableSteps:
         The rows are in the table, so later changes (a moved group, a topic made again) do not prevent their
         record. The plan was checked before it was published, and the next plan will be.
         """
-        self._endings.trace.enter(State.PUBLISHED)
-        letters = None if intent.letters is None else self._collaborators.data.seal_letters(intent.letters)
+        self.endings.trace.enter(State.PUBLISHED)
+        letters = None if intent.letters is None else self.collaborators.data.seal_letters(intent.letters)
         record = intent.record
         plan = RunPlan(record.mode, record.ranges, {}, intent.offsets_group, advances=False)
         return TableEntry(
-            spec=self._spec,
-            collaborators=self._collaborators,
-            started_at=self._started_at,
+            spec=self.spec,
+            collaborators=self.collaborators,
+            started_at=self.started_at,
             key=intent.key,
             planned=Planned(plan, {}),
             manifest=SealedManifest(()) if letters is None else letters.manifest,
@@ -289,7 +269,7 @@ class TableSteps:
 
     def _dismissal(self, transactional_id: str) -> str:
         """Return the command that dismisses the INTENT of an id."""
-        key, routing = keys.intent_key(transactional_id), keys.intent_routing(self._spec)
+        key, routing = keys.intent_key(transactional_id), keys.intent_routing(self.spec)
         return CommandLine().command("dismiss", {"--key": key, "--routing": routing})
 
     def _known_version(self) -> TableVersion:
@@ -298,10 +278,10 @@ class TableSteps:
 
     def _committed(self, run_keys: Sequence[str]) -> frozenset[str]:
         """Return the run keys that the ledger holds: a yes needs no fence."""
-        pipeline = self._spec.pipeline
+        pipeline = self.spec.pipeline
         wanted = [keys.run_record_key(key) for key in run_keys]
         pruned = [keys.pruned_key(pipeline, keys.whole_run_key(key)) for key in run_keys]
-        values = self._collaborators.authority.peek([*wanted, *pruned], routing=pipeline)
+        values = self.collaborators.authority.peek([*wanted, *pruned], routing=pipeline)
         return frozenset(
             key
             for key in run_keys
@@ -309,7 +289,7 @@ class TableSteps:
         )
 
     def _write(self, session: ProducerSession, message: LedgerMessage) -> None:
-        around = self._collaborators
+        around = self.collaborators
         place = around.authority.place(message.routing)
         LedgerTransaction(
             around.cluster, around.transactions, session, [place], around.sleep, around.clock

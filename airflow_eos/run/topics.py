@@ -9,16 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import AuthorizationFailed, OutputLost, ProcessFailed, SinkChanged, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import INTERNAL_TOPICS, OFFSETS_TOPIC, GroupDescription, TopicDescription
-
-if TYPE_CHECKING:
-    from airflow_eos.model.output import SealedManifest
-    from airflow_eos.model.spec import RunSpec
-    from airflow_eos.ports import Cluster
+from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.ports import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +144,6 @@ class Targets:
     def are_kept(self, run_key: str) -> None:
         """Check the topics after the commit: the output in a deleted topic is lost.
 
-        :param run_key: of the committed run, for the error.
         :raises OutputLost: a written topic does not exist, or has another id.
         """
         lost = [name for name in self.opened if not self._is_kept(name)]

@@ -84,7 +84,6 @@ def undecided(
 
     :param ends: high watermarks, requested first: an offset below them that is not stable afterwards is in or
         behind an open transaction.
-    :param stable: last stable offsets.
     """
     open_ranges = [
         OffsetRange(tp.topic, tp.partition, stable[tp], end)

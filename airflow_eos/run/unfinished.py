@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -210,22 +211,18 @@ def write_commit_markers(
         places,
         owner.transactional_id,
     )
-    for producer_id, epoch in sorted(
-        {(active.producer_id, active.producer_epoch) for active in open_there.values()}
-    ):
-        chosen = [
-            tp
-            for tp, active in open_there.items()
-            if (active.producer_id, active.producer_epoch) == (producer_id, epoch)
-        ]
-        try:
-            transactions.write_markers(producer_id, epoch, sorted(chosen), commit=True)
-        except AuthorizationFailed as error:
-            raise NotYetVisible(
-                f"a committed transaction of {owner.transactional_id} is not visible in {places}: "
-                f"its commit markers are missing, and this principal may not write them ({error}); "
-                "have `airflow eos repair` run by one that may"
-            ) from error
+    by_writer: defaultdict[tuple[int, int], list[TopicPartition]] = defaultdict(list)
+    for tp, active in sorted(open_there.items()):
+        by_writer[active.producer_id, active.producer_epoch].append(tp)
+    try:
+        for (producer_id, epoch), partitions in sorted(by_writer.items()):
+            transactions.write_markers(producer_id, epoch, partitions, commit=True)
+    except AuthorizationFailed as error:
+        raise NotYetVisible(
+            f"a committed transaction of {owner.transactional_id} is not visible in {places}: "
+            f"its commit markers are missing, and this principal may not write them ({error}); "
+            "have `airflow eos repair` run by one that may"
+        ) from error
 
 
 def coordinator_decision(

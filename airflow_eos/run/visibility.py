@@ -43,59 +43,23 @@ class Visibility:
         """Return the places where a committed run is not visible yet."""
         return [text for text, _ in self._invisible(_written(record), record.producer).values()]
 
-    def wait_for_own(
+    def wait(
         self,
         record: RunRecord,
-        ledger: Collection[TopicPartition],
-        offsets: Mapping[TopicPartition, int],
-        group: str,
+        ledger: Collection[TopicPartition] = (),
+        offsets: Mapping[TopicPartition, int] | None = None,
+        group: str = "",
         *,
-        seconds: float,
-    ) -> None:
-        """Wait for the commit of this process, under the identity that it still holds.
-
-        :param ledger: ledger partitions of the transaction.
-        :param offsets: the committed offsets of ``group``.
-        :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
-        """
-        producer = record.producer
-
-        def look(ended: bool) -> tuple[list[str], set[TopicPartition]]:
-            hidden = self._invisible(_written(record), producer)
-            in_ledger = self._own_open(producer, ledger)
-            texts = [text for text, _ in hidden.values()]
-            texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
-            open_there = {tp for tp, (_, own) in hidden.items() if own} | in_ledger
-            # Offsets of intervals have no meaning: another run's may be pending when ours are not.
-            if (group == record.group_id or not ended) and self._is_pending(record, group, offsets):
-                texts.append(f"the offsets of group {group!r} (pending)")
-                open_there.add(self.cluster.group_offsets_partition(group))
-            return texts, open_there
-
-        self._wait(record, look, seconds)
-
-    def wait_for_committed(self, record: RunRecord, *, seconds: float) -> None:
-        """Wait for a run in the ledger that another attempt committed, perhaps long ago.
-
-        :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
-        """
-
-        def look(_ended: bool) -> tuple[list[str], set[TopicPartition]]:
-            hidden = self._invisible(_written(record), record.producer)
-            return [text for text, _ in hidden.values()], {tp for tp, (_, own) in hidden.items() if own}
-
-        self._wait(record, look, seconds)
-
-    def _wait(
-        self,
-        record: RunRecord,
-        look: Callable[[bool], tuple[list[str], set[TopicPartition]]],
         seconds: float,
     ) -> None:
         """Wait until nothing is missing; write the markers that the coordinator has left out, once.
 
-        :param look: returns what is missing, and where our transaction is open; its argument tells whether
-            these markers were written.
+        Of a run that another attempt committed, perhaps long ago, only the output is looked at.
+
+        :param ledger: of this process's own commit, under the identity that it still holds: the ledger
+            partitions of the transaction.
+        :param offsets: the committed offsets of ``group`` in it.
+        :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
         """
         producer = record.producer
         began, pause, is_logged = self.clock(), _POLL_SECONDS, False
@@ -103,7 +67,7 @@ class Visibility:
         while True:
             waited = self.clock() - began
             try:
-                missing, open_there = look(ended)
+                missing, open_there = self._look(record, ledger, offsets or {}, group, is_ended=ended)
                 if laws.over_everywhere(missing):
                     return
                 if over and open_there and not ended:
@@ -137,6 +101,30 @@ class Visibility:
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
     # -- looks --
+
+    def _look(
+        self,
+        record: RunRecord,
+        ledger: Collection[TopicPartition],
+        offsets: Mapping[TopicPartition, int],
+        group: str,
+        *,
+        is_ended: bool,
+    ) -> tuple[list[str], set[TopicPartition]]:
+        """Return what is missing, and where our transaction is open.
+
+        :param is_ended: the markers that were left out are written.
+        """
+        hidden = self._invisible(_written(record), record.producer)
+        in_ledger = self._own_open(record.producer, ledger)
+        texts = [text for text, _ in hidden.values()]
+        texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
+        open_there = {tp for tp, (_, own) in hidden.items() if own} | in_ledger
+        # Offsets of intervals have no meaning: another run's may be pending when ours are not.
+        if (group == record.group_id or not is_ended) and self._is_pending(record, group, offsets):
+            texts.append(f"the offsets of group {group!r} (pending)")
+            open_there.add(self.cluster.group_offsets_partition(group))
+        return texts, open_there
 
     def _invisible(
         self, written: Mapping[TopicPartition, int], producer: ProducerIdentity

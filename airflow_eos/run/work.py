@@ -43,7 +43,6 @@ class WorkDefinition:
     :param sink: topic of rows that name none, or a table.
     :param mode: ``cursor``, ``interval``, ``partition`` or ``explicit``; of a reprocessing, too.
     :param interval: ``(start, end)`` in UTC, to the millisecond.
-    :param key: partition key.
     :param ranges: the given ranges, sorted.
     :param advance: whether given ranges move the cursor.
     :param origin: the environment of the run; empty if unknown.
@@ -147,23 +146,21 @@ def disagreement(
 ) -> str | None:
     """Return why a record does not answer for a run, and how to go on; None if it does.
 
-    :param transactional_id: the run's.
     :param but_for: fields that may differ.
     """
     recorded = WorkDefinition.recorded(record)
     fence = record.producer.transactional_id
-    reasons = []
+    reasons: list[str] = []
+    differing: list[Difference] = []
     if fence != transactional_id:
         reasons.append(f"it was committed under transactional id {fence!r}, not {transactional_id!r}")
     if recorded is None:  # of a version that did not say: compare what it read
         read = sorted({offsets.topic for offsets in record.ranges})
         if read and not set(read).intersection(current.topics):
             reasons.append(f"it read {', '.join(read)}, not {', '.join(current.topics)}")
-        return f"{'; '.join(reasons)}. {_how_to_go_on([], current)}" if reasons else None
-    differing = [
-        difference for difference in differences(recorded, current) if difference.field not in but_for
-    ]
-    reasons += [str(difference) for difference in differing]
+    else:
+        differing = [entry for entry in differences(recorded, current) if entry.field not in but_for]
+        reasons += map(str, differing)
     return f"{'; '.join(reasons)}. {_how_to_go_on(differing, current)}" if reasons else None
 
 

@@ -36,11 +36,7 @@ class BaseSink(Closeable):
         return str(self._sink)
 
     def load(self, *, to_write: bool = True) -> Any:
-        """Look at the table now.
-
-        :param to_write: whether it must be of a kind that can be written.
-        :raises OutcomeUnknown: the table cannot be read at the moment.
-        """
+        """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown if it cannot be read now."""
         try:
             with self._looking():
                 version = self._load(to_write=to_write)
@@ -55,20 +51,12 @@ class BaseSink(Closeable):
         return version
 
     def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
-        """Look whether rows are there as they were written.
-
-        :raises TableRewritten: they are not.
-        :raises OutcomeUnknown: the table cannot be read at the moment.
-        """
+        """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown if it cannot be read now."""
         with self._looking(version):
             self._find_earlier_rows(version, replaces)
 
     def commit(self, version: Any, change: TableCommit) -> TableReceipt:
-        """Make a change in one compare-and-set on the version that was looked at.
-
-        :raises TableMoved: another commit came first.
-        :raises OutcomeUnknown: the answer is missing, or not one that this package knows.
-        """
+        """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown for an unknown answer."""
         try:
             return self._commit(version, change)
         except (EosError, TableMoved):

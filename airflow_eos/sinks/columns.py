@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused, SendError
-from airflow_eos.model.arrow_result import returned_table, without_dictionary
+from airflow_eos.model.arrow_result import is_bytes, is_text, returned_table, without_dictionary
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.table import DataFileMade
 
@@ -26,7 +26,6 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 def check_types(given: pa.Schema, wanted: pa.Schema, name: str) -> None:
     """Compare the columns of a result with those of a table.
 
-    :param name: of the table, for messages.
     :raises ProcessFailed: naming column, both types and the next step.
     """
     columns = given.names
@@ -120,7 +119,6 @@ def _optional(kind: pa.DataType) -> pa.DataType:
 def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared: str, name: str) -> None:
     """Refuse texts of more characters than a column is declared to take.
 
-    :param name: of the table, for messages.
     :raises RecordRefused: naming the column and the longest text's length.
     """
     longest = pc.max(pc.utf8_length(values)).as_py() or 0
@@ -135,7 +133,6 @@ def refuse_far_times(columns: pa.Table, name: str) -> None:
     """Refuse dates and timestamps outside of the years 1 to 9999, which Python's types end with.
 
     :param columns: in the table's types.
-    :param name: of the table, for messages.
     :raises RecordRefused: naming the column.
     """
     for column, values in zip(columns.column_names, columns.columns, strict=True):
@@ -149,7 +146,6 @@ def refuse_far_times(columns: pa.Table, name: str) -> None:
 def check_row_count(files: Sequence[DataFileMade], rows: pa.Table, name: str) -> None:
     """Check that data files hold as many rows as they were written from.
 
-    :param name: of the table, for messages.
     :raises SendError: they do not; nothing is committed.
     """
     written = sum(file.rows for file in files)
@@ -202,9 +198,7 @@ def _parts(chunk: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.Field]
     if pa.types.is_struct(kind):
         return [(chunk.field(inner.name), inner) for inner in kind]
     if pa.types.is_map(kind):
-        entries = chunk.flatten() if hasattr(chunk, "flatten") and not pa.types.is_map(chunk.type) else None
-        keys, items = (chunk.keys, chunk.items) if entries is None else (entries.field(0), entries.field(1))
-        return [(keys, kind.key_field), (items, kind.item_field)]
+        return [(chunk.keys, kind.key_field), (chunk.items, kind.item_field)]
     return [(chunk.flatten(), kind.value_field)]
 
 
@@ -218,9 +212,9 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0
     if isinstance(wanted, pa.BaseExtensionType):
         return widens(given, wanted.storage_type)
     if types.is_fixed_size_binary(wanted):  # the cast refuses another length
-        return _is_bytes(given)
-    if _is_text(given) or _is_bytes(given):
-        return (_is_text(given) and _is_text(wanted)) or (_is_bytes(given) and _is_bytes(wanted))
+        return is_bytes(given)
+    if is_text(given) or is_bytes(given):
+        return (is_text(given) and is_text(wanted)) or (is_bytes(given) and is_bytes(wanted))
     if types.is_integer(given) and types.is_integer(wanted):
         unsigned = types.is_unsigned_integer(given)
         return given.bit_width < wanted.bit_width or (given.bit_width == wanted.bit_width and not unsigned)
@@ -241,14 +235,6 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0
         same = [inner.name for inner in given] == [inner.name for inner in wanted]
         return same and all(widens(a.type, b.type) for a, b in zip(given, wanted, strict=True))
     return False
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -24,6 +24,7 @@ from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.delta_features import refuse_unwritable
+from airflow_eos.sinks.delta_files import DeltaFiles
 from airflow_eos.sinks.delta_rows import LiveFile, files_as_added
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.model.delta_table import DeltaTable
     from airflow_eos.model.table import EarlierRows, TableCommit
-    from airflow_eos.sinks.delta_files import DeltaFiles
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
 _UNSAFE = ("mount_allow_unsafe_rename", "allow_unsafe_rename")
@@ -108,7 +108,6 @@ class _Tokens(Mapping[str, PublishedRun]):
 class DeltaSink(BaseSink):
     """Implements ``airflow_eos.ports.TableSink``.
 
-    :param sink: which table.
     :param application: what the ids of this pipeline's transactions begin with.
     :raises ConfigurationError: an option lets commits overwrite others.
     """
@@ -164,8 +163,6 @@ class DeltaSink(BaseSink):
 
     def writer(self, version: Any, label: str) -> DeltaFiles:
         """Return what writes data files for this version."""
-        from airflow_eos.sinks.delta_files import DeltaFiles
-
         return DeltaFiles.of(self.name, self._sink.uri, self._options, version.table, label)
 
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[LiveFile]:

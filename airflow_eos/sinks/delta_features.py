@@ -54,7 +54,6 @@ _ONE_TEXT = ("string", "byte", "short", "integer", "long", "boolean", "date", "t
 def refuse_unwritable(name: str, table: deltalake.DeltaTable) -> None:
     """Check that an append of data files keeps to all that a table asks of its writers.
 
-    :param name: of the table, for messages.
     :raises UnknownTable: naming the feature, property or column.
     """
     metadata = table.metadata()

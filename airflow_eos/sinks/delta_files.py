@@ -43,10 +43,7 @@ _LAST_CHARACTER = "\U0010ffff"
 class DeltaFiles:
     """Implements ``airflow_eos.ports.TableWriter``; pickled into tasks, with the storage's credentials.
 
-    :param name: the table, in words.
     :param options: of the object store.
-    :param schema: the table's columns.
-    :param partitions: names of the partition columns.
     :param indexed: how many columns have statistics.
     :param flush_bytes: bytes of rows that make up a file; many tasks hold as much at once.
     :param label: first part of the files' names.
@@ -106,8 +103,6 @@ class DeltaFiles:
 
     def write(self, table: pa.Table) -> Sequence[DataFileMade]:
         """Write rows of the table's columns, a file for each partition.
-
-        Names of data files are never used twice: what died leaves files that no commit names.
 
         :raises SendError: the store refused a file.
         """

@@ -71,7 +71,6 @@ class IcebergVersion:
 class IcebergSink(BaseSink):
     """Implements ``airflow_eos.ports.TableSink``.
 
-    :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
     """
 

@@ -34,7 +34,6 @@ _OLDEST_PYARROW = 19
 class IcebergFiles:
     """Implements ``airflow_eos.ports.TableWriter``; pickled into tasks, with the storage's credentials.
 
-    :param name: the table, in words.
     :param metadata: JSON of the table's metadata, without its history.
     :param properties: of the table's file storage.
     :param label: first part of the files' names.
@@ -59,8 +58,6 @@ class IcebergFiles:
 
     def write(self, table: pa.Table) -> Sequence[DataFileMade]:
         """Write rows of the table's columns.
-
-        Names of data files are never used twice: what died leaves files that no commit names.
 
         :raises RecordRefused: a value has no partition or bound in a manifest, or its path is too long.
         :raises SendError: the storage refused a file, or the partitions do not hold each row once.

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import closing
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
-
-if TYPE_CHECKING:
-    from airflow_eos.model.sink_table import SinkTable
-    from airflow_eos.table_ports import TableSink, TableVersion
+from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.table_ports import TableSink, TableVersion
 
 
 def open_table(sink: SinkTable, property_name: str) -> TableSink:
@@ -22,35 +18,29 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
     :param property_name: under which the table remembers the runs of a pipeline.
     :raises ConfigurationError: the extra of that kind of table is not installed.
     """
-    match sink:
-        case IcebergTable():
-            with _extra(sink, "iceberg"):
-                import pyiceberg  # noqa: F401
-            from airflow_eos.sinks.iceberg import IcebergSink
-
-            return IcebergSink(sink, property_name)
-        case DeltaTable():
-            with _extra(sink, "delta"):
-                import deltalake  # noqa: F401
-            from airflow_eos.sinks.delta import DeltaSink
-
-            return DeltaSink(sink, property_name)
-        case PostgresTable():
-            with _extra(sink, "postgres"):
-                from airflow_eos.sinks.postgres_sink import PostgresSink
-            return PostgresSink(sink, property_name)
-        case _:
-            raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")
-
-
-@contextmanager
-def _extra(sink: SinkTable, extra: str) -> Iterator[None]:
     try:
-        yield
+        match sink:
+            case IcebergTable():
+                import pyiceberg  # noqa: F401
+
+                from airflow_eos.sinks.iceberg import IcebergSink
+
+                return IcebergSink(sink, property_name)
+            case DeltaTable():
+                import deltalake  # noqa: F401
+
+                from airflow_eos.sinks.delta import DeltaSink
+
+                return DeltaSink(sink, property_name)
+            case PostgresTable():
+                from airflow_eos.sinks.postgres_sink import PostgresSink
+
+                return PostgresSink(sink, property_name)
     except ImportError as error:
         raise ConfigurationError(
-            f"{sink} needs a package that is not installed ({error}): pip install 'airflow-eos[{extra}]'"
+            f"{sink} needs a package that is not installed ({error}): pip install 'airflow-eos[{sink.KIND}]'"
         ) from error
+    raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")
 
 
 def table_named(name: str) -> SinkTable | None:

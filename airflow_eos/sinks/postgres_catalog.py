@@ -159,7 +159,12 @@ def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Tar
         grants += [] if may_write else [f"GRANT {', '.join(sink.privileges)} ON {sink.name} TO ..."]
         raise AuthorizationFailed(f"{sink}: this role may not write it: {'; '.join(grants)}")
     columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
-    _check_names(sink, columns)
+    reserved = _OF_STAGED_ROWS if sink.key else _OF_STAGED_ROWS[:1]
+    for column in columns:
+        if column.name in reserved:
+            raise UnknownTable(
+                f"{sink} has a column {column.name!r}, a name that staged rows have for themselves: rename it"
+            )
     return Target(oid, columns, _orders_of_key(connection, sink, oid, columns) if sink.key else ())
 
 
@@ -171,15 +176,6 @@ def _check_storage(subject: str, name: str, kind: str, persistence: str) -> None
             f"{subject} is unlogged, so that a crash of the server would empty it after the ledger has the "
             f"run: ALTER TABLE {name} SET LOGGED"
         )
-
-
-def _check_names(sink: PostgresTable, columns: Sequence[TargetColumn]) -> None:
-    reserved = _OF_STAGED_ROWS if sink.key else _OF_STAGED_ROWS[:1]
-    for column in columns:
-        if column.name in reserved:
-            raise UnknownTable(
-                f"{sink} has a column {column.name!r}, a name that staged rows have for themselves: rename it"
-            )
 
 
 def _orders_of_key(
@@ -233,10 +229,7 @@ def make_control_table(connection: psycopg.Connection[Any], name: str) -> None:
 
 
 def find_version(connection: psycopg.Connection[Any], target: Target, pipeline: str) -> PostgresVersion:
-    """Return what a pipeline has published in a table; its first look makes the row.
-
-    :param pipeline: the name under which the table remembers the runs of a pipeline.
-    """
+    """Return what a pipeline has published in a table; its first look makes the row."""
     row = connection.execute(PUBLISHED, (target.oid, pipeline)).fetchone()
     if row is None:
         connection.execute(_FIRST, (target.oid, pipeline))
@@ -248,8 +241,8 @@ def find_version(connection: psycopg.Connection[Any], target: Target, pipeline: 
 
 def note_run(connection: psycopg.Connection[Any], version: PostgresVersion, run: EarlierRows) -> None:
     """Keep the number of the transaction that publishes a run."""
-    place = version.target.oid, f"{version.pipeline}/{run.label}"
-    connection.execute(_NOTE_OF_RUN, (*place, run.snapshot))
+    note = (version.target.oid, f"{version.pipeline}/{run.label}", run.snapshot)
+    connection.execute(_NOTE_OF_RUN, note)
 
 
 def is_noted(connection: psycopg.Connection[Any], target: int, pipeline: str, run: EarlierRows) -> bool:
@@ -298,11 +291,7 @@ def refuse_rewritten(
     """
     for earlier in replaces:
         if not is_noted(connection, version.target.oid, version.pipeline, earlier):
-            raise rewritten(
-                sink,
-                f"{NOT_NOTED} (transaction {earlier.snapshot})",
-                first="look for",
-            )
+            raise rewritten(sink, f"{NOT_NOTED} (transaction {earlier.snapshot})", first="look for")
         if not earlier.receipt.rows:
             raise rewritten(
                 sink,

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
-from airflow_eos.model.arrow_result import returned_table
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.sinks.columns import has_far_time, refuse_long_texts, table_columns
+from airflow_eos.sinks.columns import has_far_time, refuse_long_texts
 
 _TYPES = {
     "bool": pa.bool_(),
@@ -107,26 +105,15 @@ def wanted_schema(columns: Sequence[TargetColumn], given: pa.Schema, sink: Postg
     )
 
 
-def rows_of(result: Any, columns: Sequence[TargetColumn], sink: PostgresTable) -> pa.Table | None:
-    """Return what a process returned in the table's columns and types; None when there are no rows.
+def check_values(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
+    """Check values that PostgreSQL would refuse, cut off or round.
 
-    :raises ProcessFailed: a column does not fit.
-    :raises RecordRefused: a value does not.
+    :raises RecordRefused: naming the column.
     """
-    table = returned_table(result)
-    if table is None:
-        return None
-    rows = table_columns(table, wanted_schema(columns, table.schema, sink), str(sink))
-    if rows is not None:
-        for column in columns:
-            if column.name not in rows.column_names:
-                continue
-            values = rows.column(column.name)
-            if pa.types.is_string(values.type):
-                _check_text(values, column, sink)
-            elif pa.types.is_temporal(values.type):
-                _check_time(values, column, sink)
-    return rows
+    if pa.types.is_string(values.type):
+        _check_text(values, column, sink)
+    elif pa.types.is_temporal(values.type):
+        _check_time(values, column, sink)
 
 
 def _check_text(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
@@ -161,14 +148,9 @@ def csv_chunks(rows: pa.Table) -> Iterator[bytes]:
     options = pyarrow.csv.WriteOptions(include_header=False)
     for index, field in enumerate(rows.schema):
         if pa.types.is_binary(field.type):
-            rows = rows.set_column(index, field.name, [_hexadecimal(rows.column(index))])
+            texts = [None if value is None else f"\\x{value.hex()}" for value in rows[index].to_pylist()]
+            rows = rows.set_column(index, field.name, [pa.array(texts, pa.string())])
     for batch in rows.to_batches(max_chunksize=_CHUNK_ROWS):
         sink = pa.BufferOutputStream()
         pyarrow.csv.write_csv(batch, sink, options)
         yield sink.getvalue().to_pybytes()
-
-
-def _hexadecimal(values: pa.ChunkedArray) -> pa.Array:
-    return pa.array(
-        (None if value is None else "\\x" + value.hex() for value in values.to_pylist()), pa.string()
-    )

@@ -5,28 +5,25 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from airflow_eos.exceptions import ConfigurationError, RecordRefused, SendError, TableRefused
+from airflow_eos.model.arrow_result import returned_table
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import DataFileMade
-from airflow_eos.sinks.columns import check_types
+from airflow_eos.sinks.columns import check_types, table_columns
 from airflow_eos.sinks.executor_extra import executor_extra
-from airflow_eos.sinks.postgres_columns import TargetColumn, csv_chunks, rows_of, wanted_schema
+from airflow_eos.sinks.postgres_columns import TargetColumn, check_values, csv_chunks, wanted_schema
 from airflow_eos.sinks.postgres_session import SCHEMA, TIMED_OUT, reason, refusal, transaction
 
 
-@dataclass(frozen=True, slots=True)
-class StagedRows:
-    """What one COPY staged; a JSON list of the fields is the data of a ``DataFileMade``.
+class StagedRows(NamedTuple):
+    """What one COPY staged, as JSON the data of a ``DataFileMade``.
 
-    :param table: name of the staging table.
     :param file: number of the COPY, never used twice.
-    :param columns: that the rows have.
-    :param rows: their number.
     """
 
     table: str
@@ -42,8 +39,6 @@ class PostgresRows:
     A COPY that is repeated, or whose answer is lost, leaves rows under a number that nobody names: the driver
     counts and publishes rows by number.
 
-    :param sink: the table that the rows are for.
-    :param staging: name of the table that takes them.
     :param target: columns of the table that they are for.
     :param flush_bytes: bytes of rows that one COPY takes, about.
     """
@@ -60,7 +55,14 @@ class PostgresRows:
 
     def columns(self, result: Any) -> pa.Table | None:
         """Return the rows of an Arrow process in the table's columns; what is left out takes its default."""
-        return rows_of(result, self.target, self.sink)
+        table = returned_table(result)
+        if table is None:
+            return None
+        rows = table_columns(table, wanted_schema(self.target, table.schema, self.sink), self.name)
+        for column in self.target:
+            if rows is not None and column.name in rows.column_names:
+                check_values(rows.column(column.name), column, self.sink)
+        return rows
 
     def check(self, given: pa.Schema) -> None:
         """Compare columns and types before anything is read."""
@@ -102,4 +104,4 @@ class PostgresRows:
                 raise RecordRefused(refused.message + (f" ({place})" if place else "")) from None
             cannot = SendError(f"{self.name}: rows cannot be staged: {reason(error, self.sink)}")
             raise (refused or cannot) from None
-        return [DataFileMade(json.dumps(astuple(staged)).encode(), staged.rows, size)]
+        return [DataFileMade(json.dumps(staged).encode(), staged.rows, size)]

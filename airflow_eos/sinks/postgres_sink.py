@@ -34,12 +34,7 @@ from airflow_eos.sinks.postgres_catalog import (
     refuse_rewritten,
 )
 from airflow_eos.sinks.postgres_rows import PostgresRows, StagedRows
-from airflow_eos.sinks.postgres_session import (
-    SCHEMA,
-    refusal,
-    refuse_read_only,
-    transaction,
-)
+from airflow_eos.sinks.postgres_session import SCHEMA, refusal, refuse_read_only, transaction
 from airflow_eos.table_ports import TableMoved
 
 log = logging.getLogger(__name__)

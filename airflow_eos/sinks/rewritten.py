@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import TableRewritten
-
-if TYPE_CHECKING:
-    from airflow_eos.model.sink_table import SinkTable
-    from airflow_eos.model.table import TableReceipt
+from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.model.table import TableReceipt
 
 
 def rewritten(sink: SinkTable, finding: str, first: str = "delete") -> TableRewritten:

@@ -12,6 +12,7 @@ topic, with which brokers compare compressed batches. A batch that exceeds the J
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.spark.errors import RecordsAreLarge
@@ -44,15 +45,16 @@ def settings_of_small_records(spark: SparkSession) -> Mapping[str, str]:
     }
 
 
+@dataclass(eq=False)
 class SmallRecords:
     """Compares the records that a read task yields with the bound of its job.
 
     :param most_bytes: of :data:`ROWS_OF_SMALL_RECORDS` records in a row; None: nothing is compared.
     """
 
-    def __init__(self, most_bytes: int | None) -> None:
-        self._most_bytes = most_bytes
-        self._rows = self._size = 0
+    most_bytes: int | None
+    _rows: int = 0
+    _size: int = 0
 
     @classmethod
     def of_task(cls) -> SmallRecords:
@@ -68,11 +70,11 @@ class SmallRecords:
 
         :raises RecordsAreLarge: they and those before them are too large.
         """
-        if self._most_bytes is None:
+        if self.most_bytes is None:
             return
         if self._rows >= ROWS_OF_SMALL_RECORDS:
             self._rows = self._size = 0
         self._rows += batch.num_rows
         self._size += batch.nbytes
-        if self._size > self._most_bytes:
+        if self._size > self.most_bytes:
             raise RecordsAreLarge(f"{self._rows} records in a row have {self._size} bytes")

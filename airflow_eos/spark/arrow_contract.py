@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
-from airflow_eos.model.arrow_result import returned_table, without_dictionary
+from airflow_eos.model.arrow_result import is_bytes, is_text, returned_table, without_dictionary
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, listed_headers
 from airflow_eos.spark.frame_contract import check_names
 
@@ -52,24 +52,17 @@ def _routed(topic: pa.ChunkedArray, sink_topic: str, source_topics: Sequence[str
 
 def _bytes(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    data = pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    if pa.types.is_binary(kind):
-        return column
-    if pa.types.is_null(kind):
-        return pa.chunked_array([pa.nulls(len(column), pa.binary())])
-    if not text and not data and not pa.types.is_fixed_size_binary(kind):
+    has_bytes = is_text(kind) or is_bytes(kind) or pa.types.is_fixed_size_binary(kind)
+    if not has_bytes and not pa.types.is_null(kind):
         raise _wrong(name, kind, "make it string or binary")
     return column.cast(pa.binary())
 
 
 def _text(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
-    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return column.cast(pa.string())
-    if not pa.types.is_string(kind):
+    if not is_text(kind) and not pa.types.is_null(kind):
         raise _wrong(name, kind, "make it string")
-    return column
+    return column.cast(pa.string())
 
 
 def _partition(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

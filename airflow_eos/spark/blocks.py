@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from airflow_eos.spark import opaque_rows
 from airflow_eos.spark.arrow_batches import settings_of_small_records
 from airflow_eos.spark.local_python import is_local
 from airflow_eos.spark.placement import route
-from airflow_eos.spark.sealed_blocks import COUNTED, BlockCounts, count_blocks, read_manifest
+from airflow_eos.spark.sealed_blocks import BlockCounts, count_blocks, read_manifest
 from airflow_eos.spark.sealing import ArrowSealing
 from airflow_eos.spark.send_task import ANSWER_DDL, STREAM_ORDER
 from airflow_eos.spark.session import checkpointed, free_blocks, free_checkpoint, is_connect, is_on, settings
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.spark.placement import OwnerLayout
     from airflow_eos.spark.seal_task import ArrowSealTask
-    from airflow_eos.spark.sealing import ArrowTasks, SealedFrame, Sealing
+    from airflow_eos.spark.sealing import Sealing
     from airflow_eos.spark.send_task import SendTask
     from airflow_eos.spark.single_evaluation import SingleEvaluation
 
@@ -62,10 +63,10 @@ def planned_blocks(
     :raises ConfigurationError: ``evaluation`` does not admit the plan.
     """
     if isinstance(sealing, ArrowSealing) and is_opaque(spark):
-        return OpaqueBlocks(spark, sealing.tasks())
-    rows = sealing.rows()
-    evaluation.admit(rows.frame)
-    return FrameBlocks(spark, rows, are_small=are_small)
+        return OpaqueBlocks(spark, *sealing.task())
+    frame, layout = sealing.rows()
+    evaluation.admit(frame)
+    return FrameBlocks(spark, frame, layout, is_large=sealing.is_large, are_small=are_small)
 
 
 def is_opaque(spark: SparkSession) -> bool:
@@ -100,12 +101,14 @@ class FrameBlocks:
     :ivar layout: which task owns which target partition.
     """
 
-    def __init__(self, spark: SparkSession, rows: SealedFrame, *, are_small: bool) -> None:
+    def __init__(
+        self, spark: SparkSession, frame: DataFrame, layout: OwnerLayout, *, is_large: bool, are_small: bool
+    ) -> None:
         self._spark = spark
-        self._large = rows.large
+        self._large = is_large
         self._are_small = are_small
-        self.layout = rows.layout
-        self.source = route(rows.frame, rows.layout.tasks, "owner")
+        self.layout = layout
+        self.source = route(frame, layout.tasks, "owner")
         self._plan_settings: Mapping[str, str] = {}
         self.frame: DataFrame | None = None
 
@@ -155,10 +158,10 @@ class FrameBlocks:
 class OpaqueBlocks:
     """The same as :class:`FrameBlocks`, by a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
 
-    def __init__(self, spark: SparkSession, tasks: ArrowTasks) -> None:
+    def __init__(self, spark: SparkSession, task: ArrowSealTask, layout: OwnerLayout) -> None:
         self._spark = spark
-        self.layout = tasks.layout
-        self.source = _routed(spark, tasks.task, tasks.count, tasks.layout.tasks)
+        self.layout = layout
+        self.source = _routed(spark, task, layout.tasks)
 
     def keep(self, *, local: bool) -> BlockCounts:
         """Materialise and count by one action."""
@@ -171,17 +174,16 @@ class OpaqueBlocks:
         with settings(self._spark, {}):
             # As collect, which asks the JVM for something else on its way out.
             rows = self._spark.sparkContext.runJob(heads, iter)
-        columns = zip(*rows, strict=True) if rows else [()] * len(COUNTED.names)
-        arrays = [pa.array(values, kind) for values, kind in zip(columns, COUNTED.types, strict=True)]
-        return count_blocks(pa.Table.from_arrays(arrays, schema=COUNTED))
+        return count_blocks(rows)
 
     def send(self, task: SendTask) -> list[str]:
         """Send by one narrow job; Spark sorts first if an owner has many batches."""
         if task.streamed:
             sorted_rows = self._frame().sortWithinPartitions("value")
+            send = partial(_send_sorted, task)
             with settings(self._spark, _SEND_SETTINGS):
-                return [row.answer for row in sorted_rows.mapInArrow(_SendSorted(task), ANSWER_DDL).collect()]
-        return list(self.source.mapPartitionsWithIndex(_SendElements(task)).collect())
+                return [row.answer for row in sorted_rows.mapInArrow(send, ANSWER_DDL).collect()]
+        return list(self.source.mapPartitionsWithIndex(partial(_send_elements, task)).collect())
 
     def batches(self) -> list[bytes]:
         """Collect the batches."""
@@ -199,13 +201,14 @@ class OpaqueBlocks:
         return DataFrame(session.createDataset(self.source._jrdd.rdd(), binary).toDF(), self._spark)  # noqa: SLF001
 
 
-def _routed(spark: SparkSession, task: ArrowSealTask, count: int, owners: int) -> RDD[bytes]:
+def _routed(spark: SparkSession, task: ArrowSealTask, owners: int) -> RDD[bytes]:
     """Return sealed elements, those of owner i in partition i; lazy."""
     from pyspark import RDD
     from pyspark.serializers import NoOpSerializer
 
     context: Any = spark.sparkContext
-    sealed: Any = context.parallelize([], max(1, count)).mapPartitionsWithIndex(_SealPart(task))
+    places = context.parallelize([], max(1, len(task.tasks)))
+    sealed: Any = places.mapPartitionsWithIndex(partial(_sealed_elements, task))
     # As in RDD.partitionBy: the elements go to the JVM unchanged, a number and bytes in turn.
     sealed._bypass_serializer = True  # noqa: SLF001
     jvm = context._jvm  # noqa: SLF001
@@ -214,19 +217,14 @@ def _routed(spark: SparkSession, task: ArrowSealTask, count: int, owners: int) -
     return RDD(jvm.PythonRDD.valueOfPair(placed), context, NoOpSerializer())
 
 
-@dataclass(frozen=True, slots=True)
-class _SealPart:
-    """Runs seal task i in partition i; yields the number of an owner and an element in turn."""
-
-    task: ArrowSealTask = field(repr=False)
-
-    def __call__(self, number: int, rows: Iterable[Any]) -> Iterator[bytes]:
-        # There are none; a worker whose input was not read to its end serves no other task.
-        deque(rows, maxlen=0)
-        numbers = pa.RecordBatch.from_pydict({"id": [number]})
-        for owner, element in opaque_rows.packed(self.task(iter([numbers]))):
-            yield owner.to_bytes(_KEY_BYTES, "big")
-            yield element
+def _sealed_elements(task: ArrowSealTask, number: int, rows: Iterable[Any]) -> Iterator[bytes]:
+    """Run seal task i in partition i; yield the number of an owner and an element in turn."""
+    # There are none; a worker whose input was not read to its end serves no other task.
+    deque(rows, maxlen=0)
+    numbers = pa.RecordBatch.from_pydict({"id": [number]})
+    for owner, element in opaque_rows.packed(task(iter([numbers]))):
+        yield owner.to_bytes(_KEY_BYTES, "big")
+        yield element
 
 
 def _heads(task: int, elements: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
@@ -243,19 +241,11 @@ def _batches(_number: int, elements: Iterable[bytes]) -> Iterator[bytes]:
             yield bytes(element[start:])
 
 
-@dataclass(frozen=True, slots=True)
-class _SendElements:
-    task: SendTask = field(repr=False)
-
-    def __call__(self, _number: int, elements: Iterable[bytes]) -> Iterator[str]:
-        for answers in self.task(opaque_rows.unpacked(elements)):
-            yield from answers.column(0).to_pylist()
+def _send_elements(task: SendTask, _number: int, elements: Iterable[bytes]) -> Iterator[str]:
+    for answers in task(opaque_rows.unpacked(elements)):
+        yield from answers.column(0).to_pylist()
 
 
-@dataclass(frozen=True, slots=True)
-class _SendSorted:
-    task: SendTask = field(repr=False)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        elements = (value.as_py() for batch in batches for value in batch.column(0))
-        return self.task(opaque_rows.unpacked(elements))
+def _send_sorted(task: SendTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    elements = (value.as_py() for batch in batches for value in batch.column(0))
+    return task(opaque_rows.unpacked(elements))

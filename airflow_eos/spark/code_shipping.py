@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _OURS = (
     "__init__.py",
     "closeable.py",
+    "daemon_thread.py",
     "exceptions.py",
     "printable.py",
     "redaction.py",
@@ -58,7 +59,6 @@ _OURS = (
 _DRIVERS = (
     *(entry for entry in _OURS if not entry.startswith("sinks/")),
     "broker",
-    "daemon_thread.py",
     "engine",
     "ledger",
     "ports.py",

@@ -105,13 +105,10 @@ class _Stub:
         self._stub = stub
 
     def __getattr__(self, request: str) -> Any:
-        return getattr(self._stub, request)
-
-    def ExecutePlan(self, *args: Any, **options: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
-        return _answers(self._stub.ExecutePlan(*args, **options))
-
-    def ReattachExecute(self, *args: Any, **options: Any) -> Iterator[Any]:  # noqa: N802
-        return _answers(self._stub.ReattachExecute(*args, **options))
+        call = getattr(self._stub, request)
+        if request not in ("ExecutePlan", "ReattachExecute"):
+            return call
+        return lambda *args, **options: _answers(call(*args, **options))
 
 
 def _answers(call: Any) -> Iterator[Any]:

@@ -37,6 +37,7 @@ from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.process import is_arrow_process
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import ArrowSealing, FrameSealing
+from airflow_eos.spark.send_task import SECOND_ATTEMPT_WAIT, SendTask, read_answers
 from airflow_eos.spark.session import (
     add_tag,
     cancel_tag,
@@ -52,6 +53,7 @@ from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluati
 from airflow_eos.spark.spark_failure import is_block_lost
 from airflow_eos.spark.stage_log import progress
 from airflow_eos.spark.task_log import hide_tasks
+from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,8 +137,6 @@ class SparkDataPlane:
     def __init__(
         self, spark: SparkSession, spec: RunSpec, process: Process, cluster_id: str | None = None
     ) -> None:
-        from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
-
         hide_tasks()
         self._spark = spark
         self._spec = spec
@@ -153,11 +153,8 @@ class SparkDataPlane:
         self._cancelled = threading.Event()
 
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> SealedBlocks | SealedFiles:
-        """Check the executors, read, transform, encode and materialise; writes nothing to Kafka.
+        """See :class:`~airflow_eos.ports.SealAndSend`.
 
-        :param writer: writes data files in the tasks, if the sink is a table.
-        :raises EnvironmentMismatch: executors cannot do the work; names host and fix.
-        :raises ProcessFailed: the author's function raised, or returned rows that the sink cannot take.
         :raises RecordRefused: the settings of a target topic refuse a record.
         :raises UnknownTopic: a target topic does not exist.
         :raises RunFailed: a Spark job failed.
@@ -197,8 +194,6 @@ class SparkDataPlane:
         self, sealed: SealedBlocks, identity: ProducerIdentity, timeout: float
     ) -> Sequence[PartitionReceipt]:
         """See :class:`~airflow_eos.ports.SealAndSend`."""
-        from airflow_eos.spark.send_task import SECOND_ATTEMPT_WAIT, SendTask, read_answers
-
         manifest = sealed.manifest
         if not manifest.targets:
             return []

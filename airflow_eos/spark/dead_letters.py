@@ -148,11 +148,9 @@ class DeadLetters:
                 waiting += [part.slice(middle), part.slice(0, middle)]
 
     def batch(self) -> pa.RecordBatch:
-        """Return the dead letters as rows for the sink, in the order in which they were read."""
-        letters = pa.concat_tables([SCHEMA.empty_table(), *self._letters]).combine_chunks()
-        return pa.RecordBatch.from_arrays(
-            [column.combine_chunks() for column in letters.columns], schema=SCHEMA
-        )
+        """Return the dead letters, of which there are some, as rows in the order of their records."""
+        (letters,) = pa.concat_tables(self._letters).combine_chunks().to_batches()
+        return letters
 
     def keep(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str] = ()) -> None:
         """Make a dead letter of a record, as large as its topic takes.

@@ -158,7 +158,7 @@ def root_cause(error: BaseException) -> str:
     except _AUTHORS as second:
         why = " (the JVM has ended, often for lack of memory)" if module_of(error).startswith("py4j.") else ""
         line = f"{type(error).__name__}, whose text cannot be read: it raises {type(second).__name__}{why}"
-    return _shortened(_encodable(line))
+    return _shortened(str.encode(line, "utf-8", "backslashreplace").decode())
 
 
 def whole_text(error: BaseException) -> str:
@@ -302,10 +302,6 @@ def _driver_line(error: BaseException) -> str:
 
 def _is_authors(path: str) -> bool:
     return not any(part in path for part in _NOT_AUTHORS)
-
-
-def _encodable(text: str) -> str:
-    return str.encode(text, "utf-8", "backslashreplace").decode()
 
 
 def _shortened(line: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RunFailed
@@ -35,6 +36,7 @@ def _unchanged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
+@dataclass(eq=False)
 class FailureSearch:
     """Tries failed seals of one session again, part by part; writes nothing.
 
@@ -43,31 +45,27 @@ class FailureSearch:
     :param check_cancelled: raises :class:`RunFailed` if the run was cancelled.
     """
 
-    def __init__(
-        self, spark: SparkSession, tag: str, mark: ErrorMark, check_cancelled: Callable[[], None]
-    ) -> None:
-        self._spark = spark
-        self._tag = tag
-        self._mark = mark
-        self._check_cancelled = check_cancelled
+    spark: SparkSession
+    tag: str
+    mark: ErrorMark
+    check_cancelled: Callable[[], None]
 
     def refuse_broken_spark(self, error: Exception) -> None:
         """Look whether Spark fails without the author's function, if no Python worker has sent the error.
 
-        :param error: of the seal.
         :raises RunFailed: it does, whatever the records are: by its settings, or a folder that is gone.
         """
         if not is_of_jvm(error):
             return
-        self._check_cancelled()
+        self.check_cancelled()
         end = time.monotonic() + SEARCH_SECONDS
         try:
-            with cancelled_after(self._spark, self._tag, SEARCH_SECONDS + _MORE):
+            with cancelled_after(self.spark, self.tag, SEARCH_SECONDS + _MORE):
                 # As a seal does: on all cores, through Python workers, and a shuffle.
-                throw_away(self._spark.range(_ROWS).mapInArrow(_unchanged, "id long").repartition(2))
+                throw_away(self.spark.range(_ROWS).mapInArrow(_unchanged, "id long").repartition(2))
         except Exception as again:  # noqa: BLE001 - of whatever is broken
-            self._check_cancelled()
-            failure = process_error(again, self._mark)
+            self.check_cancelled()
+            failure = process_error(again, self.mark)
             if time.monotonic() >= end:
                 return
             if type(failure) is not ProcessFailed:
@@ -80,7 +78,7 @@ class FailureSearch:
     def of_refusal(self, sealing: Sealing, error: Exception) -> EosError:
         """Return the error of a refused record, with the place where it was read, if that is known."""
         smallest, place, way = self.smallest_failure(sealing, error)
-        failure = process_error(smallest, self._mark)
+        failure = process_error(smallest, self.mark)
         if not place:
             return failure
         return type(failure)(f"{failure.message}. The record was read{place}{way}")
@@ -97,14 +95,14 @@ class FailureSearch:
         )
 
         def failure_on(part: Sequence[OffsetRange]) -> str | None:
-            self._check_cancelled()
+            self.check_cancelled()
             try:
                 sealing.try_on(part)
             except Exception as again:  # noqa: BLE001 - whatever the author's function raises
-                failure = process_error(again, self._mark)
+                failure = process_error(again, self.mark)
                 if (
                     not isinstance(failure, ProcessFailed)
-                    or self._mark.error_in(again) is not None
+                    or self.mark.error_in(again) is not None
                     or not may_be_records(failure.raised)
                 ):
                     raise failure from None
@@ -112,7 +110,7 @@ class FailureSearch:
             return None
 
         started = time.monotonic()
-        with cancelled_after(self._spark, self._tag, seconds + _MORE):
+        with cancelled_after(self.spark, self.tag, seconds + _MORE):
             may_be_more = rule.at_most - len(set_aside.records)
             search = failing_records(sealing.ranges, failure_on, may_be_more, seconds)
         return set_aside.and_more(search, time.monotonic() - started, rule, root_cause(error))
@@ -126,7 +124,7 @@ class FailureSearch:
         failures = [error]
 
         def raises(part: Sequence[OffsetRange]) -> bool:
-            self._check_cancelled()
+            self.check_cancelled()
             try:
                 sealing.try_on(part, writes=kind[0] is not ProcessFailed)
             except Exception as again:  # noqa: BLE001 - another failure names no record
@@ -137,13 +135,13 @@ class FailureSearch:
             return False
 
         try:
-            self._check_cancelled()
+            self.check_cancelled()
             log.info(
                 "Sealing failed; looking for the records that it fails on, for up to %.0f s: parts of what "
                 "was read are processed again, nothing is written",
                 SEARCH_SECONDS,
             )
-            with cancelled_after(self._spark, self._tag, SEARCH_SECONDS + _MORE):
+            with cancelled_after(self.spark, self.tag, SEARCH_SECONDS + _MORE):
                 part = failing_part(sealing.ranges, raises, SEARCH_SECONDS)
         except RunFailed:  # cancelled: the error of the process is known
             return error, "", ""
@@ -151,4 +149,4 @@ class FailureSearch:
 
     def _kind(self, error: Exception) -> tuple[type[EosError], bool]:
         """Return an error's class, and whether a task has named it; else the author's function raised."""
-        return type(process_error(error, self._mark)), self._mark.error_in(error) is not None
+        return type(process_error(error, self.mark)), self.mark.error_in(error) is not None

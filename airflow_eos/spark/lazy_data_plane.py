@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_eos.table_ports import TableWriter
 
 
+@dataclass(eq=False)
 class LazyDataPlane:
     """Implements :class:`airflow_eos.ports.SealAndSend` on a session made on first use.
 
@@ -29,26 +31,19 @@ class LazyDataPlane:
         may lead on their host.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession | Callable[[RunPlan], SparkSession],
-        spec: RunSpec,
-        process: Callable[..., Any],
-        check: Callable[[], None],
-    ) -> None:
-        self._spark = spark
-        self._spec = spec
-        self._process = process
-        self._check = check
-        self._plane: SparkDataPlane | None = None
-        self.cluster_id: str | None = None
+    spark: SparkSession | Callable[[RunPlan], SparkSession]
+    spec: RunSpec
+    process: Callable[..., Any]
+    check: Callable[[], None]
+    cluster_id: str | None = None
+    _plane: SparkDataPlane | None = None
 
     def _started(self, plan: RunPlan) -> SparkDataPlane:
         if self._plane is None:
             from airflow_eos.spark.data_plane import SparkDataPlane
             from airflow_eos.spark.session import is_stopped
 
-            session: Any = self._spark
+            session: Any = self.spark
             if not hasattr(session, "createDataFrame"):
                 session = session(plan)
             elif is_stopped(session):
@@ -56,9 +51,9 @@ class LazyDataPlane:
                     "the Spark session given to the run was stopped before, nothing was written: build it "
                     "behind the stop(), or give a function that builds it"
                 )
-            self._plane = SparkDataPlane(session, self._spec, self._process, self.cluster_id)
+            self._plane = SparkDataPlane(session, self.spec, self.process, self.cluster_id)
         # Last: a kill that came while the session was made had nothing to cancel.
-        self._check()
+        self.check()
         return self._plane
 
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> Any:
@@ -69,17 +64,17 @@ class LazyDataPlane:
         """Make dead letters of records that were processed before; Spark is not needed for them."""
         from airflow_eos.spark.letter_batches import seal_letters
 
-        self._check()
-        return seal_letters(ClientConfig.of(self._spec.kafka), self._spec.compression, due)
+        self.check()
+        return seal_letters(ClientConfig.of(self.spec.kafka), self.spec.compression, due)
 
     def send(self, sealed: Any, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
         """Write all sealed batches."""
         from airflow_eos.spark.letter_batches import LetterBatches, send_letters
 
         if isinstance(sealed, LetterBatches):
-            return send_letters(self._spec, sealed, identity, timeout)
+            return send_letters(self.spec, sealed, identity, timeout)
         assert self._plane is not None, "sealed batches come from the data plane"
-        self._check()
+        self.check()
         return self._plane.send(sealed, identity, timeout)
 
     def release(self, sealed: Any) -> None:

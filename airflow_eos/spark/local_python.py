@@ -13,10 +13,13 @@ import os
 import re
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from airflow_eos.daemon_thread import in_daemon_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,9 +52,7 @@ def ask(python: str, path: str) -> Future[bool]:
     """
     with _lock:
         if (python, path) not in _asked:
-            pool = ThreadPoolExecutor(1, "airflow-eos-python")
-            _asked[python, path] = pool.submit(_finds_ours, python, path)
-            pool.shutdown(wait=False)
+            _asked[python, path] = in_daemon_thread("airflow-eos-python", partial(_finds_ours, python, path))
         return _asked[python, path]
 
 

@@ -27,7 +27,6 @@ TASKS_PER_SLOT = 2
 class OwnerLayout:
     """Owner task of every target partition.
 
-    :param tasks: number of owner tasks.
     :param declared: owner per partition of the topics that the driver knows.
     """
 

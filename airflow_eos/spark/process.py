@@ -77,9 +77,7 @@ def call_process(process: Callable[..., Any], df: Any, run: RunContext) -> Any:
             f"process takes {inspect.signature(process)}; it must be callable as process(df) or "
             "process(df, run)"
         )
-    if len([p for p in needed if p in positional]) == 2:  # noqa: PLR2004
-        return process(df, run)
-    return process(df)
+    return process(df, run) if len(needed) == 2 else process(df)  # noqa: PLR2004
 
 
 _MARK = "__airflow_eos_arrow__"

@@ -62,10 +62,7 @@ def read_counter(
     slices: Sequence[OffsetRange],
     late_before: dt.datetime | None,
 ) -> TalliedReads | ObservedReads:
-    """Return the counter that the session supports.
-
-    :param slices: the slices of the ranges.
-    """
+    """Return the counter that the session supports."""
     if is_connect(spark):
         return ObservedReads(ranges, late_before)
     return TalliedReads(ranges, slices, late_before, spark.sparkContext.accumulator({}, _PerSlice()))
@@ -74,7 +71,7 @@ def read_counter(
 def sums(
     ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange], counts: Mapping[int, tuple[int, int]]
 ) -> tuple[dict[TopicPartition, int], int]:
-    """Return the counts of slices as :data:`Counts`; empty ranges count 0.
+    """Return the sums for partitions; empty ranges count 0.
 
     :param counts: records and late records by number of the slice.
     """

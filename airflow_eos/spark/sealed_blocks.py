@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.output import SealedTarget
@@ -21,10 +19,6 @@ from airflow_eos.spark.sealed_rows import DEAD_TRAILER_PARTITION, READ_TRAILER_P
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-COUNTED = pa.schema([("task", pa.int32()), *list(SCHEMA)[1:-1], ("size", pa.int32()), ("note", pa.binary())])
-"""What is counted of a sealed row: its owner task, the bytes of its batch, and a trailer's text."""
-_COLUMNS = tuple(COUNTED.names)
 
 
 class InconsistentSeal(Exception):
@@ -63,23 +57,28 @@ def read_manifest(sealed: DataFrame) -> BlockCounts:
 
     numbers = sealed.select(
         F.spark_partition_id().alias("task"),
-        *_COLUMNS[1:-2],
+        *SCHEMA.names[1:-1],
         F.length("batch").alias("size"),
         F.when(F.col("topic").isNull(), F.col("batch")).alias("note"),
     )
-    return count_blocks(numbers.toArrow())
+    batches = numbers.toArrow().to_batches()
+    return count_blocks(
+        row
+        for batch in batches
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
 
 
-def count_blocks(table: pa.Table) -> BlockCounts:
+def count_blocks(rows: Iterable[Iterable[Any]]) -> BlockCounts:
     """Check the numbers of all blocks and sum them up.
 
-    :param table: has the schema :data:`COUNTED`, a row per sealed row, in any order.
+    :param rows: of each sealed row, in any order: owner task, the columns between owner and batch, bytes of
+        the batch, and a trailer's text.
     :raises InconsistentSeal: names the difference.
     """
     blocks = _Blocks()
-    for batch in table.to_batches():
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            blocks.add(*row)
+    for row in rows:
+        blocks.add(row)
     return blocks.checked()
 
 
@@ -108,18 +107,8 @@ class _Blocks:
     dead_letters: int = 0
     failing: dict[int, list[FailingRecord]] = field(default_factory=dict)
 
-    def add(
-        self,
-        task: int,
-        topic: str | None,
-        partition: int,
-        seal_partition: int,
-        attempt: int,
-        seq: int,
-        records: int,
-        size: int | None,
-        note: bytes | None = None,
-    ) -> None:
+    def add(self, row: Iterable[Any]) -> None:
+        task, topic, partition, seal_partition, attempt, seq, records, size, note = row
         first = self.attempts.setdefault(seal_partition, attempt)
         if first != attempt:
             raise InconsistentSeal(

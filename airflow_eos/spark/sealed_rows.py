@@ -47,11 +47,7 @@ READ_TRAILER_PARTITION = -3
 
 
 class SealedRows:
-    """Rows under construction, column by column.
-
-    :param seal_partition: number of the seal task.
-    :param attempt_id: Spark's unique number of its attempt.
-    """
+    """Rows under construction, column by column."""
 
     def __init__(self, seal_partition: int, attempt_id: int) -> None:
         self._seal_partition = seal_partition

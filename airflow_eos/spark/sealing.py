@@ -16,10 +16,16 @@ from airflow_eos.spark.errors import process_failed
 from airflow_eos.spark.frame_contract import addressed, check_frame, sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process
-from airflow_eos.spark.read_counts import ObservedReads, TalliedReads, read_counter, sums
+from airflow_eos.spark.read_counts import Counts, ObservedReads, TalliedReads, read_counter, sums
+from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
+from airflow_eos.spark.sealed_rows import DDL
 from airflow_eos.spark.session import settings
 from airflow_eos.spark.set_aside import SetAside, letters_of, with_letters
+from airflow_eos.spark.source import source_frame
+from airflow_eos.spark.table_seal_task import TableSealTask
+from airflow_eos.spark.targets import TargetTopic, describe_targets
+from airflow_eos.wire.connection import BrokerConnections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +37,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.spark.errors import ErrorMark
-    from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
     from airflow_eos.spark.sealed_blocks import BlockCounts
-    from airflow_eos.spark.table_seal_task import TableSealTask
     from airflow_eos.table_ports import TableWriter
     from airflow_eos.wire.client_config import ClientConfig
 
@@ -42,37 +46,8 @@ LARGE_RUN = 100_000
 """Offsets from which a look at the plan costs less than it saves."""
 
 
-@dataclass(frozen=True, slots=True)
-class SealedFrame:
-    """The sealed rows of one seal; lazy, not yet routed.
-
-    :param layout: which task owns which target partition.
-    :param large: whether the input is worth a look at the plan.
-    """
-
-    frame: DataFrame
-    layout: OwnerLayout
-    large: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ArrowTasks:
-    """The tasks of one seal that need no DataFrame.
-
-    :param task: reads, transforms and seals.
-    :param count: number of tasks.
-    :param layout: which task owns which target partition.
-    """
-
-    task: ArrowSealTask
-    count: int
-    layout: OwnerLayout
-
-
 def _trial(task: SealTask | TableSealTask, writes: bool) -> SealTask | TableSealTask:
     """Return what seals rows that are discarded: in a table's storage nothing is left of them."""
-    from airflow_eos.spark.table_seal_task import TableSealTask
-
     return replace(task, writes=writes) if isinstance(task, TableSealTask) else task
 
 
@@ -81,6 +56,7 @@ def throw_away(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
+@dataclass(eq=False)
 class Sealing:
     """One seal of one plan.
 
@@ -88,40 +64,32 @@ class Sealing:
     :ivar ranges: input of the process.
     :ivar set_aside: records that are dead letters, and not in ``ranges``.
     :ivar dead_letters: where records go on which the process raises; None: the run fails.
+    :ivar is_large: whether the input is worth a look at the plan.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        spec: RunSpec,
-        plan: RunPlan,
-        config: ClientConfig,
-        process: Callable[..., Any],
-        slots: int,
-        mark: ErrorMark,
-        set_aside: SetAside,
-        writer: TableWriter | None,
-    ) -> None:
-        self._spark = spark
-        self._writer = writer
-        self._mark = mark
-        self._spec = spec
-        self._plan = plan
-        self._config = config
-        self._process = process
-        self._slots = slots
-        self.set_aside = set_aside
-        self.ranges: Sequence[OffsetRange] = (
-            set_aside.without(plan.ranges) if set_aside.records else plan.ranges
-        )
+    spark: SparkSession
+    spec: RunSpec
+    plan: RunPlan
+    config: ClientConfig
+    process: Callable[..., Any]
+    slots: int
+    mark: ErrorMark
+    set_aside: SetAside
+    writer: TableWriter | None
+
+    is_large = False
+
+    def __post_init__(self) -> None:
+        aside, ranges = self.set_aside, self.plan.ranges
+        self.ranges: Sequence[OffsetRange] = aside.without(ranges) if aside.records else ranges
         self._tasks = self._tasks_of(self.ranges)
         self._slices = [offsets for slices in self._tasks for offsets in slices]
-        self._context = RunContext.of(spec, plan)
-        topic = spec.dead_letter_topic
-        self.dead_letters = None if topic is None else DeadLetterRule(topic, spec.max_dead_letters)
+        self._context = RunContext.of(self.spec, self.plan)
+        topic = self.spec.dead_letter_topic
+        self.dead_letters = None if topic is None else DeadLetterRule(topic, self.spec.max_dead_letters)
 
-    def rows(self) -> SealedFrame:
-        """Return the sealed rows."""
+    def rows(self) -> tuple[DataFrame, OwnerLayout]:
+        """Return the sealed rows, lazy and not yet routed, and which task owns which target partition."""
         raise NotImplementedError
 
     def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
@@ -131,120 +99,99 @@ class Sealing:
         """
         raise NotImplementedError
 
-    def reads(self, routed: Any, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
-        """Return (records read per source partition, late records) of the action that materialised them."""
+    def reads(self, routed: Any, counts: BlockCounts) -> Counts:
+        """Return the counts of the action that materialised the rows."""
         raise NotImplementedError
 
     def _seal_task(
         self, *, open_ended: bool, names: tuple[str, ...] = ()
     ) -> tuple[SealTask | TableSealTask, OwnerLayout]:
-        if self._writer is not None:
-            from airflow_eos.spark.table_seal_task import TableSealTask
-
-            task_of_table = TableSealTask(self._config, self._writer, self._mark, names=names)
+        if self.writer is not None:
+            task_of_table = TableSealTask(self.config, self.writer, self.mark, names=names)
             return task_of_table, OwnerLayout(1)
-        from airflow_eos.spark.seal_task import SealTask
-        from airflow_eos.spark.targets import TargetTopic, describe_targets
-        from airflow_eos.wire.connection import BrokerConnections
-
-        outputs = self._spec.output_topics
+        outputs = self.spec.output_topics
         described = {
             name: TargetTopic.of(name, topic.leaders, topic.settings)
-            for name, topic in self._plan.sinks.items()
+            for name, topic in self.plan.sinks.items()
             if topic.leaders
         }
         missing = set(outputs) - described.keys()
         if missing:
-            with BrokerConnections(self._config) as connections:
+            with BrokerConnections(self.config) as connections:
                 described |= describe_targets(connections, missing)
 
         targets = {name: described[name] for name in outputs}
         leaders = {name: target.leaders for name, target in targets.items()}
         # A seal of few tasks, on however many cores, has no rows for more owners.
-        undeclared = min(self._slots, len(self._tasks)) if open_ended else 0
-        layout = plan_owners(leaders, self._slots, undeclared)
-        sink, codec = self._spec.sink_topic, self._spec.compression
-        task = SealTask(self._config, layout, targets, sink, codec, self._mark, self._plan.headers)
+        undeclared = min(self.slots, len(self._tasks)) if open_ended else 0
+        layout = plan_owners(leaders, self.slots, undeclared)
+        sink, codec = self.spec.sink_topic, self.spec.compression
+        task = SealTask(self.config, layout, targets, sink, codec, self.mark, self.plan.headers)
         return task, layout
 
     def letters_due(self, counts: BlockCounts) -> tuple[FailingRecord, ...]:
         """Return the records that are dead letters and of which the seal made none: the sink is a table."""
-        if self._writer is None:
+        if self.writer is None:
             return ()
         return (*counts.failing, *self.set_aside.failing)
 
     def _tasks_of(self, ranges: Sequence[OffsetRange]) -> Sequence[Sequence[OffsetRange]]:
-        return pack_slices(plan_slices(ranges, self._slots), self._slots)
+        return pack_slices(plan_slices(ranges, self.slots), self.slots)
 
 
 class FrameSealing(Sealing):
     """For functions that take and return a DataFrame."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         interval = self._context.interval
         self._late_before = None if interval is None else interval.start
-        self._counter = read_counter(self._spark, self._plan.ranges, self._slices, self._late_before)
+        self._counter = read_counter(self.spark, self.plan.ranges, self._slices, self._late_before)
         self._letter_counter: TalliedReads | ObservedReads | None = None
+        self.is_large = sum(offsets.span for offsets in self.ranges) >= LARGE_RUN
 
-    def rows(self) -> SealedFrame:
+    def rows(self) -> tuple[DataFrame, OwnerLayout]:
         """Return the sealed rows; calls the author's function."""
-        from airflow_eos.spark.sealed_rows import DDL
-        from airflow_eos.spark.source import source_frame
-
         source = source_frame(
-            self._spark, self._config, self._tasks, self._counter.tally, self._late_before, self._mark
+            self.spark, self.config, self._tasks, self._counter.tally, self._late_before, self.mark
         )
         rows, names = self._processed(self._counter.attach(source))
         self._sealer, layout = self._seal_task(open_ended="topic" in rows.columns, names=names)
-        if self.set_aside.records and self._writer is None:
-            rows = with_letters(rows, self._letters(), self._spec.sink_topic)
-        large = sum(offsets.span for offsets in self.ranges) >= LARGE_RUN
-        return SealedFrame(rows.mapInArrow(self._sealer, DDL), layout, large)
+        if self.set_aside.records and self.writer is None:
+            rows = with_letters(rows, self._letters(), self.spec.sink_topic)
+        return rows.mapInArrow(self._sealer, DDL), layout
 
     def _letters(self) -> DataFrame:
-        from airflow_eos.spark.seal_task import SealTask
-        from airflow_eos.spark.source import source_frame
-
         assert self.dead_letters is not None
         assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
         records = sorted(self.set_aside.records)
         partitions = {record.topic_partition: record for record in records}
         self._letter_counter = counter = read_counter(
-            self._spark, list(partitions.values()), records, self._late_before
+            self.spark, list(partitions.values()), records, self._late_before
         )
-        source = source_frame(
-            self._spark, self._config, [records], counter.tally, self._late_before, self._mark
-        )
+        source = source_frame(self.spark, self.config, [records], counter.tally, self._late_before, self.mark)
         return letters_of(counter.attach(source), self.set_aside, self.dead_letters, self._sealer)
 
     def _processed(self, source: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
         """Return the rows to seal, and the names of their columns where they are numbered."""
         try:
-            result = call_process(self._process, source, self._context)
+            result = call_process(self.process, source, self._context)
         except (SystemExit, GeneratorExit) as error:
             # As in tasks; an application would end well, without a commit.
             raise process_failed(error) from error
-        check_frame(result, self._spark)
-        if self._writer is not None:
-            return addressed(table_frame(result, self._writer.check))
-        return sink_columns(result, self._spec.sink_topic, self._spec.source_topics), ()
+        check_frame(result, self.spark)
+        if self.writer is not None:
+            return addressed(table_frame(result, self.writer.check))
+        return sink_columns(result, self.spec.sink_topic, self.spec.source_topics), ()
 
     def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
         """Process and seal some of the ranges and discard the result."""
-        from airflow_eos.spark.sealed_rows import DDL
-        from airflow_eos.spark.source import source_frame
-
-        source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
-        with settings(self._spark, {}):  # cancels the job of a try that is interrupted
+        source = source_frame(self.spark, self.config, self._tasks_of(ranges), mark=self.mark)
+        with settings(self.spark, {}):  # cancels the job of a try that is interrupted
             rows, _ = self._processed(source)
             throw_away(rows.mapInArrow(_trial(self._sealer, writes), DDL))
 
-    def reads(
-        self,
-        routed: Any,
-        counts: BlockCounts,  # noqa: ARG002 - the counter knows
-    ) -> tuple[Mapping[TopicPartition, int], int]:
+    def reads(self, routed: Any, counts: BlockCounts) -> Counts:  # noqa: ARG002 - the counter knows
         """Return the counts of the source DataFrame and of the records that are set aside."""
         read, late = self._counter.read(routed)
         if not self.set_aside.records:
@@ -262,41 +209,33 @@ class FrameSealing(Sealing):
 class ArrowSealing(Sealing):
     """For functions that take and return Arrow record batches; no record enters the JVM."""
 
-    def rows(self) -> SealedFrame:
+    def rows(self) -> tuple[DataFrame, OwnerLayout]:
         """Return the sealed rows; the tasks call the author's function."""
-        tasks = self.tasks()
-        return SealedFrame(self._rows_of(tasks.task, tasks.count), tasks.layout)
+        task, layout = self.task()
+        return self._rows_of(task), layout
 
-    def _rows_of(self, task: ArrowSealTask, count: int) -> DataFrame:
-        from airflow_eos.spark.sealed_rows import DDL
-
+    def _rows_of(self, task: ArrowSealTask) -> DataFrame:
+        count = len(task.tasks)
         # Row i of a range in as many partitions as rows is in partition i.
-        return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
+        return self.spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
 
     def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
         """Process and seal some of the ranges and discard the result."""
-        tasks = self._tasks_of(ranges)
-        task = replace(self._task, tasks=tasks, seal=_trial(self._task.seal, writes))
-        throw_away(self._rows_of(task, len(tasks)))
+        seal = _trial(self._task.seal, writes)
+        throw_away(self._rows_of(replace(self._task, tasks=self._tasks_of(ranges), seal=seal)))
 
-    def tasks(self) -> ArrowTasks:
-        """Return the tasks."""
-        from airflow_eos.spark.seal_task import ArrowSealTask
-
+    def task(self) -> tuple[ArrowSealTask, OwnerLayout]:
+        """Return the function of the seal tasks, which need no DataFrame, and the owners of partitions."""
         seal, layout = self._seal_task(open_ended=True)
-        process = apart_if_large(self._spark, self._process)
+        process = apart_if_large(self.spark, self.process)
         self._task = ArrowSealTask(seal, self._tasks, process, self._context, self.dead_letters)
-        return ArrowTasks(self._task, len(self._tasks), layout)
+        return self._task, layout
 
-    def reads(
-        self,
-        routed: Any,  # noqa: ARG002 - the blocks know
-        counts: BlockCounts,
-    ) -> tuple[Mapping[TopicPartition, int], int]:
+    def reads(self, routed: Any, counts: BlockCounts) -> Counts:  # noqa: ARG002 - the blocks know
         """Return the seal tasks' counts of exactly the sealed records.
 
         :raises InconsistentSeal: a slice is missing.
         """
         if sorted(counts.reads) != list(range(len(self._slices))):
             raise InconsistentSeal(f"{len(self._slices)} slices were to be read, {len(counts.reads)} were")
-        return sums(self._plan.ranges, self._slices, counts.reads)
+        return sums(self.plan.ranges, self._slices, counts.reads)

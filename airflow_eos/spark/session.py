@@ -6,10 +6,12 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.distributions import (
     LINES,
@@ -149,7 +151,7 @@ def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -
         except Exception as error:  # noqa: BLE001 - a session that is gone has no jobs
             log.warning("Spark jobs with tag %s could not be cancelled: %s", tag, error)
 
-    _aside(cancel, "airflow-eos-cancel", timeout)
+    wait([in_daemon_thread("airflow-eos-cancel", cancel)], timeout)
 
 
 @contextmanager
@@ -254,10 +256,4 @@ def free_blocks(free: Callable[[], object]) -> None:
         except Exception as error:  # noqa: BLE001 - the session's end will do it
             log.debug("checkpoint blocks are left to the end of the session: %s", error)
 
-    _aside(attempt, "airflow-eos-free", CANCEL_TIMEOUT)
-
-
-def _aside(call: Callable[[], None], name: str, timeout: float) -> None:
-    thread = threading.Thread(target=call, name=name, daemon=True)
-    thread.start()
-    thread.join(timeout)
+    wait([in_daemon_thread("airflow-eos-free", attempt)], CANCEL_TIMEOUT)

@@ -8,7 +8,7 @@ set aside if ``process`` raises on that record alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,7 @@ import pyarrow as pa
 from airflow_eos.exceptions import ProcessFailed, ProtocolViolation
 from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.dead_letters import place_of
-from airflow_eos.spark.frame_contract import ROW_TYPES
+from airflow_eos.spark.dead_letters import SCHEMA, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 
 SECONDS = 600.0
 """Time for which the records of one seal are searched for. No transaction is open meanwhile."""
-_LETTER_DDL = (
-    "value binary, key binary, topic string, headers array<struct<key:string,value:binary>>, "
-    "timestamp timestamp_ltz"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +127,12 @@ def letters_of(records: DataFrame, set_aside: SetAside, rule: DeadLetterRule, se
     :param records: the records that are set aside, read in one task.
     """
     from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     causes = {
         (record.topic, record.partition, record.start): cause for record, cause in set_aside.records.items()
     }
-    letters = records.mapInArrow(LetterTask(seal, rule, causes), _LETTER_DDL)
+    letters = records.mapInArrow(LetterTask(seal, rule, causes), from_arrow_schema(SCHEMA))
     return letters.withColumn("timestamp", F.unix_millis("timestamp"))
 
 
@@ -145,19 +141,7 @@ def with_letters(rows: DataFrame, letters: DataFrame, sink_topic: str | None) ->
 
     :param sink_topic: topic of rows that have no column ``topic``.
     """
-    names = [name for name in ROW_TYPES if name in (*rows.columns, *letters.columns)]
-    missing = {"topic": sink_topic}
-    return _completed(rows, names, missing).union(_completed(letters, names, {}))
-
-
-def _completed(rows: DataFrame, names: Sequence[str], missing: Mapping[str, str | None]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    return rows.select(
-        *(
-            F.col(name)
-            if name in rows.columns
-            else F.lit(missing.get(name)).cast(ROW_TYPES[name]).alias(name)
-            for name in names
-        )
-    )
+    named = rows if "topic" in rows.columns else rows.withColumn("topic", F.lit(sink_topic))
+    return named.unionByName(letters, allowMissingColumns=True)

@@ -22,10 +22,7 @@ INTERVAL = 10.0
 
 @contextmanager
 def progress(spark: SparkSession, activity: str, interval: float = INTERVAL) -> Iterator[None]:
-    """Log ``activity`` with elapsed time and tasks done, every ``interval`` seconds, until the block ends.
-
-    :param activity: for example ``sealing``.
-    """
+    """Log ``activity`` with elapsed time and tasks done, every ``interval`` seconds, until the block ends."""
     tasks, stop_watching = _watch(spark)
     ended = threading.Event()
     telling = threading.Lock()

@@ -16,26 +16,20 @@ _BASE64 = re.compile(rf"[A-Za-z0-9+/=]{{{_LONGEST + 1},}}")
 _QUOTED = re.compile(rf'"(?:[^"\\]|\\.){{{_LONGEST + 1},}}"?', re.DOTALL)
 
 
-class TaskFilter(logging.Filter):
-    """Cuts long base64 and long quoted texts out of messages; drops no record."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Clean the record and let it pass."""
-        message = record.getMessage()
-        if len(message) > _LONGEST:
-            cut = _QUOTED.sub(_cut, _BASE64.sub(_cut, message))
-            if cut is not message:
-                record.msg, record.args = cut, ()
-        return True
-
-
-_FILTER = TaskFilter()
+def _cleaned(record: logging.LogRecord) -> bool:
+    """Cut long base64 and long quoted texts out of a message; drop no record."""
+    message = record.getMessage()
+    if len(message) > _LONGEST:
+        cut = _QUOTED.sub(_cut, _BASE64.sub(_cut, message))
+        if cut is not message:
+            record.msg, record.args = cut, ()
+    return True
 
 
 def hide_tasks() -> None:
     """Filter the logs of PySpark's clients from now on; idempotent."""
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_FILTER)
+        logging.getLogger(name).addFilter(_cleaned)
 
 
 def _cut(match: re.Match[str]) -> str:

@@ -40,10 +40,7 @@ _OTHER_LEAVES = {"LocalRelation", "OneRowRelation", "LogicalRelation", "DataSour
 
 @contextmanager
 def only_used_columns(spark: SparkSession, frame: DataFrame) -> Iterator[None]:
-    """Let the read tasks of this block's jobs fill only the columns that ``frame`` uses.
-
-    :param frame: what the jobs compute.
-    """
+    """Let the read tasks of this block's jobs fill only the columns that ``frame`` uses."""
     columns = _known_columns(spark, frame)
     if columns is None:
         yield

@@ -253,7 +253,7 @@ def test_a_retry_makes_the_commit_of_a_dead_attempt_visible(away, monkeypatch, l
         raise Death
 
     with monkeypatch.context() as patch:
-        patch.setattr(Visibility, "wait_for_own", dies)
+        patch.setattr(Visibility, "wait", dies)
         with pytest.raises(Death):
             run.run(State.PROVEN, run.lose)
     run.back()
@@ -285,7 +285,7 @@ def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
         raise Death
 
     with monkeypatch.context() as patch:
-        patch.setattr(Visibility, "wait_for_own", dies)
+        patch.setattr(Visibility, "wait", dies)
         with pytest.raises(Death):
             run.run(State.PROVEN, run.lose)
     run.back()

@@ -9,7 +9,7 @@ from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from airflow_eos.exceptions import CorruptBatch, UnsupportedMagic
-from airflow_eos.recordbatch.header import HEADER_BYTES, BatchHeader, TimestampType, iter_batches
+from airflow_eos.recordbatch.header import HEADER, HEADER_BYTES, BatchHeader, TimestampType, iter_batches
 from tests.support.record_batches import Record, marker, raw, write
 
 ONE = write(
@@ -22,7 +22,7 @@ THREE = marker(1, 99, 21)
 def test_a_header_unpacks_to_its_fields_and_packs_to_its_bytes():
     """All thirteen fields, in wire order."""
     header = BatchHeader.unpack(ONE)
-    assert header.pack() == ONE[:HEADER_BYTES]
+    assert HEADER.pack(*header) == ONE[:HEADER_BYTES]
     assert (header.base_offset, header.leader_epoch, header.magic, header.record_count) == (10, 7, 2, 2)
     assert (header.base_timestamp, header.max_timestamp) == (5, 6)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (99, 2, -1)

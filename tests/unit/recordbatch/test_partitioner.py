@@ -140,12 +140,6 @@ def test_a_partition_that_does_not_exist_is_named_with_row_and_topic(wrong):
         partitions_for(3, 5, topic="orders", explicit=explicit)
 
 
-def test_a_partition_column_that_is_no_integer_is_refused():
-    """Text is not parsed."""
-    with pytest.raises(ProcessFailed, match="'partition' has type string"):
-        partitions_for(1, 5, topic="t", explicit=pa.array(["1"]))
-
-
 def test_all_null_columns_are_as_no_columns():
     """Spark delivers a void column where a literal null stands."""
     assert (

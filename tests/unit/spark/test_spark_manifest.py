@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from airflow_eos.model.output import SealedTarget
-from airflow_eos.spark.sealed_blocks import COUNTED, InconsistentSeal, count_blocks
+from airflow_eos.spark.sealed_blocks import InconsistentSeal, count_blocks
 
 
 def batch(partition, seal, seq, records, *, attempt=None, topic="out", size=100):
@@ -23,11 +22,7 @@ def own(seal, targets, records, *, attempt=None):
 
 def counts(*owners):
     """Count what the owner tasks hold."""
-    names = ("task", "topic", "partition", "seal_partition", "attempt_id", "seq", "records", "size")
-    rows = [(task, *row) for task, owner in enumerate(owners) for row in owner]
-    table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-    # Several Arrow batches: what belongs together may not come together.
-    return count_blocks(pa.Table.from_batches(table.to_batches(2)))
+    return count_blocks((task, *row, None) for task, owner in enumerate(owners) for row in owner)
 
 
 def manifest(*owners):
@@ -134,8 +129,6 @@ def test_the_first_dead_letter_of_the_first_task_is_told():
 
     rows = [(*row, None) for row in (own(0, 0, 0), own(1, 0, 0), own(2, 0, 0))]
     rows += [dead(2, 5, b'[["src", 2, 0, "b"]]'), dead(1, 1, b'[["src", 1, 9, "a"]]')]
-    columns = zip(*[(0, *row) for row in rows], strict=True)
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, COUNTED.types, strict=True)]
-    found = count_blocks(pa.Table.from_arrays(arrays, schema=COUNTED))
+    found = count_blocks((0, *row) for row in rows)
     assert (found.dead_letters, found.first_dead_letter) == (6, "src-1, offset 9: a")
     assert found.targets == ()
