@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,33 +64,26 @@ class Earlier:
         return {"runs": self.runs, "reprocessings": self.reprocessings, **kept}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Earlier:
-        """Read the JSON form.
-
-        :raises ValueError, LookupError, TypeError: it is not such a form.
-        """
-        earlier = cls(integer(data.get("runs", 0), 0), integer(data.get("reprocessings", 0), 0))
-        for name in _KEPT:
-            for topic, topic_id, partition, spans in data.get(name, ()):
-                lane = LaneKey(text(topic), text(topic_id), integer(partition, 0))
-                lane_spans = getattr(earlier, name).setdefault(lane, Spans())
-                for start, end in spans:
-                    lane_spans.add(integer(start, 0), integer(end, 0))
-        return earlier
-
-    @classmethod
     def of_horizon(cls, horizon: Horizon) -> Earlier:
-        """Return the reads of a pipeline's pruned runs.
+        """Return the reads of a pipeline's pruned runs, from the JSON form.
 
         :raises LedgerUnreadable: the horizon's reads are not of that form.
         """
+        data = horizon.read
         try:
-            return cls.from_dict(horizon.read)
+            earlier = cls(integer(data.get("runs", 0), 0), integer(data.get("reprocessings", 0), 0))
+            for name in _KEPT:
+                for topic, topic_id, partition, spans in data.get(name, ()):
+                    lane = LaneKey(text(topic), text(topic_id), integer(partition, 0))
+                    lane_spans = getattr(earlier, name).setdefault(lane, Spans())
+                    for start, end in spans:
+                        lane_spans.add(integer(start, 0), integer(end, 0))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             key = keys.horizon_key(horizon.pipeline)
             raise LedgerUnreadable(
                 f"the ledger's record {key!r} is not a horizon: {type(error).__name__}: {error}"
             ) from error
+        return earlier
 
     def has_read_of(self, record: RunRecord) -> bool:
         """Return whether it holds a first read of any offset that a record read."""

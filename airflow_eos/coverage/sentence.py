@@ -16,15 +16,17 @@ def sentence(
     """Return how many runs cover which offsets, or the first problems."""
     if not runs:
         return "No run is committed"
-    parts = [
-        lane for lane in lanes if any(part.kind not in (Kind.UNREAD, Kind.BEFORE) for part in lane.segments)
+    read = [
+        (lane, parts)
+        for lane in lanes
+        if (parts := [part for part in lane.segments if part.kind not in (Kind.UNREAD, Kind.BEFORE)])
     ]
-    if not parts:
+    if not read:
         return f"{counted(runs, 'run')} had nothing to read"
     if problems:
         return f"{_counts(problems)} in what {counted(runs, 'run')} read: {_places(problems)}"
-    seen = [part for lane in parts for part in lane.segments if part.kind not in (Kind.UNREAD, Kind.BEFORE)]
-    repeating_runs = {run for lane in parts for part in lane.again for run in part.runs}
+    seen = [part for _, parts in read for part in parts]
+    repeating_runs = {run for lane, _ in read for part in lane.again for run in part.runs}
     only_repeating = repeating_runs - {run for part in seen for run in part.runs}
     tiling = runs - len(only_repeating) - reprocessings
     repeating = len(repeating_runs) + reprocessings
@@ -34,16 +36,13 @@ def sentence(
         *([f"{counted(left_out, 'range')} left out on purpose"] if left_out else []),
     ]
     verb = "tiles" if tiling == 1 else "tile"
-    whole = f"{counted(tiling, 'run')} {verb} {_tiled(parts)} without gap or overlap"
+    whole = f"{counted(tiling, 'run')} {verb} {_tiled(read)} without gap or overlap"
     return "; ".join((whole, *notes))
 
 
-def _tiled(lanes: Sequence[Lane]) -> str:
+def _tiled(read: Sequence[tuple[Lane, Sequence[Segment]]]) -> str:
     """Return the offsets that were read, by partition if there are few partitions."""
-    ranges = []
-    for lane in lanes:
-        read = [part for part in lane.segments if part.kind not in (Kind.UNREAD, Kind.BEFORE)]
-        ranges.append((lane.where, min(part.start for part in read), max(part.end for part in read)))
+    ranges = [(lane.where, parts[0].start, parts[-1].end) for lane, parts in read]
     if len(ranges) > _PLACES_SHOWN:
         total = sum(end - start for _, start, end in ranges)
         return f"{counted(total, 'offset')} of {counted(len(ranges), 'partition')}"

@@ -319,8 +319,7 @@ def reprocessing_number(key: str) -> int | None:
 
 def ranges_digest(ranges: Iterable[OffsetRange]) -> str:
     """Return a short digest of ranges, independent of their order."""
-    text = json.dumps([r.to_list() for r in sorted(ranges)], separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return _digest(json.dumps([r.to_list() for r in sorted(ranges)], separators=(",", ":")))
 
 
 def transactional_id(spec: RunSpec) -> str:

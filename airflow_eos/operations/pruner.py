@@ -25,7 +25,7 @@ from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage, LedgerValue
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import TopicPartition, timestamp_of
 from airflow_eos.model.versioned import readable
 from airflow_eos.operations.gaps import covered
 from airflow_eos.ports import Cluster, Ledger
@@ -107,7 +107,7 @@ class Pruner:
     def _first_since(self, partition: int, moment: dt.datetime) -> int | None:
         """Return the first offset that the broker wrote at that moment or later; None if there is none."""
         tp = TopicPartition(self.ledger.topic, partition)
-        timestamp = max(int(moment.timestamp() * 1000), 0)  # negative values have special meanings
+        timestamp = max(timestamp_of(moment), 0)  # negative values have special meanings
         first = self.cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
         return None if first is None else first.offset
 

@@ -5,17 +5,12 @@ Airflow keeps the state of a try, not its exception, and deletes the XCom when t
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow.listeners import hookimpl
-
 from airflow_eos.printable import printable
-
-log = logging.getLogger(__name__)
 
 FAILURE_KEY = "airflow_eos_failure"
 """Key of the XCom."""
@@ -60,23 +55,6 @@ class FailureRecord:
         if type(number) is not int or not isinstance(error, str) or not isinstance(sentence, str):
             return None
         return cls(number, printable(error[:_MAX_ERROR]), printable(sentence[: MAX_SENTENCE + 1]))
-
-
-class FailureListener:
-    """Airflow's listener of failed tries, in the task's process: stores the record of those of a pipeline."""
-
-    @hookimpl
-    def on_task_instance_failed(self, task_instance: Any, error: str | BaseException | None) -> None:
-        """Push the record as an XCom; an error is logged and changes nothing for the task."""
-        # In the API server, where a user may set a task's state, there is neither an operator nor an error.
-        task = getattr(task_instance, "task", None)
-        if not hasattr(task, "build_spec") or not isinstance(error, BaseException):
-            return
-        try:
-            record = FailureRecord.of(error, task_instance.try_number)
-            task_instance.xcom_push(key=FAILURE_KEY, value=record.to_value())
-        except Exception:
-            log.warning("The page will not show why this try failed", exc_info=True)
 
 
 def first_sentence(message: str) -> str:

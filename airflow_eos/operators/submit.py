@@ -249,7 +249,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 lambda seconds: submit_hook.kill_on_yarn(self._hook, self._conn_id, seconds) or provider()
             )
         if self._submitted is not None:
-            self._submitted.remove()
+            self._submitted.close()
 
     def _submit(self, context: Context, spec: RunSpec) -> RunRecord:
         folder = Path(context["dag"].fileloc).parent

@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.operators.process_signature import parts_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from airflow_eos.model.spec import RunSpec
 
 
@@ -24,11 +23,11 @@ _PREFIX = "airflow-eos-submit-"
 _YOUNG_SECONDS = 60.0  # a folder that is not locked yet
 
 
-class SubmittedFiles:
+class SubmittedFiles(Closeable):
     """Files of one submission, in a folder that only this user can read.
 
     The specification contains the Kafka connection with its secrets: it goes by file, because every user of
-    the machine can read a command line. Call :meth:`remove` after the submission; the next submission of this
+    the machine can read a command line. Call :meth:`close` after the submission; the next submission of this
     user removes the files of a killed process.
 
     :param spec: the run.
@@ -61,13 +60,7 @@ class SubmittedFiles:
         _write_private(copy, with_specification(application.read_bytes(), self.spec.name, self._text))
         return copy
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-    def remove(self) -> None:
+    def close(self) -> None:
         """Remove the specification; idempotent."""
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._lock >= 0:

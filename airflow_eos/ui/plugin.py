@@ -1,20 +1,41 @@
-"""The plugin: a view in Airflow's menu, and its pages.
+"""The plugin: a view in Airflow's menu with its pages, and the listener of failed tries.
 
 Every process of Airflow imports it; only the API server imports the pages' modules.
 """
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import Any
 
+from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_eos import settings
-from airflow_eos.operators.failure_record import FailureListener
+from airflow_eos.operators.failure_record import FAILURE_KEY, FailureRecord
+
+log = logging.getLogger(__name__)
 
 NAME = "Exactly once"
 """Of the entry in the menu, and of each tab."""
+
+
+class FailureListener:
+    """Airflow's listener of failed tries, in the task's process: stores the record of those of a pipeline."""
+
+    @hookimpl
+    def on_task_instance_failed(self, task_instance: Any, error: str | BaseException | None) -> None:
+        """Push the record as an XCom; an error is logged and changes nothing for the task."""
+        # In the API server, where a user may set a task's state, there is neither an operator nor an error.
+        task = getattr(task_instance, "task", None)
+        if not hasattr(task, "build_spec") or not isinstance(error, BaseException):
+            return
+        try:
+            record = FailureRecord.of(error, task_instance.try_number)
+            task_instance.xcom_push(key=FAILURE_KEY, value=record.to_value())
+        except Exception:
+            log.warning("The page will not show why this try failed", exc_info=True)
 
 
 class EosPlugin(AirflowPlugin):

@@ -67,11 +67,13 @@ class CursorRecord(Versioned):
     def _of(cls, data: Mapping[str, Any]) -> CursorRecord:
         ends = {TopicPartition(topic_name(t), integer(p, 0)): integer(end, 0) for t, p, end in data["ends"]}
         epochs = zip(ends, data["epochs"], strict=True) if "epochs" in data else ()
+        if data["layout"] not in get_args(Layout):
+            raise ValueError(f"{data['layout']!r} is not one of {', '.join(get_args(Layout))}")
         return cls(
             group=checked_name("group", data["group"]),
             pipeline=checked_name("pipeline", data["pipeline"]),
             prefix=text(data["prefix"]),
-            layout=_layout(data["layout"]),
+            layout=data["layout"],
             ends=ends,
             topic_ids={topic_name(name): text(topic_id) for name, topic_id in data["topic_ids"].items()},
             partition_counts={
@@ -83,9 +85,3 @@ class CursorRecord(Versioned):
             origin=text(data.get("origin", "")),
             epochs={tp: epoch for tp, epoch in epochs if integer(epoch, -1) >= 0},
         )
-
-
-def _layout(value: Any) -> Layout:
-    if text(value) not in get_args(Layout):
-        raise ValueError(f"{value!r} is not one of {', '.join(get_args(Layout))}")
-    return value

@@ -11,10 +11,10 @@ from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.operators.failure_record import (
     FAILURE_KEY,
     MAX_SENTENCE,
-    FailureListener,
     FailureRecord,
     first_sentence,
 )
+from airflow_eos.ui.plugin import FailureListener
 
 OURS = SimpleNamespace(build_spec=lambda _context: None)
 
