@@ -37,7 +37,6 @@ from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.process import is_arrow_process
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import ArrowSealing, FrameSealing
-from airflow_eos.spark.send_task import SECOND_ATTEMPT_WAIT, SendTask, read_answers
 from airflow_eos.spark.session import (
     add_tag,
     cancel_tag,
@@ -194,6 +193,8 @@ class SparkDataPlane:
         self, sealed: SealedBlocks, identity: ProducerIdentity, timeout: float
     ) -> Sequence[PartitionReceipt]:
         """See :class:`~airflow_eos.ports.SealAndSend`."""
+        from airflow_eos.spark.send_task import SECOND_ATTEMPT_WAIT, SendTask, read_answers
+
         manifest = sealed.manifest
         if not manifest.targets:
             return []

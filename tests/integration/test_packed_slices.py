@@ -103,7 +103,7 @@ def test_a_slice_that_a_task_loses_or_reads_twice_is_never_sent(broker, spark, s
             with mock.patch.dict(ArrowSealTask._transformed.__globals__, {"read_slices": reading}):
                 yield from ArrowSealTask.__call__(self, batches)
 
-    monkeypatch.setattr("airflow_eos.spark.seal_task.ArrowSealTask", Wrong)
+    monkeypatch.setattr("airflow_eos.spark.sealing.ArrowSealTask", Wrong)
     plane = SparkDataPlane(spark, broker.spec(source, broker.topic("out", 3)), ARROW)
     with pytest.raises(
         RunFailed, match=r"never consistently: (40 slices were to be read, 36 were|slice .* twice)"
