@@ -112,7 +112,7 @@ def test_an_intent_that_is_taken_back_without_a_bar_is_published(monkeypatch: py
     """Its attempt sleeps in front of the table, wakes when the next one has read the same records."""
 
     def settle(self: Publisher, claim: Any) -> Any:
-        return published_by(self._table.load(), claim)
+        return published_by(self.table.load(), claim)
 
     monkeypatch.setattr(Publisher, "settle", settle)
     assert "duplicated" in violation(table_scenes.successive, faults=False)
