@@ -18,7 +18,7 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
 from airflow_eos.wire.next_data import next_data
-from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
+from airflow_eos.wire.offsets import Isolation, list_offsets
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class KafkaCluster:
         :param markers: include transaction markers, which have the brokers' time. Without them, a log whose
             first hit is a marker is read from there on.
         """
-        return self.link.ask(first_since if markers else first_record_since, partitions, timestamp_ms)
+        return self.link.ask(first_record_since, partitions, timestamp_ms, markers=markers)
 
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         """See :class:`~airflow_eos.ports.Cluster`."""
