@@ -10,7 +10,7 @@ no record of it has a timestamp: then they find nothing, whatever the next segme
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -25,9 +25,9 @@ from airflow_eos.wire.offsets import first_since, list_offsets, max_timestamps
 _LOOKS = 5
 
 
-def first_record_since(
+def first_records(
     connections: BrokerConnections,
-    partitions: Collection[TopicPartition],
+    firsts: Mapping[TopicPartition, TimedOffset | None],
     timestamp: int,
     *,
     markers: bool = False,
@@ -37,17 +37,18 @@ def first_record_since(
     Covers the log up to the high watermark, including records of open and aborted transactions. If a broker
     returns a marker, or misses a record, the log is read until a record matches, at worst to its end.
 
+    :param firsts: the brokers' answers to this time (:func:`~airflow_eos.wire.offsets.first_since`).
     :param markers: return a marker if a broker does.
     :raises OffsetsOutOfRange: the head of a log is deleted as fast as it is read.
 
     Other errors as :func:`~airflow_eos.wire.fetch.fetch_answers`.
     """
-    firsts = first_since(connections, partitions, timestamp)
     idle = [tp for tp, first in firsts.items() if first is None]
     newest = max_timestamps(connections, idle) if idle else {}
-    if newer := [tp for tp, highest in newest.items() if highest >= max(timestamp, 0)]:
-        firsts |= first_since(connections, newer, timestamp)  # it may have come in between
-    missed = {tp for tp in newer if firsts[tp] is None}
+    later = [tp for tp, highest in newest.items() if highest >= max(timestamp, 0)]
+    # It may have come since.
+    firsts = {**firsts, **(first_since(connections, later, timestamp) if later else {})}
+    missed = {tp for tp in later if firsts[tp] is None}
     return {
         tp: first
         if tp not in missed and (markers or first is None)
