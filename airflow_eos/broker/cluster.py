@@ -16,7 +16,7 @@ from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire import describe_configs, groups, offsets, txn_requests
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.first_record import first_record_since
+from airflow_eos.wire.first_record import first_records
 from airflow_eos.wire.next_data import next_data
 from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
 
@@ -112,7 +112,10 @@ class KafkaCluster:
         :param markers: include transaction markers, which have the brokers' time. Without them, a log whose
             first hit is a marker is read from there on.
         """
-        return self.link.ask(first_since if markers else first_record_since, partitions, timestamp_ms)
+        firsts = self.link.ask(first_since, partitions, timestamp_ms)
+        if markers and None not in firsts.values():
+            return firsts
+        return self.link.ask(first_records, firsts, timestamp_ms, markers=markers)
 
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         """See :class:`~airflow_eos.ports.Cluster`."""

@@ -22,11 +22,12 @@ from airflow_eos.broker.librdkafka import (
     checked,
     explained,
 )
-from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
+from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, DeliveryTimedOut
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.signature import HEADER
 from airflow_eos.wire.backoff import SILENT_SECONDS, Backoff, NotYet
 from airflow_eos.wire.client_config import ClientConfig, read_int
+from airflow_eos.wire.node_connections import ANSWER_TIMEOUT
 
 T = TypeVar("T")
 Record = tuple[int, str, str | None]
@@ -38,6 +39,7 @@ _MESSAGE_MAX_BYTES = 1_000_000_000  # the most: the topic decides
 _STATISTICS_MS = 20
 _POLL_SECONDS = 0.05
 _INIT_SLICE_SECONDS = 2.0
+_ANSWER_MS = int(ANSWER_TIMEOUT * 1000)
 
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 
@@ -122,9 +124,10 @@ class TransactionalProducer:
             "stats_cb": self._events.statistics,
             "error_cb": self._refusals.take,
         }
+        own = _ANSWER_MS  # not librdkafka's 60 s, for which it would ask a frozen coordinator
         if "socket.timeout.ms" in settings:
             own = read_int("socket.timeout.ms", settings["socket.timeout.ms"])
-            settings["socket.timeout.ms"] = min(own, transaction_ms)  # librdkafka refuses a longer one
+        settings["socket.timeout.ms"] = min(own, transaction_ms)  # librdkafka refuses a longer one
         self._producer: Producer | None = checked(
             f"producer of {transactional_id!r}", functools.partial(Producer, settings, logger=QuietLog())
         )
@@ -145,14 +148,15 @@ class TransactionalProducer:
         assert self._producer is not None, f"the producer of {self.transactional_id!r} is closed"
         return self._producer
 
-    def initialise(self, timeout: float, *, topic: str) -> ProducerIdentity:
+    def initialise(self, timeout: float, *, topic: str, cluster_id: str | None = None) -> ProducerIdentity:
         """Fence older instances, end their transaction, and return this instance's producer id and epoch.
 
         :param timeout: seconds; retriable errors are retried until then.
         :param topic: a topic whose metadata is requested first, to open a connection: without one, librdkafka
             waits half a second before InitProducerId.
+        :param cluster_id: of the cluster that the brokers must be of, if it is known.
         :raises AuthorizationFailed: Write on the transactional id is missing.
-        :raises ConfigurationError: the brokers refuse the credentials.
+        :raises ConfigurationError: the brokers refuse the credentials, or are of another cluster.
         :raises TimeoutsInconsistent: the brokers do not allow the transaction timeout.
         :raises BrokersUnavailable: no success within ``timeout`` seconds.
         """
@@ -162,9 +166,15 @@ class TransactionalProducer:
         # answer.
         for _ in range(2):
             wait = min(_INIT_SLICE_SECONDS, timeout)
-            _, error = attempt(functools.partial(self.instance.list_topics, topic, timeout=wait))
+            metadata, error = attempt(functools.partial(self.instance.list_topics, topic, timeout=wait))
             if error is None:
                 self._refusals.forget()
+            other = metadata and metadata.cluster_id
+            if None not in (cluster_id, other) and cluster_id != other:
+                raise ConfigurationError(
+                    f"{doing}: 'bootstrap.servers' names brokers of two clusters, {cluster_id} and {other}: "
+                    "name those of one"
+                )
         while True:
             # In slices, because librdkafka would retry refused credentials until the timeout.
             wait = min(_INIT_SLICE_SECONDS, max(backoff.left, 0.1))
@@ -223,7 +233,9 @@ class TransactionalProducer:
             while not (
                 events.changed.wait_for(is_over, min(SILENT_SECONDS, backoff.left)) or backoff.expired
             ):
-                backoff.tell(f"records to {topic}", NotYet("not acknowledged by all replicas in sync"))
+                backoff.tell(
+                    f"records to {topic}", NotYet("coordinator, leader or a replica in sync does not answer")
+                )
             error = events.fatal or _error_of(reports)
             acknowledged = dict(reports)
         if error is not None:
@@ -237,7 +249,8 @@ class TransactionalProducer:
         if len(acknowledged) != len(records):
             raise DeliveryTimedOut(
                 f"records to {topic}: {len(records) - len(acknowledged)} of {len(records)} were not "
-                f"acknowledged within {timeout:.0f} s; look at the topic's leaders and in-sync replicas"
+                f"acknowledged within {timeout:.0f} s; look at the transaction's coordinator, and at the "
+                "topic's leaders and in-sync replicas"
             )
         offsets = (acknowledged[place] for place in range(len(records)))
         return [offset for offset in offsets if isinstance(offset, int)]

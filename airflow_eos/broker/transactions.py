@@ -68,7 +68,8 @@ class KafkaTransactions:
             self.link.config, transactional_id, transaction_timeout=transaction, delivery_timeout=delivery
         )
         try:
-            identity = producer.initialise(self.fence_timeout.total_seconds(), topic=self.ledger.topic)
+            timeout, cluster_id = self.fence_timeout.total_seconds(), self.link.cluster_id
+            identity = producer.initialise(timeout, topic=self.ledger.topic, cluster_id=cluster_id)
         except BaseException as error:
             producer.close()
             if not (self.may_be_shorter and isinstance(error, TimeoutsInconsistent)):

@@ -79,7 +79,7 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
 
     Brokers find no timestamp before 1970, and no missing one: such a moment is at the log's start.
 
-    :raises IntervalNotReady: a broker must first remove deleted records.
+    :raises IntervalNotReady: the log starts keep moving.
     """
     timestamp = timestamp_of(moment)
     for _ in range(_LOOKS):
@@ -99,8 +99,6 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
             break
     else:
         raise IntervalNotReady(f"the log starts of {min(partitions).topic!r} keep moving; retry later")
-    # Records without a timestamp are never found by time, however long a run waits.
-    refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp] and highest[tp] >= 0])
     return Look(
         starts,
         oldest,
@@ -144,23 +142,6 @@ def written_anew(
     earlier = {tp: epoch for tp, epoch in epochs.items() if 0 <= epoch < now.get(tp, -1)}
     ends = cluster.epoch_ends(earlier) if earlier else {}
     return {tp: end for tp, end in sorted(ends.items()) if 0 <= end < offsets[tp]}
-
-
-def refuse_hidden(hidden: Collection[TopicPartition]) -> None:
-    """Refuse if brokers find no record by time although there are some.
-
-    They search only the first segment that is new enough; one that DeleteRecords has emptied exists until the
-    broker cleans up.
-
-    :param hidden: partitions without a record by time, whose logs contain offsets.
-    :raises IntervalNotReady: names the partitions, and until when.
-    """
-    if hidden:
-        raise IntervalNotReady(
-            f"{', '.join(map(str, sorted(hidden)))}: the broker finds no record by time, because segments "
-            "that DeleteRecords has emptied are still there; it removes them after "
-            "log.retention.check.interval.ms (5 minutes by default); retry then"
-        )
 
 
 def deleted_heads(

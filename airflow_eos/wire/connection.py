@@ -153,7 +153,9 @@ class BrokerConnections(NodeConnections):
         :raises UnknownTopic: names a topic or partition that does not exist.
         """
         wanted = sorted(set(partitions))
-        unknown = {tp.topic for tp in wanted if self.leader(tp.topic, tp.partition) is None}
+        # A leader that has just failed to answer may lead no longer.
+        suspects = {None, *self._suspects}
+        unknown = {tp.topic for tp in wanted if self.leader(tp.topic, tp.partition) in suspects}
         if unknown:
             await self.topics_async(unknown, timeout=timeout)
         leaders: dict[int, list[TopicPartition]] = {}
@@ -277,7 +279,7 @@ class BrokerConnections(NodeConnections):
             return int(answer.node_id)
 
         node = self._coordinators.get((kind, key))
-        if node is not None:
+        if node is not None and node not in self._suspects:
             return node
         return await self.retry_async(attempt, subject=f"coordinator of {kind} {key!r}", timeout=timeout)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn, TypeVar
 
-from airflow_eos.wire.backoff import NotYet, is_transient
+from airflow_eos.wire.backoff import NotYet, describe, is_transient
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
 
@@ -37,9 +37,10 @@ class Coordinator:
             try:
                 return await attempt(node)
             except Exception as error:
-                if is_transient(error):
-                    self.connections.forget_coordinator(self.kind, self.key)
-                raise
+                if not is_transient(error):
+                    raise
+                self.connections.forget_coordinator(self.kind, self.key)
+                raise NotYet(f"its coordinator, broker {node}: {describe(error)}") from error
 
         return self.connections.run(self.connections.retry_async(once, subject=subject, timeout=timeout))
 

@@ -182,7 +182,7 @@ class _RangeReader:
         request = fetch_request(
             {tp: position}, isolation=self.isolation, max_bytes=self.max_bytes, max_wait_ms=_MAX_WAIT_MS
         )
-        answer = await self.connections.send(request, node)
+        answer = await self.connections.send(request, node, timeout=self.connections.request_timeout)
         part = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
         code = answer.error_code if part is None else part.error_code
         if code == 1:

@@ -91,6 +91,7 @@ async def _ask(
                 max_wait_ms=_MAX_WAIT_MS,
             ),
             node,
+            timeout=connections.request_timeout,
         )
         for node, tps in leaders.items()
     ]

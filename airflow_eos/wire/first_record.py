@@ -1,12 +1,16 @@
-"""Finds the first record at or after a time; ListOffsets may answer with a transaction marker.
+"""Finds the first record at or after a time; ListOffsets may answer with a marker, or miss it.
 
 A marker has the time of the broker's clock, not that of the records around it. In a topic into which history
 is loaded, ListOffsets would return the first transaction's marker for every later time of that history.
+
+Brokers search one segment only, the first whose highest timestamp is not older. Its record of that time may
+be gone, by compaction (a producer's last batch stays without records, but with its time) or DeleteRecords, or
+no record of it has a timestamp: then they find nothing, whatever the next segments hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,48 +20,63 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.offsets import first_since, list_offsets
+from airflow_eos.wire.offsets import first_since, list_offsets, max_timestamps
 
 _LOOKS = 5
 
 
-def first_record_since(
-    connections: BrokerConnections, partitions: Collection[TopicPartition], timestamp: int
+def first_records(
+    connections: BrokerConnections,
+    firsts: Mapping[TopicPartition, TimedOffset | None],
+    timestamp: int,
+    *,
+    markers: bool = False,
 ) -> dict[TopicPartition, TimedOffset | None]:
     """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
-    Covers the log up to the high watermark, including records of open and aborted transactions but not
-    markers. If a broker returns a marker, the log is read from there until a record matches, at worst to the
-    end of the log.
+    Covers the log up to the high watermark, including records of open and aborted transactions. If a broker
+    returns a marker, or misses a record, the log is read until a record matches, at worst to its end.
 
+    :param firsts: the brokers' answers to this time (:func:`~airflow_eos.wire.offsets.first_since`).
+    :param markers: return a marker if a broker does.
     :raises OffsetsOutOfRange: the head of a log is deleted as fast as it is read.
 
     Other errors as :func:`~airflow_eos.wire.fetch.fetch_answers`.
     """
-    firsts = first_since(connections, partitions, timestamp)
+    idle = [tp for tp, first in firsts.items() if first is None]
+    newest = max_timestamps(connections, idle) if idle else {}
+    later = [tp for tp, highest in newest.items() if highest >= max(timestamp, 0)]
+    # It may have come since.
+    firsts = {**firsts, **(first_since(connections, later, timestamp) if later else {})}
+    missed = {tp for tp in later if firsts[tp] is None}
     return {
-        tp: None if offset is None else _behind_markers(connections, tp, offset, timestamp)
-        for tp, offset in firsts.items()
+        tp: first
+        if tp not in missed and (markers or first is None)
+        else _first_record(connections, tp, first, timestamp)
+        for tp, first in firsts.items()
     }
 
 
-def _behind_markers(
-    connections: BrokerConnections, tp: TopicPartition, first: TimedOffset, timestamp: int
+def _first_record(
+    connections: BrokerConnections, tp: TopicPartition, first: TimedOffset | None, timestamp: int
 ) -> TimedOffset | None:
-    """Return the broker's answer if it is a record, else the next record at or after the time."""
-    named: TimedOffset | None = first
+    """Return the broker's answer if it is a record, else the first record at or after the time.
+
+    :param first: the broker's answer; None if it misses a record.
+    """
     for looks_left in reversed(range(_LOOKS)):
-        if named is None:
-            return None
         try:
-            if _is_marker(connections, tp, named.offset):
-                return _search(connections, tp, named.offset + 1, timestamp)
+            if first is None:
+                start = list_offsets(connections, [tp], "earliest")[tp]
+                return _search(connections, tp, start, timestamp)
+            if _is_marker(connections, tp, first.offset):
+                return _search(connections, tp, first.offset + 1, timestamp)
             break
         except OffsetsOutOfRange:  # deleted since the look-up
             if not looks_left:
                 raise
-            named = first_since(connections, [tp], timestamp)[tp]
-    return named
+            first = first_since(connections, [tp], timestamp)[tp]
+    return first
 
 
 def _is_marker(connections: BrokerConnections, tp: TopicPartition, offset: int) -> bool:

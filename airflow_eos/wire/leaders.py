@@ -78,12 +78,12 @@ async def _answers(
     answers: list[Any] = []
     last: Exception = NotYet("no answer")
     # All requests leave before the first answer is awaited.
-    requests = [(group, connections.send(request_for(group), node)) for node, group in leaders.items()]
-    for group, future in requests:
+    requests = [(node, group, connections.send(request_for(group), node)) for node, group in leaders.items()]
+    for node, group, future in requests:
         try:
             answers.append(await future)
         except Exception as error:  # noqa: PERF203 - rare
             if not is_transient(error):
                 raise translated(error, f"{subject} of {min(group)}") from error
-            last = error
+            last = NotYet(f"the leader, broker {node}: {describe(error)}")
     return answers, last

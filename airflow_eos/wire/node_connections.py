@@ -29,8 +29,12 @@ T = TypeVar("T")
 
 BOOTSTRAP_TIMEOUT = 60.0
 """Seconds to wait for an answer of a bootstrap server."""
-_ANY_BROKER_TIMEOUT = 10.0
-"""Seconds to wait for one broker, for requests that any broker can answer."""
+ANSWER_TIMEOUT = 12.0
+"""Seconds to wait for an answer without records: a frozen broker loses its roles after 9 s."""
+
+
+_FIRST_SLICE_MS = 500.0
+"""To find a broker, at first: each further try may take twice as long."""
 
 
 class NodeConnections(Closeable):
@@ -39,6 +43,8 @@ class NodeConnections(Closeable):
     :param config: client configuration in librdkafka's names.
     :param bootstrap_timeout: seconds to wait for an answer of a bootstrap server.
     :ivar cluster_id: None if its brokers do not say.
+    :ivar request_timeout: seconds to wait for an answer to Fetch or Produce.
+    :ivar answer_timeout: seconds to wait for other answers.
     :ivar patience: upper bound of the seconds for which a request is asked again.
     :raises BrokersUnavailable: none answered; the message names the servers and the last error.
     :raises ConfigurationError: a setting cannot be used, or the broker refused the credentials.
@@ -52,6 +58,7 @@ class NodeConnections(Closeable):
         quiet_logging()
         settings = {**DEFAULTS, **for_kafka_python(self.config)}
         self.request_timeout: float = settings["request_timeout_ms"] / 1000
+        self.answer_timeout = self.request_timeout if "socket.timeout.ms" in self.config else ANSWER_TIMEOUT
         self.patience = math.inf
         self.cluster_id: str | None = None
         self._suspects: dict[Any, float] = {}
@@ -116,12 +123,12 @@ class NodeConnections(Closeable):
     def send(self, request: Any, node: Any, *, timeout: float | None = None) -> Future:
         """Send a request and return the future of its answer; failures are set on the future, never raised.
 
-        :param timeout: seconds; when it expires, the connection closes and all its requests fail.
+        :param timeout: seconds, by default ``answer_timeout``; when it expires, the connection closes and all
+            its requests fail.
         """
         try:
-            future = self._manager.send(
-                request, node, request_timeout_ms=None if timeout is None else int(timeout * 1000)
-            )
+            milliseconds = int((self.answer_timeout if timeout is None else timeout) * 1000)
+            future = self._manager.send(request, node, request_timeout_ms=milliseconds)
             # Sent when the connection is ready: a request that cannot be encoded then closes the connection,
             # which fails all other requests.
             connection = self._manager._conns.get(node)  # noqa: SLF001
@@ -147,7 +154,7 @@ class NodeConnections(Closeable):
         last: Exception = NotYet("no broker is known")
         for node in self._candidates():
             try:
-                return await self.send(request, node, timeout=_ANY_BROKER_TIMEOUT)
+                return await self.send(request, node)
             except TRANSIENT as error:  # noqa: PERF203 - rare
                 last = error
         raise last
@@ -155,7 +162,7 @@ class NodeConnections(Closeable):
     async def silent_async(self, request: Any) -> list[int]:
         """Send the request to every broker of the last Metadata answer; return those that do not answer."""
         nodes = sorted(broker.node_id for broker in self._manager.cluster.brokers())
-        answers = {node: self.send(request, node, timeout=_ANY_BROKER_TIMEOUT) for node in nodes}
+        answers = {node: self.send(request, node) for node in nodes}
         silent = []
         for node, answer in answers.items():
             try:
@@ -206,12 +213,12 @@ class NodeConnections(Closeable):
     def _bootstrap(self, timeout: float) -> None:
         """Find a broker, in growing slices of time, because kafka-python's own timeout gives no reason."""
         backoff = Backoff(timeout)
-        slice_ms = 2000.0
+        slice_ms = _FIRST_SLICE_MS
         while True:
             try:
                 self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
             except kafka_errors.KafkaTimeoutError:
-                reason = self._why_not()
+                reason = self._why_not(min(slice_ms, 5000.0))
                 backoff.tell(f"connecting to {self._servers}", reason or NotYet("too slow"))
                 if reason is None and not backoff.expired:
                     continue
@@ -235,19 +242,19 @@ class NodeConnections(Closeable):
                     "'security.protocol', that the brokers run, and that they take more connections "
                     "(max.connections.per.ip)"
                 ) from reason
-            if backoff.told:
-                slice_ms *= 2
+            slice_ms *= 2
 
-    def _why_not(self) -> Exception | None:
+    def _why_not(self, timeout_ms: float) -> Exception | None:
         """Connect to one bootstrap server and return its error; None if it answers now.
 
+        :param timeout_ms: milliseconds to wait for it, as one that drops packets is not the only one.
         :raises ConfigurationError: credentials or certificates are wrong, which a retry cannot fix.
         """
         node = random.choice(self._manager.cluster.bootstrap_brokers()).node_id
         self._manager.reset_backoff(node)
 
         async def probe() -> None:
-            await self._manager.get_connection(node, timeout_ms=5000, refresh_metadata_on_err=False)
+            await self._manager.get_connection(node, timeout_ms=timeout_ms, refresh_metadata_on_err=False)
 
         try:
             self.run(probe())

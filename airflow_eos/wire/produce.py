@@ -216,7 +216,7 @@ class _Dispatcher:
             self._queues.append(queue)
         self._requests[node] += 1
         self._bytes += size
-        future = self._connections.send(self._request(load), node)
+        future = self._connections.send(self._request(load), node, timeout=self._connections.request_timeout)
 
         def answered(_: Any) -> None:
             self._requests[node] -= 1

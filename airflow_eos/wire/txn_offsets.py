@@ -19,9 +19,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, by_topic, parts_of
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
-
-ANSWER_SECONDS = 10.0
-"""Seconds to wait for a coordinator's answer; brokers time out after 5 s (offsets.commit.timeout.ms)."""
+from airflow_eos.wire.node_connections import ANSWER_TIMEOUT
 
 
 def add_offsets_to_txn(
@@ -42,7 +40,7 @@ def add_offsets_to_txn(
 
     async def attempt(node: int) -> None:
         request = AddOffsetsToTxnRequest(**identity.to_dict(), group_id=group, max_version=3)
-        answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
+        answer = await connections.send(request, node, timeout=min(ANSWER_TIMEOUT, timeout))
         coordinator.check(ADD_OFFSETS, answer.error_code, subject)
 
     coordinator.ask(attempt, subject, timeout)
@@ -90,7 +88,7 @@ def commit_offsets_in_txn(
     )
 
     async def attempt(node: int) -> None:
-        answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
+        answer = await connections.send(request, node, timeout=min(ANSWER_TIMEOUT, timeout))
         for tp, answered in parts_of(answer):
             coordinator.check(TXN_OFFSET_COMMIT, answered.error_code, f"{subject} in {tp}")
 

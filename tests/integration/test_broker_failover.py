@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import threading
+import time
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -18,6 +19,7 @@ from airflow_eos.cli.definition import FOUND
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible
+from airflow_eos.ledger.keys import cursor_transactional_id
 from airflow_eos.model.kafka import BrokerFeatures, CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operations.checks import CHECK_PATIENCE, Check, brokers_answer
@@ -111,6 +113,28 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
             assert following.identity.producer_epoch > session.identity.producer_epoch
         finally:
             victim.start()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("state", [State.SEALED, State.PROVEN])
+def test_a_frozen_coordinator_costs_half_a_minute(kafka, caplog, state):
+    """Its connections stay open, and nobody answers: the run asks others, in the same attempt."""
+    kafka.wait_in_sync()
+    pipeline = Pipeline(kafka)
+    pipeline.publish(["a", "b"])
+    name = cursor_transactional_id("test", pipeline.spec.group_id)
+    with BrokerConnections(pipeline.spec.kafka) as connections:
+        frozen = kafka.brokers[connections.coordinator("transaction", name) - 1]
+    began = time.monotonic()
+    try:
+        record = pipeline.run(on_state=lambda entered: frozen.pause() if entered is state else None)
+        seconds = time.monotonic() - began
+    finally:
+        frozen.resume()
+    kafka.wait_in_sync()
+    assert (record.records_written, pipeline.output()) == (2, ["a", "b"])
+    assert seconds < 45
+    assert "aborting its transaction" not in caplog.text
 
 
 def test_brokers_that_do_not_answer_are_named(kafka):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +13,12 @@ from kafka.errors import KafkaConnectionError
 from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka
+from tests.support.local_runs import Pipeline
 
 
 def open_sockets():
@@ -77,6 +81,38 @@ def test_a_broker_that_hangs_before_tls_is_given_up():
                 assert time.monotonic() - began < 30
             finally:
                 kafka.brokers[0].resume()
+
+
+def test_a_bootstrap_server_that_drops_packets_costs_a_second(embedded_kafka, monkeypatch):
+    """Another one is tried soon, though chance chooses the same one twice."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as dead:
+        waiting = [socket.socket() for _ in range(4)]  # the kernel drops what comes behind them
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(dead.getsockname())
+        servers = f"127.0.0.1:{dead.getsockname()[1]},{embedded_kafka.bootstrap_servers}"
+        chosen = itertools.chain([0, 0], itertools.repeat(1))
+        monkeypatch.setattr("random.choice", lambda nodes: sorted(nodes, key=port_order)[next(chosen)])
+        began = time.monotonic()
+
+        def port_order(node):
+            return node.port != dead.getsockname()[1]
+
+        with BrokerConnections({"bootstrap.servers": servers}) as connections:
+            assert connections.brokers()
+        assert time.monotonic() - began < 4
+        for each in waiting:
+            each.close()
+
+
+def test_bootstrap_servers_of_two_clusters_are_named(embedded_kafka):
+    """The driver's two clients have met another one each: nobody is fenced."""
+    pipeline = Pipeline(embedded_kafka)
+    with ControlPlane(pipeline.spec) as control:
+        control.link.ask(BrokerConnections.brokers)
+        control.link.cluster_id = "another"
+        with pytest.raises(ConfigurationError, match=r"names brokers of two clusters, .*another"):
+            control.transactions.fence("two")
 
 
 def test_any_name_that_brokers_take_logs_in_by_scram():

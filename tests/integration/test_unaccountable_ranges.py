@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.engine.lag import interval_progress
-from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
+from airflow_eos.exceptions import IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.operations.preview import preview
@@ -20,9 +22,11 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Paused, Pipeline
 from tests.support.patience import wait_until
 from tests.support.record_batches import Record, write
+from tests.support.topic_settings import COMPACTED_SOON
 from tests.support.wire_requests import append, transaction
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
@@ -231,16 +235,48 @@ def test_given_ranges_that_lost_their_head_say_how_to_go_on(timed):
         timed.run(ranges=Explicit((OffsetRange(timed.source, 0, 0, 3),)))
 
 
-def test_segments_that_are_emptied_and_not_yet_removed_hide_no_record(embedded_kafka):
+def supersede(pipeline):
+    """Let the only record of a segment be compacted away: of its producer's last batch the header stays."""
+
+    def put(key, value, minute):
+        producer = Producer({**pipeline.kafka.client_config(), "enable.idempotence": True, "linger.ms": 0})
+        producer.produce(pipeline.source, key=key, value=value, partition=0, timestamp=ms(at(minute)))
+        assert producer.flush(30) == 0
+
+    pad = os.urandom(700_000)  # no two of them in one segment, which compaction would make of two
+    put("first", pad, 1)
+    put("key", "old", 9)
+    put("key", "m11", 11)
+    put("second", pad, 12)
+    put("last", "m20", 20)
+    log = pipeline.kafka.brokers[0].data_folder / f"{pipeline.source}-0" / f"{0:020}.log"
+    wait_until(lambda: len(pad) < log.stat().st_size and b"old" not in log.read_bytes()[len(pad) :])
+
+
+@pytest.mark.parametrize("emptied", rest_in_chaos(3, ["in part", "whole", "undated", "compacted"]))
+def test_a_segment_without_records_hides_no_later_one(embedded_kafka, emptied):
     """A broker looks by time into one segment only, the first that is new enough: it finds nothing there."""
-    pipeline = Pipeline(embedded_kafka, partitions=1, source_config={"segment.ms": "60000"})
-    for minute in (1, 6, 11):
-        publish(pipeline, f"m{minute}", at(minute))
-    pipeline.run("i5", ranges=between(5, 10))
-    delete_head(pipeline, 2)
-    with pytest.raises(IntervalNotReady, match="finds no record by time"):
-        pipeline.run("i10", ranges=between(10, 12))
-    assert len(pinned(pipeline)) == 2
+    settings = {**COMPACTED_SOON, "segment.bytes": str(1 << 20)} if emptied == "compacted" else {}
+    segment_ms = "1" if emptied == "undated" else "60000"
+    pipeline = Pipeline(
+        embedded_kafka, partitions=1, source_config={**settings, "segment.ms": segment_ms, **ANY_TIME}
+    )
+    if emptied == "whole":
+        for minute in (1, 6, 11):
+            publish(pipeline, f"m{minute}", at(minute))
+        assert pipeline.run("i5", ranges=between(5, 10)).records_read == 1
+        delete_head(pipeline, 2)
+    elif emptied == "in part":
+        for minute in (9, 5, 11):
+            publish(pipeline, f"m{minute}", at(minute))
+        delete_head(pipeline, 1)
+    elif emptied == "undated":
+        publish_undated(pipeline, -1)
+        publish(pipeline, "m11", at(11))
+    else:
+        supersede(pipeline)
+    assert pipeline.run("i12", ranges=between(10 if emptied == "whole" else 8, 12)).records_read == 1
+    assert "m11" in pipeline.output()
 
 
 # -- records without a timestamp ----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.broker.librdkafka import QuietLog, Refusals, base_settings, explained
@@ -103,6 +103,18 @@ def test_settings_of_bulk_producing_reach_no_client(key, value):
 def test_requests_may_take_as_long_as_a_transaction():
     """librdkafka refuses a longer time-out; the wire layer keeps it."""
     made({"socket.timeout.ms": "60000"}, transaction_timeout=45.0)
+
+
+@pytest.mark.parametrize(("given", "used"), [({}, 12_000), ({"socket.timeout.ms": "45000"}, 45_000)])
+def test_a_coordinator_that_is_frozen_is_given_up(monkeypatch, given, used):
+    """Long before a record's delivery time-out, by which librdkafka would ask no other one."""
+    settings = {}
+    monkeypatch.setattr(
+        "airflow_eos.broker.producer.Producer",
+        lambda own, **named: settings.update(own) or Producer(own, **named),
+    )
+    made(given)
+    assert settings["socket.timeout.ms"] == used
 
 
 def test_only_refusals_are_kept():
