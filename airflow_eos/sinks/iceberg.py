@@ -24,6 +24,7 @@ from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.iceberg_rows import files_as_added
 from airflow_eos.sinks.refused_login import is_refused_login
+from airflow_eos.table_ports import TableMoved
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -203,6 +204,9 @@ class IcebergSink(BaseSink):
         except (BadRequestError, ForbiddenError) as error:
             if _NOT_OF_CATALOG.match(str(error)):
                 raise
+            if isinstance(error, BadRequestError) and self._opened().load_table(self._sink.name) != table:
+                # Behind a commit to another branch the snapshot's sequence number is too low.
+                raise TableMoved(self._reason(error, version)) from None
             kind = AuthorizationFailed if isinstance(error, ForbiddenError) else TableRefused
             raise kind(
                 f"{self.name}: the catalog shows the table, and refuses the run's commit: "
