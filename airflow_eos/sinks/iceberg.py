@@ -119,16 +119,15 @@ class IcebergSink(BaseSink):
         return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
 
     def name_of(self, identity: str) -> str | None:
-        """Return the name of the table with an id in the sink's namespace; None if none is seen there."""
-        from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError
+        """Return the name of the table with an id in the sink's namespace; None if none is seen there.
+
+        :raises OutcomeUnknown: the catalog does not have the namespace, or does not answer.
+        """
+        from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
 
         with self._looking():
             catalog = self._opened()
-            try:
-                names = catalog.list_tables(catalog.namespace_from(self._sink.name))
-            except NoSuchNamespaceError:
-                return None
-            for name in names:
+            for name in catalog.list_tables(catalog.namespace_from(self._sink.name)):
                 with suppress(ForbiddenError, NoSuchTableError):
                     if str(catalog.load_table(name).metadata.table_uuid) == identity:
                         return ".".join(name)
