@@ -47,8 +47,11 @@ log = logging.getLogger(__name__)
 _NOTE = """UPDATE airflow_eos.published SET version = version + 1, runs = %s, last_run = %s
 WHERE target = %s AND pipeline = %s"""
 _SETTINGS = """SELECT set_config(name, wanted, true) FROM (VALUES
-    ('lock_timeout', (SELECT greatest(1, least(60000, min(setting::int) / 4))::text FROM pg_settings
-        WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0'), '0'),
+    ('lock_timeout', (
+        SELECT greatest(1, least(60000, 250 * min(extract(epoch FROM bound::interval))))::int::text
+        FROM unnest(ARRAY['statement_timeout', 'transaction_timeout']) AS bounded,
+            current_setting(bounded, true) AS bound WHERE bound <> '0'
+    ), '0'),
     ('idle_in_transaction_session_timeout', '60s', '0'),
     ('synchronous_commit', 'on', 'off')
 ) AS settings (name, wanted, unless) WHERE current_setting(name) = unless"""
