@@ -115,10 +115,10 @@ class DeltaInspection(TableInspection):
                 missing.append(path)
             else:
                 removed += 1
-        undone = not live.issuperset(paths) and self._is_undone(receipt.snapshot, paths)
+        undone = not live.issuperset(paths) and self._is_undone(receipt.snapshot)
         return HeldRows(len(paths), rows, tuple(missing), removed, undone)
 
-    def _is_undone(self, version: int, paths: Sequence[str]) -> bool:
+    def _is_undone(self, version: int) -> bool:
         """Return whether the table was restored to a version before one that added data files."""
         newest = int(self._table.version())
         restored = {
@@ -133,11 +133,20 @@ class DeltaInspection(TableInspection):
             elif restored[now] is not None:
                 now = int(restored[now])
             else:  # to a moment
-                actions = self._entry(now) or ()
-                if any(action.get("remove", {}).get("path") in paths for action in actions):
-                    return True
-                now -= 1
+                now = self._version_as(now, version)
         return now < version
+
+    def _version_as(self, restored: int, oldest: int) -> int:
+        """Return the last version before a RESTORE with its data files; if none had them, `oldest` - 1."""
+        differing: set[str] = set()
+        for version in range(restored, oldest, -1):
+            for action in self._entry(version) or ():
+                file = action.get("add") or action.get("remove")
+                if file is not None:
+                    differing ^= {json.dumps([file["path"], file.get("deletionVector")], sort_keys=True)}
+            if not differing:
+                return version - 1
+        return oldest - 1
 
     def _retention(self, kept: str, name: str, need: str) -> Retention:
         text = self._table.metadata().configuration.get(name, _DEFAULTS[name])

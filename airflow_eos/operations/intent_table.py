@@ -70,7 +70,9 @@ def _version_of(sink: TableSink, intent: Intent) -> TableVersion | None:
         return sink.load(to_write=False)
     except UnknownTable as unknown:
         if not unknown.is_missing:
-            raise
+            raise UnknownTable(
+                f"{unknown.message}. Where the table is known to be gone, say --table-gone"
+            ) from None
     if isinstance(sink, IcebergSink) and (name := sink.name_of(intent.layout.uuid)) is not None:
         raise _renamed(intent, name)
     return None

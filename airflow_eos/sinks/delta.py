@@ -16,6 +16,8 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +49,8 @@ _NOT_ALLOWED = re.compile(
     "(Kernel error -> )?The operation lacked (the necessary privileges|valid authentication credentials) "
 )
 """What delta-rs says of any store's 403 and 401; what the store says comes behind it."""
+_LOOKS_AT_ONCE = 32
+"""Data files of which a store is asked at the same time."""
 _TRUE = ("1", "true", "on", "yes", "y")
 
 
@@ -133,7 +137,8 @@ class DeltaSink(BaseSink):
             table = DeltaTable(self._sink.uri, storage_options=self._options)
         except TableNotFoundError as error:
             is_there = self._is_folder_above_there()
-            hint = "" if is_there else ", or mount its file system, of which this host has nothing"
+            lost = "mount its file system" if self._sink.store is None else "correct endpoint and bucket"
+            hint = "" if is_there else f", or {lost}: nothing is in the folder above"
             raise UnknownTable(
                 f"{self.name} does not exist: create the table, or correct sink=DeltaTable(...){hint} "
                 f"({self._reason(error)})",
@@ -190,7 +195,9 @@ class DeltaSink(BaseSink):
         added = [json.loads(file.data) for file in change.files]
         paths = [action["path"] for action in added]
         store = DeltaStorageHandler(self._sink.uri, self._options)
-        self._refuse_missing_files(paths, [info.is_file for info in store.get_file_info(paths)])
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as threads:  # the store asks for one after the other
+            present = list(threads.map(lambda path: store.get_file_info([path])[0].is_file, paths))
+        self._refuse_missing_files(paths, present)
         actions = [AddAction(**action) for action in added]
         actions += [
             RemoveAction(
@@ -231,10 +238,20 @@ class DeltaSink(BaseSink):
         return True
 
     def _is_folder_above_there(self) -> bool:
-        """Return whether a table that is missing does not exist: its file system is mounted on this host."""
-        if self._sink.store is not None:
-            return True
-        return Path(self._sink.uri.removeprefix("file://")).parent.is_dir()
+        """Return whether a table that is missing does not exist: the folder above it is there.
+
+        Else its file system is not mounted on this host, or the connection leads to another store.
+        """
+        above = self._sink.uri.removeprefix("file://").rstrip("/").rpartition("/")[0]
+        if self._sink.store is None:
+            return Path(above or "/").is_dir()
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import FileSelector, PyFileSystem
+
+        with suppress(Exception):  # of any store's client: nobody says that it is there
+            store = PyFileSystem(DeltaStorageHandler(above, self._options))
+            return bool(store.get_file_info(FileSelector("")))
+        return False
 
     def _refuse_options(self) -> None:
         """Refuse options with which a commit in a file system replaces another one's version of the log.

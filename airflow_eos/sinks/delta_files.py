@@ -119,8 +119,9 @@ class DeltaFiles:
         self, store: pa.fs.FileSystem, values: Mapping[str, str | None], rows: pa.Table
     ) -> DataFileMade:
         path = f"{self.label}-{uuid.uuid4()}.snappy.parquet"
-        pq.write_table(rows, path, filesystem=store, compression="snappy")
-        size = store.get_file_info(path).size
+        with store.open_output_stream(path) as stream:
+            pq.write_table(rows, stream, compression="snappy")
+            size = stream.tell()
         stats = statistics(rows.select(rows.column_names[: self.indexed]))
         action = {
             "path": path,

@@ -24,6 +24,7 @@ from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.iceberg_rows import files_as_added
 from airflow_eos.sinks.refused_login import is_refused_login
+from airflow_eos.table_ports import TableMoved
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -117,16 +118,15 @@ class IcebergSink(BaseSink):
         return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
 
     def name_of(self, identity: str) -> str | None:
-        """Return the name of the table with an id in the sink's namespace; None if none is seen there."""
-        from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError
+        """Return the name of the table with an id in the sink's namespace; None if none is seen there.
+
+        :raises OutcomeUnknown: the catalog does not have the namespace, or does not answer.
+        """
+        from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
 
         with self._looking():
             catalog = self._opened()
-            try:
-                names = catalog.list_tables(catalog.namespace_from(self._sink.name))
-            except NoSuchNamespaceError:
-                return None
-            for name in names:
+            for name in catalog.list_tables(catalog.namespace_from(self._sink.name)):
                 with suppress(ForbiddenError, NoSuchTableError):
                     if str(catalog.load_table(name).metadata.table_uuid) == identity:
                         return ".".join(name)
@@ -202,6 +202,9 @@ class IcebergSink(BaseSink):
         except (BadRequestError, ForbiddenError) as error:
             if _NOT_OF_CATALOG.match(str(error)):
                 raise
+            if isinstance(error, BadRequestError) and self._opened().load_table(self._sink.name) != table:
+                # Behind a commit to another branch the snapshot's sequence number is too low.
+                raise TableMoved(self._reason(error, version)) from None
             kind = AuthorizationFailed if isinstance(error, ForbiddenError) else TableRefused
             raise kind(
                 f"{self.name}: the catalog shows the table, and refuses the run's commit: "

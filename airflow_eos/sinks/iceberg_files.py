@@ -24,6 +24,7 @@ from airflow_eos.sinks.executor_extra import executor_extra
 
 _MOST_IN_MEMORY = 128 << 20
 _TARGET = "write.target-file-size-bytes"
+_PARTITIONS_SHOWN = "write.summary.partition-limit"
 _KEY_TOO_LONG = "KeyTooLong"
 """S3's name for a path of more than 1,024 bytes."""
 _OLDEST_PYARROW = 19
@@ -203,7 +204,7 @@ def unwritable_partitions(metadata: Any) -> str | None:
 
 
 def unwritable_properties(schema: Any, properties: Mapping[str, str]) -> str | None:
-    """Return why no data file can be written with a table's properties, None if one can.
+    """Return why no data file can be written and published with a table's properties, None if one can.
 
     :param schema: of the table, as pyiceberg has it.
     """
@@ -212,7 +213,8 @@ def unwritable_properties(schema: Any, properties: Mapping[str, str]) -> str | N
     names = sanitize_column_names(schema)
     in_file = schema_to_pyarrow(names)
     try:
-        int(properties.get(_TARGET, 0))
+        for number in (_TARGET, _PARTITIONS_SHOWN):
+            int(properties.get(number, 0))
         with ParquetFormatWriter(_InMemory(), names, properties) as writer:
             writer.write(pa.table([_zero(column.type) for column in in_file], schema=in_file))
     except Exception as error:  # noqa: BLE001 - whatever pyiceberg or pyarrow has against a value

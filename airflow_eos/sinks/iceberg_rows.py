@@ -44,6 +44,14 @@ def files_as_added(
         rows = [file.record_count for file in files[receipt.snapshot]]
         refuse_other_files(sink, receipt, rows, "snapshot", "compaction")
     all_files = [file for of_snapshot in files.values() for file in of_snapshot]
+    schema, specs = table.schema(), table.specs()
+    for partition in {field for file in all_files for field in specs[file.spec_id].fields}:
+        if schema.find_column_name(partition.source_id) is None:
+            raise rewritten(
+                sink,
+                f"the run's data files are partitioned by {partition.name!r}, which is made of a column that "
+                "was dropped since, and pyiceberg removes no such file",
+            )
     if has_deletes and head is not None:
         _refuse_deleted(table, head.snapshot_id, {file.file_path for file in all_files}, sink)
     return all_files

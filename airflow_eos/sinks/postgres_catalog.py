@@ -36,13 +36,8 @@ PUBLISHED = "SELECT id::text, version, runs FROM airflow_eos.published WHERE tar
 _FIRST = "INSERT INTO airflow_eos.published (target, pipeline) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 _NOTE_OF_RUN = """INSERT INTO airflow_eos.published (target, pipeline, version) VALUES (%s, %s, %s)
 ON CONFLICT (target, pipeline) DO UPDATE SET version = excluded.version"""
-_NOTES_OF_RUNS = """SELECT max(version) FILTER (WHERE pipeline = %(run)s),
-    min(version) FILTER (WHERE pipeline <> %(pipeline)s), max(version) FILTER (WHERE pipeline = %(pipeline)s)
-FROM airflow_eos.published
-WHERE target = %(target)s AND (pipeline = %(pipeline)s OR starts_with(pipeline, %(pipeline)s || '/'))"""
 NOT_NOTED = (
-    "the database does not know that it published the run: a failover or a restored backup has set it back, "
-    "or a worker with an older version of this package published it"
+    "the database does not know that it published the run: a failover or a restored backup has set it back"
 )
 _CREATE_CONTROL = """CREATE TABLE IF NOT EXISTS airflow_eos.published (
     target oid NOT NULL,
@@ -246,16 +241,12 @@ def note_run(connection: psycopg.Connection[Any], version: PostgresVersion, run:
 
 
 def is_noted(connection: psycopg.Connection[Any], target: int, pipeline: str, run: EarlierRows) -> bool:
-    """Return whether a run was published in the transaction of its receipt, as the database has it.
+    """Return whether the database knows that it published a run in the transaction of its receipt.
 
     :param target: oid of the table.
-    :returns: True for a transaction before the first of which a note was kept.
     """
-    parameters = {"run": f"{pipeline}/{run.label}", "pipeline": pipeline, "target": target}
-    ((noted, first, commits),) = connection.execute(_NOTES_OF_RUNS, parameters)
-    if noted is not None:
-        return bool(noted == run.snapshot)
-    return bool(commits if first is None else run.snapshot < first)
+    note = connection.execute(PUBLISHED, (target, f"{pipeline}/{run.label}")).fetchone()
+    return note is not None and note[1] == run.snapshot
 
 
 def rows_as_written(

@@ -42,12 +42,17 @@ log = logging.getLogger(__name__)
 _NOTE = """UPDATE airflow_eos.published SET version = version + 1, runs = %s, last_run = %s
 WHERE target = %s AND pipeline = %s"""
 _SETTINGS = """SELECT set_config(name, wanted, true) FROM (VALUES
-    ('lock_timeout', '60s', '0'),
+    ('lock_timeout', (
+        SELECT greatest(1, least(60000, 250 * min(extract(epoch FROM bound::interval))))::int::text
+        FROM unnest(ARRAY['statement_timeout', 'transaction_timeout']) AS bounded,
+            current_setting(bounded, true) AS bound WHERE bound <> '0'
+    ), '0'),
     ('idle_in_transaction_session_timeout', '60s', '0'),
     ('synchronous_commit', 'on', 'off')
 ) AS settings (name, wanted, unless) WHERE current_setting(name) = unless"""
 """Of each transaction, where the role has no bound of its own. A driver that stalls, or vanishes with its
-host, gives its locks up. What the ledger is told next must survive a crash of the server."""
+host, gives its locks up. What the ledger is told next must survive a crash of the server. A wait for a lock
+ends before a time-out of the role, which would say that the publication itself takes too long."""
 _FILE_COLUMN = "airflow_eos_file bigint NOT NULL DEFAULT current_setting('airflow_eos.file')::bigint"
 """Of staged rows: the number of their COPY, which the transaction that stages them sets."""
 _ROW_COLUMN = "airflow_eos_row bigint GENERATED ALWAYS AS IDENTITY"
@@ -123,7 +128,7 @@ class PostgresSink(BaseSink):
             receipt = TableReceipt(snapshot, len(staged), rows)
             runs, last_run = change.published_with(receipt).to_json(), _jsonb(connection, change.summary)
             connection.execute(_NOTE, (runs, last_run, version.target.oid, self._pipeline))
-            if staged:
+            if staged or change.replaces:
                 note_run(connection, version, EarlierRows(receipt, change.label))
             # What is deferred to the commit is refused before it.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -23,6 +23,7 @@ from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos_testing.faults.catalog_proxy import CatalogProxy
 from airflow_eos_testing.iceberg_catalog import IcebergRestCatalog
 from tests.support.patience import wait_until
+from tests.support.publishing import PublishingAttempt
 from tests.support.tables import TablePipeline, new_catalog, values_of
 
 
@@ -173,6 +174,23 @@ def test_what_a_run_says_of_one_branch_is_not_written_over_from_another(catalog,
 
     assert ("None" in sinks[None].load().published.runs) is apart
     assert "audit" in sinks["audit"].load().published.runs
+
+
+def test_a_commit_to_another_branch_costs_a_look(catalog):
+    """Behind it Java refuses the snapshot's sequence number with a 400, as what no other try changes."""
+    own = load_catalog("c", **catalog.properties)
+    own.create_namespace_if_not_exists("db")
+    table = own.create_table("db.overtaken", schema=pa.schema([("value", pa.string())]))
+    table.append(pa.table({"value": ["first"]}))
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    sink = IcebergSink(
+        IcebergTable("db.overtaken", catalog="c", branch="audit", properties=catalog.properties), "eos.1"
+    )
+    attempt = PublishingAttempt(sink, "run/p/1", "cursor", 10, lasting=True)
+    attempt.before_commit = lambda: table.append(pa.table({"value": ["other"]}))
+    receipt = attempt.publish()
+    assert attempt.commits == 2
+    assert sink.load().published.runs["cursor"].receipt == receipt
 
 
 @pytest.mark.chaos

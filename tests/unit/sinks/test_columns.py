@@ -77,6 +77,17 @@ def test_a_result_without_columns_is_refused(result):
         table_columns(result, optional, "db.t")
 
 
+def test_nan_is_a_missing_value_in_pandas_alone():
+    """As in pandas itself; other results keep it."""
+    wanted = pa.schema([("x", pa.float64())])
+    for given, value in (
+        (pd.DataFrame({"x": [float("nan")]}), "null"),
+        (pa.table({"x": [float("nan")]}), "nan"),
+    ):
+        (read,) = table_columns(given, wanted, "db.t").column("x")
+        assert str(read).lower().replace("none", "null") == value
+
+
 def test_a_required_value_that_is_missing_is_refused():
     """Also in a nested column."""
     with pytest.raises(RecordRefused, match="'id'"):

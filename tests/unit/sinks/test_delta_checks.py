@@ -151,7 +151,8 @@ def test_a_table_that_was_restored_behind_a_run_is_a_mismatch(delta, by):
     assert finding_of(delta, receipt).outcome == "ok"
 
 
-def test_a_table_that_was_restored_behind_a_run_whose_files_were_compacted_is_a_mismatch(delta):
+@pytest.mark.parametrize("by", ["version", "moment"])
+def test_a_table_that_was_restored_behind_a_run_whose_files_were_compacted_is_a_mismatch(delta, by):
     """No restore names the run's files; one to a later version has the rows in another file."""
     before = delta.table.version()
     receipt = Attempt(delta).publish()
@@ -159,9 +160,21 @@ def test_a_table_that_was_restored_behind_a_run_whose_files_were_compacted_is_a_
     delta.table.optimize.compact()
     compacted = delta.table.version()
     append(delta)
-    delta.table.restore(compacted)
+
+    def restore(version):
+        entry = delta.folder / "_delta_log" / f"{version:020}.json"
+        moment = dt.datetime.fromtimestamp(entry.stat().st_mtime_ns / 10**9, dt.timezone.utc)
+        delta.table.restore(version if by == "version" else moment + dt.timedelta(milliseconds=1))
+
+    for number in range(delta.table.version() + 1):  # further apart than the clock is exact
+        os.utime(delta.folder / "_delta_log" / f"{number:020}.json", (number + 1, number + 1))
+    restore(compacted)
     assert finding_of(delta, receipt).outcome == "ok"
-    delta.table.restore(before)
+    restore(receipt.snapshot)
+    assert finding_of(delta, receipt).outcome == "ok"
+    restore(compacted)
+    assert finding_of(delta, receipt).outcome == "ok"
+    restore(before)
     assert finding_of(delta, receipt).outcome == "mismatch"
 
 

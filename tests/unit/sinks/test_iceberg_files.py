@@ -111,6 +111,7 @@ def test_properties_are_understood_in_capital_letters(tmp_path, codec, written):
     ("properties", "reason"),
     [
         ({"write.target-file-size-bytes": "512MB"}, "'512MB'"),
+        ({"write.summary.partition-limit": "all"}, "'all'"),
         ({"write.parquet.page-size-bytes": "1 MiB"}, "write.parquet.page-size-bytes to an integer: 1 MiB"),
         (
             {"write.parquet.compression-codec": "snappy", "write.parquet.compression-level": "3"},

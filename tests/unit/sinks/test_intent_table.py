@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.operations import intent_table
 from airflow_eos.operations.intent_table import refuse_present
 from airflow_eos.sinks.opening import open_table, table_named
@@ -153,3 +157,55 @@ def test_a_file_system_that_is_not_mounted_is_no_proof_that_the_table_is_gone(de
     delta.folder.parent.rename(tmp_path.with_name(f"{tmp_path.name}-elsewhere"))
     with pytest.raises(UnknownTable, match="or mount its file system"):
         attempt.ask()
+
+
+BUCKET = """
+import http.server, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        is_list, is_root = "list-type" in self.path, "prefix=t" not in self.path
+        body = f"<ListBucketResult>{sys.argv[1] if is_root else ''}</ListBucketResult>".encode()
+        self.send_response(200 if is_list else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+"""A store whose bucket has no table, but what its argument lists. A process: delta-rs keeps the GIL."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("beside", ["", "<CommonPrefixes><Prefix>other/</Prefix></CommonPrefixes>"])
+def test_a_store_with_nothing_beside_the_table_is_no_proof_that_it_is_gone(delta, beside):
+    """The endpoint may be another store's: the next run would write again what the table has."""
+    attempt = Attempt(delta)
+    command = [sys.executable, "-c", BUCKET, beside]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as store:
+        try:
+            options = {
+                "aws_endpoint_url": f"http://127.0.0.1:{store.stdout.readline().strip()}",
+                "aws_allow_http": "true",
+                "aws_region": "r",
+                "aws_access_key_id": "k",
+                "aws_secret_access_key": "s",
+            }
+            attempt.table = DeltaTable("s3://lake/t", properties=options)
+            with nullcontext() if beside else pytest.raises(UnknownTable, match=r"endpoint.* --table-gone"):
+                attempt.ask()
+        finally:
+            store.kill()
+
+
+# -- Iceberg: the namespace is the witness ------------------------------------------------------------------
+
+
+def test_another_catalog_is_no_proof_that_the_table_is_gone(tmp_path):
+    """It does not have the namespace either."""
+    attempt = Attempt(IcebergLake(tmp_path))
+    other = {**attempt.table.properties, "uri": f"sqlite:///{tmp_path}/other.db"}
+    with pytest.raises(OutcomeUnknown, match=r"NoSuchNamespaceError.*say --table-gone"):
+        attempt.ask(properties=other)

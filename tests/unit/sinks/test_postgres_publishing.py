@@ -551,6 +551,19 @@ def test_a_publication_that_takes_longer_than_it_may_is_not_tried_again(database
     assert database.counts() == {}
 
 
+@pytest.mark.parametrize("bound", ["statement_timeout", "transaction_timeout"])
+def test_a_lock_that_is_held_longer_than_a_statement_may_take_is_tried_again(database, bound):
+    """By an `ALTER TABLE` of others: the time-out would be put down to the publication."""
+    bounded = {**database.properties, "options": f"-c {bound}=2s"}
+    attempt = Attempt(database, properties=bounded)
+    with psycopg.connect(**database.properties) as other:
+        other.execute(f"LOCK TABLE {database.table} IN ACCESS EXCLUSIVE MODE")
+        attempt.publisher._sleep = lambda _: other.rollback()
+        attempt.publish()
+    assert attempt.commits == 2
+    assert database.counts() == {"run/p/1": 2}
+
+
 def test_an_upsert_that_sorts_more_than_it_may_is_not_tried_again(database):
     """Each try would sort as much."""
     database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")

@@ -36,9 +36,9 @@ PROPERTY = "eos.0123456789"
 class Attempt(PublishingAttempt):
     """A handle of its own on the table, and files of its own."""
 
-    def __init__(self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, **sink):
+    def __init__(self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, **sink):
         super().__init__(open_table(lake.sink(**sink), PROPERTY), key, scope, token, lasting=lasting)
-        rows = pa.table({"id": [token * 10, token * 10 + 1], "name": [key, key]})
+        rows = pa.table(rows or {"id": [token * 10, token * 10 + 1], "name": [key, key]})
         writer = self.sink.writer(self.version, file_label(key))
         self.files = writer.write(writer.columns(rows))
 

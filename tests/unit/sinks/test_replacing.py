@@ -223,6 +223,23 @@ def test_what_was_rewritten_is_not_replaced(request, kind, change, between):
     assert names(lake) == CHANGES[change][1]
 
 
+def test_files_partitioned_by_a_column_that_was_dropped_are_refused_before_anything_is_read(iceberg):
+    """No try could commit; files of other specs are replaced beside them."""
+    with iceberg.table.update_spec() as update:
+        update.add_identity("name")
+    divided = published(iceberg)
+    with iceberg.table.update_spec() as update:
+        update.remove_field("name")
+    whole = published(iceberg, "run/p/2", token=11, scope="other")
+    with iceberg.table.update_schema() as update:
+        update.delete_column("name")
+    attempt = again(iceberg, divided, rows={"id": [1]})
+    with pytest.raises(TableRewritten, match="partitioned by 'name', which is made of a column that was"):
+        attempt.sink.refuse_rewritten(attempt.version, [divided])
+    again(iceberg, whole, key="run/p/2#1", rows={"id": [2]}).publish()
+    assert iceberg.values("id") == [2, 100, 101]
+
+
 def test_without_the_comparison_rows_that_were_rewritten_are_there_twice(lake, monkeypatch):
     """The counter-test: the earlier rows stay, and all rows are appended."""
     earlier = published(lake)
