@@ -13,8 +13,10 @@ from airflow_eos.compat import (
     TRIGGER_TIMETABLES,
     CronDataIntervalTimetable,
     DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
     partition_date,
     partition_key,
+    timetable_field,
 )
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import did_you_mean
@@ -29,6 +31,7 @@ from airflow_eos.model.ranges import (
 )
 from airflow_eos.operators.partition_interval import (
     PartitionDuration,
+    has_partitions,
     partition_span,
     refuse_composite,
     refuse_other_date,
@@ -41,6 +44,7 @@ log = logging.getLogger(__name__)
 
 DATA_INTERVAL: Literal["data_interval"] = "data_interval"
 Ranges = RangeMode | Literal["data_interval"]
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def refuse_loop(context: Context) -> None:
@@ -237,6 +241,13 @@ def resolve_ranges(
     if key:
         ends = _partition_ends(key, dag_run, context["dag"], partition_duration)
         return PartitionInterval(key, Interval(*ends, allowed_lateness))
+    timetable = context["dag"].timetable
+    if partition_duration is not None or has_partitions(timetable):
+        raise ConfigurationError(
+            f"Dag run {dag_run.run_id!r} has no partition key, and runs of this Dag read partitions: trigger "
+            "one with a key. Where clearPartitions has taken the key away, a new Dag run with that key finds "
+            "what is committed"
+        )
     start, end = _data_interval(dag_run)
     if start is None or end is None:
         raise ConfigurationError(
@@ -249,7 +260,7 @@ def resolve_ranges(
             "cron strings and presets such as '@hourly' give none in Airflow 3; schedule the Dag with "
             f"{INTERVAL_TIMETABLE}"
         )
-        if isinstance(context["dag"].timetable, CronDataIntervalTimetable):
+        if isinstance(timetable, CronDataIntervalTimetable):
             advice = (
                 "the clock of the schedule's time zone skips a time of it, and Airflow gives a run that is "
                 "triggered then no other; backfill, or give data_interval_start and data_interval_end by REST"
@@ -302,6 +313,26 @@ def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.date
             start.isoformat(),
             end.isoformat(),
             type(dag.timetable).__name__,
+        )
+
+
+def refuse_another_grid(context: Context, interval: Interval) -> None:
+    """Refuse an interval of a backfill that begins between two of the schedule.
+
+    Airflow counts the intervals of a delta from the first date of the backfill.
+
+    :raises ConfigurationError: scheduled runs read the same records; names the date to begin at.
+    """
+    dag, dag_run = context["dag"], context["dag_run"]
+    counted = isinstance(dag.timetable, DeltaDataIntervalTimetable | DeltaTriggerTimetable)
+    if not counted or dag_run.run_type != "backfill":
+        return
+    delta, first = timetable_field(dag.timetable, "delta"), in_utc(dag.start_date or _EPOCH)
+    if isinstance(delta, dt.timedelta) and (late := (interval.start - first) % delta):
+        raise ConfigurationError(
+            f"Dag run {dag_run.run_id!r} of a backfill begins at {interval.start.isoformat()}, within an "
+            "interval of the schedule: records would be read twice. Begin the backfill where one begins, as "
+            f"with --from-date {(interval.start - late).isoformat()}"
         )
 
 
