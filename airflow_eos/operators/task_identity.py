@@ -36,6 +36,7 @@ from airflow_eos.operators.partition_interval import (
     refuse_composite,
     refuse_other_date,
 )
+from airflow_eos.operators.rendered import parse_topics
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -96,10 +97,11 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     instances, arguments = _expanded(task, context, templates, names)
     identities = [tuple(_text(instance.get(name)) for name in arguments) for instance in instances]
     if len(set(identities)) == len(identities) and all(map(any, identities)):
-        return not any("{{" in text or "{%" in text for identity in identities for text in identity)
+        rendered = any("{{" in text or "{%" in text for identity in identities for text in identity)
+        return not rendered or _differ_in_topics(task, context, templates)
     pipeline = templates.get("pipeline")
     if task.pipeline and pipeline is not None and not is_of_mapped_group(pipeline):
-        return False  # each instance renders its own
+        return _differ_in_topics(task, context, templates)  # each instance renders its own
     kept = sorted(task.function_arguments.intersection(*instances)) if instances else []
     raise ConfigurationError(
         f"task {task.task_id!r} is mapped (map index {index}), and its instances would be one run: "
@@ -123,6 +125,15 @@ def _expanded(
     expansion = getattr(mapped, "op_kwargs_expand_input", getattr(mapped, "expand_input", None))
     arguments = [name for name in names if name not in task.function_arguments]
     return _instances(expansion, context), arguments
+
+
+def _differ_in_topics(task: Any, context: Context, templates: Mapping[str, Any]) -> bool:
+    """Return whether each instance reads other topics: those of a record must be the run's (law 7)."""
+    instances, arguments = _expanded(task, context, templates, ["topics"])
+    given = [instance.get(name) for instance in instances for name in arguments]
+    if not all(given) or any("{{" in str(topics) or "{%" in str(topics) for topics in given):
+        return False
+    return len({frozenset(parse_topics("topics", topics)) for topics in given}) == len(instances)
 
 
 def is_of_mapped_group(value: Any) -> bool:
