@@ -181,14 +181,17 @@ def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
 
     ``max_tries`` tells a clear from a retry where :func:`clear_number` cannot: a clear sets it by the
     ``retries`` that the scheduler knows, and this process may have others, of a file that was just edited.
+    Where both are the same, ``dag_run_start`` does: a clear starts a Dag run again that has ended.
     """
     index = context["ti"].map_index
+    started = getattr(context["dag_run"], "start_date", None)
     return {
         "dag_id": dag_id,
         "task_id": task_id,
         "map_index": -1 if index is None else index,
         "run_id": context["run_id"],
         "max_tries": context["ti"].max_tries,
+        "dag_run_start": started and str(started),
     }
 
 
