@@ -396,7 +396,7 @@ def _partition_ends(
     date = partition_date(dag_run)
     if date is None:
         raise ConfigurationError(
-            f"the partition {key!r} of Dag run {dag_run.run_id!r} has no date, which Airflow gives from 3.3 "
-            "on; give the records to read by ranges=PartitionInterval(key, Interval(...))"
+            f"the partition {key!r} of Dag run {dag_run.run_id!r} has no date: its schedule, or an Airflow "
+            "before 3.3, gives none. Give the records by ranges=PartitionInterval(key, Interval(...))"
         )
     return partition_span(key, date, dag, duration)
