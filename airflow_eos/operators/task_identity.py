@@ -342,11 +342,16 @@ def refuse_another_grid(context: Context, interval: Interval) -> None:
     if not counted or dag_run.run_type != "backfill":
         return
     delta, first = timetable_field(dag.timetable, "delta"), in_utc(dag.start_date or _EPOCH)
-    if isinstance(delta, dt.timedelta) and (late := (interval.start - first) % delta):
+    number = (interval.start - first) // (_EPOCH + delta - _EPOCH)
+    number -= abs(number) // 40 + 1  # months have several lengths
+    while first + (number + 1) * delta <= interval.start:
+        number += 1
+    begin = first + number * delta
+    if begin != interval.start:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} of a backfill begins at {interval.start.isoformat()}, within an "
             "interval of the schedule: records would be read twice. Begin the backfill where one begins, as "
-            f"with --from-date {(interval.start - late).isoformat()}"
+            f"with --from-date {begin.isoformat()}"
         )
 
 

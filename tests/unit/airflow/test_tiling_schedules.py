@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 import zoneinfo
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -236,17 +237,20 @@ def test_periods_whose_runs_are_late(
 
 
 @pytest.mark.parametrize("timetable", ["DeltaDataIntervalTimetable", "DeltaTriggerTimetable"])
-def test_a_backfill_beside_the_periods_of_a_schedule_is_refused(timetable: str) -> None:
+@pytest.mark.parametrize("delta", [*DELTAS.values(), HOUR, relativedelta(days=1)], ids=str)
+def test_a_backfill_beside_the_periods_of_a_schedule_is_refused(timetable: str, delta: Any) -> None:
     """Airflow counts the periods of a backfill from its --from-date."""
-    dag = DAG("d", schedule=getattr(airflow.sdk, timetable)(DAY), start_date=NEW_YEAR, catchup=True)
+    dag = DAG("d", schedule=getattr(airflow.sdk, timetable)(delta), start_date=NEW_YEAR, catchup=True)
     backfill, manual = (
         {"dag": dag, "dag_run": SimpleNamespace(run_id="r", run_type=kind)} for kind in ("backfill", "manual")
     )
-    at_six = Interval(NEW_YEAR - 18 * HOUR, NEW_YEAR + 6 * HOUR)
-    refuse_another_grid(backfill, Interval(NEW_YEAR - DAY, NEW_YEAR))  # type: ignore[arg-type]
-    refuse_another_grid(manual, at_six)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"read twice\. .*--from-date 2025-12-31T00:00:00\+00:00"):
-        refuse_another_grid(backfill, at_six)  # type: ignore[arg-type]
+    for number in (*range(-130, 130), 9000 if delta == HOUR else 0):
+        begin = NEW_YEAR + number * delta
+        refuse_another_grid(backfill, Interval(begin, begin + delta))  # type: ignore[arg-type]
+        late = Interval(begin + HOUR / 2, begin + HOUR / 2 + delta)
+        refuse_another_grid(manual, late)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=rf"twice.*--from-date {re.escape(begin.isoformat())}"):
+            refuse_another_grid(backfill, late)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
