@@ -7,6 +7,7 @@ inherits that of its base. ``python tools/errors_reference.py`` writes the page.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterable
 
@@ -281,6 +282,9 @@ class IntervalNotReady(PlanError):
 
         airflow eos plan --pipeline PIPELINE --group GROUP --topic TOPIC --interval START END
     """
+
+    until: dt.datetime | None = None
+    """The time from which on the boundary is fixed in any case; None: unknown."""
 
 
 class IntervalUnaccountable(PlanError):

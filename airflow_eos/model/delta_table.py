@@ -47,8 +47,10 @@ class DeltaTable(SinkTable):
         (TEXT | NONE).check("DeltaTable(connection=...)", self.connection)
         self._check_reprocess()
         parts = urlsplit(self.uri)
-        if parts.password is not None:
-            raise ConfigurationError("DeltaTable(uri=...) holds a password: put it into the connection")
+        if parts.password is not None or (parts.query and parts.scheme in STORES):
+            raise ConfigurationError(
+                "DeltaTable(uri=...) holds a password or parameters, as a token: put it into the connection"
+            )
         is_local = parts.scheme in ("", "file") and not parts.netloc and parts.path.startswith("/")
         if not is_local and not (parts.scheme in STORES and parts.netloc):
             raise ConfigurationError(

@@ -133,7 +133,8 @@ class RunSpec:
     :param round: round of a cursor that reads until it has caught up, from 0; set by the engine.
     :param audit: who requested the run and why; kept in the run record.
     :param task: the Airflow task of the run: ``dag_id``, ``task_id``, ``map_index`` (-1 if not mapped),
-        ``run_id`` and ``max_tries``; kept in the run record, which is visible to users who may read that Dag.
+        ``run_id``, ``max_tries`` and ``dag_run_start``; kept in the run record, which is visible to users who
+        may read that Dag.
     :param on_committed: what to do if another run id or clear has committed the run; ``accept`` also accepts
         a record of a run with other parameters.
     :param mark_output: which records get headers that name their run, ``eos.run`` and ``eos.reprocessing``:

@@ -159,6 +159,11 @@ def gives_interval_end(timetable: Any) -> bool:
     return isinstance(timetable, compat.CronPartitionTimetable | compat.PartitionedAssetTimetable)
 
 
+def has_partitions(timetable: Any) -> bool:
+    """Return whether the runs of a schedule are those of partitions, each named by a key."""
+    return gives_interval_end(timetable) or bool(getattr(timetable, "partitioned_at_runtime", False))
+
+
 def _scheduled(key: str, date: dt.datetime, dag: DAG) -> Span | None:
     timetable = dag.timetable
     if isinstance(timetable, compat.CronPartitionTimetable):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.compat import AirflowFailException
 from airflow_eos.compat.retry_policy import RetryDecision, RetryPolicy
-from airflow_eos.exceptions import NotYetVisible, ProcessFailed
+from airflow_eos.exceptions import IntervalNotReady, NotYetVisible, ProcessFailed
 from airflow_eos.model.kinds import duration
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.retriable import Retry, retry_after
 
@@ -35,6 +36,8 @@ class TransactionRetryPolicy(RetryPolicy):
     ``NotYetVisible``                      retry with back-off: it is committed, a retry waits for leaders
     a record that the sink's settings      fail: they would refuse it again
     refuse (``RecordRefused``)
+    ``IntervalNotReady``, the last retry   retry, not before ``allowed_lateness`` is over
+    of an idle partition
     ``AirflowFailException`` in process    fail
     anything else                          the task's own ``retries`` and ``retry_delay``
     =====================================  ==================================================================
@@ -60,7 +63,7 @@ class TransactionRetryPolicy(RetryPolicy):
         self,
         exception: BaseException,
         try_number: int,
-        max_tries: int,  # noqa: ARG002 - the interface
+        max_tries: int,
         context: Context | None = None,
     ) -> RetryDecision:
         """Decide about a failed try; runs in the task's process."""
@@ -75,6 +78,10 @@ class TransactionRetryPolicy(RetryPolicy):
             return RetryDecision.retry(
                 self.delay(try_number), "committed, not yet visible: a retry waits for it and writes nothing"
             )
+        if isinstance(exception, IntervalNotReady) and exception.until and try_number >= max_tries:
+            left = exception.until - utc_now()
+            if context is not None and left > context["task"].retry_delay:
+                return RetryDecision.retry(left, "an idle partition is waited for no longer then")
         if retry is not Retry.BACK_OFF:
             return RetryDecision.default()
         if _committed(context) is not None:

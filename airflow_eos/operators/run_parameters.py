@@ -28,6 +28,7 @@ from airflow_eos.operators.task_identity import (
     accepts,
     clear_number,
     is_of_mapped_group,
+    refuse_another_grid,
     refuse_loop,
     refuse_same_run,
     resolve_ranges,
@@ -262,6 +263,7 @@ class RunParameters(CheckedParameters):
             partition_duration=self.partition_duration,
         )
         if self.ranges == DATA_INTERVAL and isinstance(mode, Interval):
+            refuse_another_grid(context, mode)
             warn_of_read_before(context, mode)
         return accepting(mode) if accepts(self.accept_deleted) else mode
 

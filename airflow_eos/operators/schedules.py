@@ -13,12 +13,13 @@ from airflow_eos.compat import (
     INTERVAL_TIMETABLES,
     TRIGGER_TIMETABLES,
     CronDataIntervalTimetable,
+    DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
     timetable_field,
 )
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import utc_now
+from airflow_eos.model.ranges import timestamp_of, utc_now
 from airflow_eos.operators.partition_interval import PartitionDuration, gives_interval_end, zone_named
 from airflow_eos.operators.task_identity import DATA_INTERVAL
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _SOME_DAY = dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc)
 _WEEK = dt.timedelta(weeks=1)
 _HOUR = dt.timedelta(hours=1)
+_MS = dt.timedelta(milliseconds=1)
 
 
 def check_schedule(
@@ -57,6 +59,7 @@ def check_schedule(
                 f"{expression!r} has several ticks in a skipped hour, and Airflow leaves records out, or "
                 "makes no more runs. Schedule the Dag with timezone='UTC', or with * for the hours"
             )
+    _check_late(dag, task_id)
     if not isinstance(timetable, TRIGGER_TIMETABLES):
         return
     late = ""
@@ -90,6 +93,22 @@ def check_schedule(
         f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and the schedule of Dag "
         f"{dag.dag_id!r} {problem}. Schedule the Dag with {INTERVAL_TIMETABLES}.{with_intervals}"
     )
+
+
+def _check_late(dag: DAG, task_id: str) -> None:
+    """Refuse a delta whose runs begin elsewhere once the scheduler is late, or was down."""
+    if dag.catchup or not isinstance(dag.timetable, DeltaDataIntervalTimetable):
+        return
+    delta, first = timetable_field(dag.timetable, "delta"), dag.start_date
+    period = _length(delta)
+    # Months are counted from the start date, or from the present; what has a fixed length from 1970 on.
+    if first is None if period is None else first and timestamp_of(first) % (period // _MS):
+        raise ConfigurationError(
+            f"task {task_id!r} reads ranges={DATA_INTERVAL!r}. Where a run of Dag {dag.dag_id!r} is late, "
+            f"Airflow begins at a multiple of {delta!r} since 1970 (months: since start_date), and the time "
+            "from the end of the last interval to there is in no interval. Set catchup=True, or a start_date "
+            f"at such a multiple, or schedule the Dag with {INTERVAL_TIMETABLES}.CronDataIntervalTimetable"
+        )
 
 
 def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:

@@ -13,8 +13,10 @@ from airflow_eos.compat import (
     TRIGGER_TIMETABLES,
     CronDataIntervalTimetable,
     DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
     partition_date,
     partition_key,
+    timetable_field,
 )
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import did_you_mean
@@ -29,10 +31,12 @@ from airflow_eos.model.ranges import (
 )
 from airflow_eos.operators.partition_interval import (
     PartitionDuration,
+    has_partitions,
     partition_span,
     refuse_composite,
     refuse_other_date,
 )
+from airflow_eos.operators.rendered import parse_topics
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -41,6 +45,7 @@ log = logging.getLogger(__name__)
 
 DATA_INTERVAL: Literal["data_interval"] = "data_interval"
 Ranges = RangeMode | Literal["data_interval"]
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def refuse_loop(context: Context) -> None:
@@ -92,10 +97,11 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     instances, arguments = _expanded(task, context, templates, names)
     identities = [tuple(_text(instance.get(name)) for name in arguments) for instance in instances]
     if len(set(identities)) == len(identities) and all(map(any, identities)):
-        return not any("{{" in text or "{%" in text for identity in identities for text in identity)
+        rendered = any("{{" in text or "{%" in text for identity in identities for text in identity)
+        return not rendered or _differ_in_topics(task, context, templates)
     pipeline = templates.get("pipeline")
     if task.pipeline and pipeline is not None and not is_of_mapped_group(pipeline):
-        return False  # each instance renders its own
+        return _differ_in_topics(task, context, templates)  # each instance renders its own
     kept = sorted(task.function_arguments.intersection(*instances)) if instances else []
     raise ConfigurationError(
         f"task {task.task_id!r} is mapped (map index {index}), and its instances would be one run: "
@@ -119,6 +125,15 @@ def _expanded(
     expansion = getattr(mapped, "op_kwargs_expand_input", getattr(mapped, "expand_input", None))
     arguments = [name for name in names if name not in task.function_arguments]
     return _instances(expansion, context), arguments
+
+
+def _differ_in_topics(task: Any, context: Context, templates: Mapping[str, Any]) -> bool:
+    """Return whether each instance reads other topics: those of a record must be the run's (law 7)."""
+    instances, arguments = _expanded(task, context, templates, ["topics"])
+    given = [instance.get(name) for instance in instances for name in arguments]
+    if not all(given) or any("{{" in str(topics) or "{%" in str(topics) for topics in given):
+        return False
+    return len({frozenset(parse_topics("topics", topics)) for topics in given}) == len(instances)
 
 
 def is_of_mapped_group(value: Any) -> bool:
@@ -166,14 +181,17 @@ def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
 
     ``max_tries`` tells a clear from a retry where :func:`clear_number` cannot: a clear sets it by the
     ``retries`` that the scheduler knows, and this process may have others, of a file that was just edited.
+    Where both are the same, ``dag_run_start`` does: a clear starts a Dag run again that has ended.
     """
     index = context["ti"].map_index
+    started = getattr(context["dag_run"], "start_date", None)
     return {
         "dag_id": dag_id,
         "task_id": task_id,
         "map_index": -1 if index is None else index,
         "run_id": context["run_id"],
         "max_tries": context["ti"].max_tries,
+        "dag_run_start": started and str(started),
     }
 
 
@@ -237,6 +255,13 @@ def resolve_ranges(
     if key:
         ends = _partition_ends(key, dag_run, context["dag"], partition_duration)
         return PartitionInterval(key, Interval(*ends, allowed_lateness))
+    timetable = context["dag"].timetable
+    if partition_duration is not None or has_partitions(timetable):
+        raise ConfigurationError(
+            f"Dag run {dag_run.run_id!r} has no partition key, and runs of this Dag read partitions: trigger "
+            "one with a key. Where clearPartitions has taken the key away, a new Dag run with that key finds "
+            "what is committed"
+        )
     start, end = _data_interval(dag_run)
     if start is None or end is None:
         raise ConfigurationError(
@@ -249,7 +274,7 @@ def resolve_ranges(
             "cron strings and presets such as '@hourly' give none in Airflow 3; schedule the Dag with "
             f"{INTERVAL_TIMETABLE}"
         )
-        if isinstance(context["dag"].timetable, CronDataIntervalTimetable):
+        if isinstance(timetable, CronDataIntervalTimetable):
             advice = (
                 "the clock of the schedule's time zone skips a time of it, and Airflow gives a run that is "
                 "triggered then no other; backfill, or give data_interval_start and data_interval_end by REST"
@@ -305,6 +330,31 @@ def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.date
         )
 
 
+def refuse_another_grid(context: Context, interval: Interval) -> None:
+    """Refuse an interval of a backfill that begins between two of the schedule.
+
+    Airflow counts the intervals of a delta from the first date of the backfill.
+
+    :raises ConfigurationError: scheduled runs read the same records; names the date to begin at.
+    """
+    dag, dag_run = context["dag"], context["dag_run"]
+    counted = isinstance(dag.timetable, DeltaDataIntervalTimetable | DeltaTriggerTimetable)
+    if not counted or dag_run.run_type != "backfill":
+        return
+    delta, first = timetable_field(dag.timetable, "delta"), in_utc(dag.start_date or _EPOCH)
+    number = (interval.start - first) // (_EPOCH + delta - _EPOCH)
+    number -= abs(number) // 40 + 1  # months have several lengths
+    while first + (number + 1) * delta <= interval.start:
+        number += 1
+    begin = first + number * delta
+    if begin != interval.start:
+        raise ConfigurationError(
+            f"Dag run {dag_run.run_id!r} of a backfill begins at {interval.start.isoformat()}, within an "
+            "interval of the schedule: records would be read twice. Begin the backfill where one begins, as "
+            f"with --from-date {begin.isoformat()}"
+        )
+
+
 def warn_of_read_before(context: Context, interval: Interval) -> None:
     """Warn if the Dag run before, by logical date, has read a part of a Dag run's interval.
 
@@ -351,7 +401,7 @@ def _partition_ends(
     date = partition_date(dag_run)
     if date is None:
         raise ConfigurationError(
-            f"the partition {key!r} of Dag run {dag_run.run_id!r} has no date, which Airflow gives from 3.3 "
-            "on; give the records to read by ranges=PartitionInterval(key, Interval(...))"
+            f"the partition {key!r} of Dag run {dag_run.run_id!r} has no date: its schedule, or an Airflow "
+            "before 3.3, gives none. Give the records by ranges=PartitionInterval(key, Interval(...))"
         )
     return partition_span(key, date, dag, duration)

@@ -102,10 +102,12 @@ class Boundaries:
         log_coverage.refuse_future(first_records, now)
         idle = [tp.partition for tp in partitions if first_records[tp] is None]
         if idle and now < moment + lateness:
-            raise IntervalNotReady(
+            error = IntervalNotReady(
                 f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
                 f"is fixed at {keys.utc_text(moment + lateness)} at the latest (allowed_lateness {lateness})"
             )
+            error.until = moment + lateness
+            raise error
         others = pinned.near()
         heads = look.unproven({tp: _bounds(tp.partition, text, others) for tp in partitions}, moment)
         if heads:  # one that is farther away may prove more

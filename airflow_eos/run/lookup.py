@@ -35,10 +35,10 @@ class Reprocess:
 class CommittedRuns:
     """Looks a run up and applies ``on_committed``.
 
-    A record with the same run id, clear number and ``max_tries`` of the task is this very work, whatever
-    ``on_committed`` is; for another one ``on_committed`` decides. A record of other work, such as another
-    environment's, answers nothing (law 7). Only if the author changed the work on purpose, ``accept`` lets
-    the record stand, and ``reprocess`` may write the recorded ranges to another sink.
+    A record with the same run id, ``max_tries`` of the task, and clear number or start of the Dag run is this
+    very work, whatever ``on_committed`` is; for another one ``on_committed`` decides. A record of other work,
+    such as another environment's, answers nothing (law 7). Only if the author changed the work on purpose,
+    ``accept`` lets the record stand, and ``reprocess`` may write the recorded ranges to another sink.
     """
 
     def __init__(self, spec: RunSpec, authority: Authority) -> None:
@@ -163,9 +163,13 @@ class CommittedRuns:
         return recorded is not None and bool(differences(recorded, self._work))
 
     def _is_ours(self, record: RunRecord) -> bool:
-        tries = {record.max_tries, self._spec.task.get("max_tries")} - {None}
-        named = (record.run_id, record.clear_number) == (self._spec.run_id, self._spec.clear_number)
-        return named and len(tries) <= 1
+        tries, starts = (
+            (record.of_task(name), self._spec.task.get(name)) for name in ("max_tries", "dag_run_start")
+        )
+        # A retry has another clear number where its task has fewer retries now; its Dag run goes on.
+        goes_on = starts[0] == starts[1] is not None
+        same_life = goes_on or record.clear_number == self._spec.clear_number
+        return record.run_id == self._spec.run_id and same_life and (None in tries or tries[0] == tries[1])
 
     def _check(
         self, records: Sequence[RunRecord], own_id: str | None = None, but_for: Collection[str] = ()

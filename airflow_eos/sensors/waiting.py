@@ -130,7 +130,10 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
             try:
                 return super(BaseSensorOperator, self).resume_execution(next_method, next_kwargs, context)
             except TaskDeferralTimeout as error:
-                raise AirflowSensorTimeout(*error.args) from error
+                raise AirflowSensorTimeout(
+                    f"{error}: the condition did not hold within timeout ({self.timeout:.0f} s), or no "
+                    "triggerer asked; the log of its trigger tells"
+                ) from error
 
     def waiting_since(self, context: Context) -> dt.datetime:
         """Return when this try began to wait; a rescheduled one began earlier than its process."""

@@ -62,6 +62,15 @@ def test_a_clear_is_told_from_a_retry_though_its_task_has_other_retries_now() ->
     assert before(scene, again).run_key == done.run_key  # nothing is known of its task
 
 
+def test_a_retry_with_fewer_retries_is_no_clear() -> None:
+    """Their numbers are equal; a clear starts a Dag run that has ended again."""
+    scene, again = a_cluster(), spec(on_committed="reprocess")
+    first, cleared = ({"task": {"max_tries": 2, "dag_run_start": day}} for day in ("monday", "tuesday"))
+    done = before(scene, replace(again, **first))
+    assert before(scene, replace(again, **first, clear_number=1)).run_key == done.run_key
+    assert before(scene, replace(again, **cleared, clear_number=1)).mode == "reprocess"
+
+
 def one_round(scene: Scene, its_spec: RunSpec) -> None:
     """Let a run in rounds commit its first one and fail in the second."""
 

@@ -26,7 +26,7 @@ REPLACED = "replaced"
 ACCEPTED_LOSS = "accepted_loss"
 """The detail that lists records that were not read, by consent: deleted or skipped; absent without any."""
 AIRFLOW = "airflow"
-"""The detail about the Airflow task of the run: ``{dag_id, task_id, map_index, run_id, max_tries}``."""
+"""The detail about the Airflow task of the run, see :class:`~airflow_eos.model.spec.RunSpec`."""
 ROUNDS = "rounds"
 """The detail that counts the rounds of a cursor's run, this one included."""
 WORK = "work"
@@ -86,16 +86,13 @@ class RunRecord(Versioned):
     @property
     def dag_id(self) -> str:
         """The Dag whose task did the work; empty if the record does not name one."""
-        task = self.details.get(AIRFLOW)
-        dag_id = task.get("dag_id") if isinstance(task, Mapping) else None
+        dag_id = self.of_task("dag_id")
         return dag_id if isinstance(dag_id, str) else ""
 
-    @property
-    def max_tries(self) -> int | None:
-        """``max_tries`` of the task, which a clear changes and a retry does not; None: not recorded."""
+    def of_task(self, name: str) -> Any:
+        """Return a detail of the task, as a stranger may have written it; None: not recorded."""
         task = self.details.get(AIRFLOW)
-        value = task.get("max_tries") if isinstance(task, Mapping) else None
-        return value if type(value) is int else None
+        return task.get(name) if isinstance(task, Mapping) else None
 
     @property
     def records_written(self) -> int:

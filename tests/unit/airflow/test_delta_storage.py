@@ -101,10 +101,13 @@ def test_a_table_lies_where_commits_are_put_if_absent(uri):
         DeltaTable(uri)
 
 
-def test_a_password_in_the_address_is_refused_and_not_shown():
+@pytest.mark.parametrize(
+    "uri", ["s3://user:geheim@lake/t", "abfss://lake@a.dfs.core.windows.net/t?sig=geheim"]
+)
+def test_a_password_in_the_address_is_refused_and_not_shown(uri):
     """The address is in logs, records and lineage."""
     with pytest.raises(ConfigurationError) as refused:
-        DeltaTable("s3://user:geheim@lake/t")
+        DeltaTable(uri)
     assert "geheim" not in str(refused.value)
 
 

@@ -76,9 +76,9 @@ def refusal(task: Any, **dag_run: Any) -> str:
 def instances(dag: DAG, expand: Callable[[Any], Any], **given: Any) -> list[Any]:
     """Return both instances of a mapped task."""
     with dag:
-        mapped = expand(
-            ReadProcessWriteOperator.partial(task_id="mapped", **{**GIVEN, "process": copy, **given})
-        )
+        fields = {**GIVEN, "process": copy, **given}
+        fields = {name: value for name, value in fields.items() if value is not None}
+        mapped = expand(ReadProcessWriteOperator.partial(task_id="mapped", **fields))
     contexts = [make_context(SimpleNamespace(dag=dag, retries=0), map_index=index) for index in range(2)]
     return [mapped.unmap(mapped.expand_input.resolve(context)[0]) for context in contexts]
 
@@ -94,6 +94,14 @@ SAME_TEMPLATE: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
         lambda task: task.expand(pipeline=[TEMPLATED, "{{ params['env'] }}.orders"]),
     ),
     "one of them a template": ({}, lambda task: task.expand(pipeline=[TEMPLATED, "prod.orders"])),
+    "the same topics": (
+        {"pipeline": TEMPLATED, "topics": None},
+        lambda task: task.expand(topics=["src", ["src"]]),
+    ),
+    "templates of topics": (
+        {"pipeline": TEMPLATED, "topics": None},
+        lambda task: task.expand(topics=["{{ 'src' }}", "src"]),
+    ),
     "templates of a partition": (
         {"pipeline": "orders"},
         lambda task: task.expand(source_partition=["{{ 1 }}", "{{ 2 - 1 }}"]),
@@ -154,6 +162,22 @@ def test_an_instance_finds_its_partition_at_another_map_index(dag: DAG, ledger: 
     run(zero, map_index=0)
     run(zero, map_index=1, clear_number=1)
     run(first, map_index=0, clear_number=1)
+    assert len(ledger) == 2
+
+
+def test_an_instance_finds_its_topics_at_another_map_index(dag: DAG, ledger: dict[str, RunRecord]) -> None:
+    """Templates of pipelines do not tell instances apart; topics do, which the record must agree with."""
+
+    def expand(task: Any) -> Any:
+        return task.expand_kwargs(
+            [{"topics": [t], "group_id": t, "pipeline": "{{ params.env }}." + t} for t in ("a", "b")]
+        )
+
+    first, second = instances(dag, expand, topics=None, group_id=None)
+    run(first, map_index=0)
+    run(second, map_index=1)
+    run(second, map_index=0, clear_number=1)
+    run(first, map_index=1, clear_number=1)
     assert len(ledger) == 2
 
 

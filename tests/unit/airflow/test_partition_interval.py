@@ -12,6 +12,7 @@ from airflow.sdk import (
     Asset,
     CronPartitionTimetable,
     PartitionedAssetTimetable,
+    PartitionedAtRuntime,
     ProductMapper,
     StartOfDayMapper,
     StartOfHourMapper,
@@ -27,7 +28,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Interval
-from tests.support.airflow_partitions import partition_of
+from tests.support.airflow_partitions import partition_of, ranges_of
 
 UTC = dt.timezone.utc
 DAY = dt.timedelta(days=1)
@@ -186,6 +187,28 @@ def test_a_key_of_another_date_is_refused_with_a_data_interval_too(schedule: Any
 def test_a_data_interval_counts_where_the_schedule_gives_keys_no_date(schedule: Any) -> None:
     """As the interval of its Dag run says."""
     assert partition(schedule, "k", None, data_interval_start=MIDNIGHT, data_interval_end=MIDNIGHT + DAY)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "duration"),
+    [
+        (DAILY, None),
+        (
+            PartitionedAssetTimetable(
+                assets=Asset("a"), default_partition_mapper=StartOfDayMapper(timezone="UTC")
+            ),
+            None,
+        ),
+        (PartitionedAtRuntime(), None),
+        (None, DAY),
+    ],
+    ids=["cron", "mapper", "at-runtime", "duration"],
+)
+@pytest.mark.parametrize("end", [MIDNIGHT, MIDNIGHT + DAY], ids=["empty", "interval"])
+def test_a_run_whose_key_is_gone_is_refused(schedule: Any, duration: Any, end: dt.datetime) -> None:
+    """clearPartitions takes it: an interval under a name of its own is what its partition has read."""
+    with pytest.raises(ConfigurationError, match=r"has no partition key.*clearPartitions"):
+        ranges_of(schedule, duration, data_interval_start=MIDNIGHT, data_interval_end=end)
 
 
 def test_interval_ends_are_moments() -> None:

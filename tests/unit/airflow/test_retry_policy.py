@@ -14,11 +14,13 @@ from airflow_eos.exceptions import (
     AuthorizationFailed,
     CursorMoved,
     EosError,
+    IntervalNotReady,
     OutcomeUnknown,
     ProcessFailed,
     RunFailed,
     RunFenced,
 )
+from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.retriable import Retry, retry_after
 from airflow_eos.operators.retry import TransactionRetryPolicy
@@ -97,6 +99,19 @@ def test_author_may_refuse_a_retry(context: Any) -> None:
     error = ProcessFailed("process raised")
     error.__cause__ = AirflowFailException("poisoned input")
     assert TransactionRetryPolicy().evaluate(error, 1, 9, context).action is RetryAction.FAIL
+
+
+def test_the_last_retry_waits_as_long_as_an_idle_partition_is_waited_for(context: Any) -> None:
+    """It would meet the same before; earlier ones come after the task's delay, for a record may have come."""
+    error, policy, hour = IntervalNotReady("idle"), TransactionRetryPolicy(), dt.timedelta(hours=1)
+    assert policy.evaluate(error, 9, 9, context).action is RetryAction.DEFAULT  # nobody knows until when
+    error.until = utc_now() + hour
+    assert policy.evaluate(error, 8, 9, context).action is RetryAction.DEFAULT
+    delay = policy.evaluate(error, 9, 9, context).retry_delay
+    assert delay is not None
+    assert hour - 60 * SECOND < delay <= hour
+    context["task"].retry_delay = hour
+    assert policy.evaluate(error, 9, 9, context).action is RetryAction.DEFAULT
 
 
 @pytest.mark.parametrize("error", [RunFailed("aborted"), ProcessFailed("boom"), ValueError("x")])

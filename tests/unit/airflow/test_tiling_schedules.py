@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import re
 import zoneinfo
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import groupby, islice
+from types import SimpleNamespace
 from typing import Any
 
 import airflow.sdk
 import pendulum
 import pytest
 from airflow.partition_mappers import temporal
+from airflow.sdk import DAG
 from airflow.timetables import interval as interval_timetables
 from airflow.timetables import trigger as trigger_timetables
 from airflow.timetables.base import DataInterval, TimeRestriction
@@ -27,7 +31,8 @@ from dateutil.relativedelta import relativedelta
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Interval
-from airflow_eos.operators.task_identity import warn_of_read_before
+from airflow_eos.operators.schedules import check_schedule
+from airflow_eos.operators.task_identity import refuse_another_grid, warn_of_read_before
 from tests.support.airflow_partitions import partition_of, ranges_of
 
 UTC = dt.timezone.utc
@@ -190,6 +195,62 @@ def test_schedules_whose_runs_are_late_by_seconds(
             meet.append(info.data_interval.start == last.end)
         last = info.data_interval
     assert all(meet) is tiles
+
+
+@pytest.mark.parametrize(
+    ("delta", "start", "catchup", "tiles"),
+    [
+        (HOUR, "2026-01-01T00:30Z", False, False),  # after 01:30 begins the interval of 02:00
+        (HOUR, "2026-01-01T00:00Z", False, True),
+        (HOUR, "2026-01-01T00:30Z", True, True),
+        (7 * DAY, "2026-01-05T00:00Z", False, False),  # a Monday; 1970 began on a Thursday
+        (7 * DAY, "2026-01-08T00:00Z", False, True),
+        (DAY, None, False, True),
+        (relativedelta(months=1), None, False, False),  # counted from the present
+        (relativedelta(months=1), "2026-01-05T00:00Z", False, True),
+    ],
+)
+def test_periods_whose_runs_are_late(
+    delta: Any, start: str | None, catchup: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out are whole periods, which a backfill reads, or the schedule is refused."""
+    begin: Any = None if start is None else pendulum.parse(start)
+    schedule: Any = DeltaDataIntervalTimetable(delta)
+    restriction, whole = TimeRestriction(begin, None, catchup), []
+    for late in (dt.timedelta(seconds=3), HOUR * 3 / 4, 5 * DAY):
+        now, last = begin or pendulum.datetime(2026, 1, 5, 12, 30), None
+        monkeypatch.setattr(interval_timetables, "utcnow", lambda: now)  # noqa: B023 - called in this pass
+        for number in range(3):
+            info = schedule.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+            now = info.run_after + number * late  # the first one is in time
+            info = schedule.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+            reached = last and last.end
+            while reached and reached < info.data_interval.start:
+                reached += delta
+            whole.append(reached in (None, info.data_interval.start))
+            last = info.data_interval
+    assert all(whole) is tiles
+    sdk = airflow.sdk.DeltaDataIntervalTimetable(delta)
+    refused = pytest.raises(ConfigurationError, match="is in no interval")
+    with contextlib.nullcontext() if tiles else refused:
+        check_schedule("data_interval", DAG("d", schedule=sdk, start_date=begin, catchup=catchup), None, "t")
+
+
+@pytest.mark.parametrize("timetable", ["DeltaDataIntervalTimetable", "DeltaTriggerTimetable"])
+@pytest.mark.parametrize("delta", [*DELTAS.values(), HOUR, relativedelta(days=1)], ids=str)
+def test_a_backfill_beside_the_periods_of_a_schedule_is_refused(timetable: str, delta: Any) -> None:
+    """Airflow counts the periods of a backfill from its --from-date."""
+    dag = DAG("d", schedule=getattr(airflow.sdk, timetable)(delta), start_date=NEW_YEAR, catchup=True)
+    backfill, manual = (
+        {"dag": dag, "dag_run": SimpleNamespace(run_id="r", run_type=kind)} for kind in ("backfill", "manual")
+    )
+    for number in (*range(-130, 130), 9000 if delta == HOUR else 0):
+        begin = NEW_YEAR + number * delta
+        refuse_another_grid(backfill, Interval(begin, begin + delta))  # type: ignore[arg-type]
+        late = Interval(begin + HOUR / 2, begin + HOUR / 2 + delta)
+        refuse_another_grid(manual, late)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=rf"twice.*--from-date {re.escape(begin.isoformat())}"):
+            refuse_another_grid(backfill, late)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

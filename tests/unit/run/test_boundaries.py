@@ -152,8 +152,9 @@ def test_the_clock_of_the_driver_decides_how_long_an_idle_partition_is_waited_fo
     if is_fixed:
         assert compute[0](*compute[1:]).offsets == {0: 3, 1: 9}
         return
-    with pytest.raises(IntervalNotReady, match="allowed_lateness"):
+    with pytest.raises(IntervalNotReady, match="allowed_lateness") as refused:
         compute[0](*compute[1:])
+    assert refused.value.until == moment(1.5)
 
 
 class Untimed(Log):
