@@ -35,12 +35,14 @@ from airflow_eos.printable import printable
 from airflow_eos.spark.spark_failure import (
     PYTHON_EXCEPTION,
     SPARK_EXCEPTION,
+    TRACEBACK,
     is_block_lost,
     is_infrastructure,
     is_server_gone,
     java_errors,
     module_of,
     python_class,
+    sent_by_worker,
 )
 from airflow_eos.task_signals import class_names
 
@@ -279,9 +281,11 @@ def _daemon_cause(text: str) -> str | None:
 
 def _python_cause(text: str) -> str | None:
     """Return the exception line of the last traceback, with the author's line of code."""
-    trace = text[text.rfind("Traceback (most recent call last):") :].splitlines()[1:]
+    trace = sent_by_worker(text)
+    if trace.startswith((TRACEBACK, f"+ Exception Group {TRACEBACK}")):
+        trace = trace.rpartition(TRACEBACK)[2]
     place = ""
-    for line in trace:
+    for line in trace.splitlines():
         if line.startswith("  File "):
             if _is_authors(line):
                 place = line.strip().removeprefix("File ").replace('"', "")

@@ -499,6 +499,17 @@ def test_the_class_that_a_worker_raised_is_told_only_where_nobody_can_forge_it(l
     assert FAILS not in error.raised or raised == FAILS
 
 
+@PYTHON_ERRORS
+@pytest.mark.parametrize("raised", ["MemoryError", "airflow.sdk.exceptions.AirflowSkipException"])
+def test_without_a_traceback_the_first_word_is_the_class(python_error, raised):
+    """Of sessions with ``hideTraceback``: neither a record that is quoted nor advice to skip one decides."""
+    text = f"{raised}: row {TRACEBACK}"
+    words = "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+    error = process_error(python_error(f"\n  {TRACEBACK.splitlines()[1].strip()}\n{words}{text}"), MARK)
+    assert error.raised == (raised,)
+    assert f"nothing was written: {raised}: row" in error.message
+
+
 class Unreadable(Exception):
     def __str__(self):
         raise RuntimeError("no text")
