@@ -60,6 +60,11 @@ _SHORTER_SOCKET = (
     "that only the executors' user can write"
 )
 _GONE_TEXT = "the Spark Connect server died, was started anew or has closed this session"
+# Lines in front of what py4j and gRPC have to say
+_WRAPPING = re.compile(
+    r"An error occurred while calling|<_\w+ of RPC that terminated with:$|status = StatusCode\.\w+$"
+)
+_RESULT_LOST = "TaskResultLost"
 _SQLSTATE = re.compile(r" *SQLSTATE: \w{5}\b")
 _NOT_AUTHORS = ("/pyspark/", "pyspark.zip", "/airflow_eos/", "airflow_eos-", "/py4j/", "<frozen ")
 _LINE_LIMIT = 600
@@ -184,10 +189,11 @@ def _described(error: BaseException) -> str:
         if cause is not None:
             return cause
     if given_up is not None:
-        return given_up
+        larger = ", or larger than spark.driver.maxResultSize" if given_up.startswith(_RESULT_LOST) else ""
+        return given_up + larger
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    line = next((line for line in lines if not line.startswith("An error occurred while calling")), "")
+    line = next((line for line in lines if not _WRAPPING.match(line)), "")
     line = line.removeprefix(": ")
     if module_of(error).startswith(("pyspark", "py4j")) and line:
         return line

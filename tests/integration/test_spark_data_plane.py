@@ -694,6 +694,19 @@ def test_a_frame_of_another_session_is_refused_where_its_jobs_could_not_be_cance
         other.client.close()
 
 
+def test_a_run_computes_in_its_own_session_whichever_is_active(broker, spark, topics):
+    """Of several in a process, such as the first one whose server has died; the function checkpoints, too."""
+    other = type(spark)(spark.client._builder) if CONNECT else spark.newSession()
+    sink = broker.topic("out", 1)
+    spec = broker.spec(topics[0], sink)
+    run(broker, other, spec, lambda df: df.select("key", "value").localCheckpoint())
+    assert count_records(broker.bootstrap, sink) == 400
+    assert type(spark).getActiveSession() is not other
+    if CONNECT:
+        other.client.release_session()
+        other.client.close()
+
+
 @pytest.mark.parametrize(
     ("level", "repeatable", "refused"),
     [
