@@ -267,8 +267,8 @@ class StatusStoreEvidence(SingleEvaluation):
 
     def _lost_executors(self) -> set[str]:
         """Return the executors that are gone and held blocks; dynamic allocation removes idle ones."""
-        gone = (each for each in elements_of(self._store.executorList(False)) if not each.isActive())  # noqa: FBT003
-        return {str(executor.id()) for executor in gone if executor.rddBlocks()}
+        every = elements_of(self._store.executorList(False))  # noqa: FBT003
+        return {str(executor.id()) for executor in every if not executor.isActive() and executor.rddBlocks()}
 
 
 def refuse_caches_in_memory_only(spark: Any, sealed: Any) -> None:
