@@ -331,6 +331,13 @@ def test_records_read_and_late_records_are_counted(broker, spark, fn):
     assert manifest.records_late == 0 + 1 + 2
 
 
+def test_records_that_spark_reads_twice_are_counted_once_or_not_at_all(broker, spark, fn, topics):
+    """A sort reads them for a sample, and again: on Spark Connect both are observed."""
+    sealed = seal(broker, spark, topics, lambda df: df.orderBy("offset"))
+    count = NOT_COUNTED if CONNECT else 200
+    assert sealed.manifest.records_read == {TopicPartition(topics[0], place): count for place in (0, 1)}
+
+
 def test_a_transform_that_ignores_its_input_is_no_error(broker, spark, fn):
     """Counts that cannot be had are -1, and the run goes on."""
     source, sink = broker.numbered("src", 1, 5), broker.topic("out", 1)
