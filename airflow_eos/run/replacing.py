@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from airflow_eos.exceptions import OffsetsOutOfRange, TableRewritten
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import REPLACED, TABLE, RunRecord
 from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.output import NOT_COUNTED
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.model.table import EarlierRows, TableReceipt
 
@@ -55,18 +56,28 @@ def replaces_rows(spec: RunSpec) -> bool:
 
 
 def refuse_fewer(
-    recorded: RunRecord, read: Mapping[TopicPartition, int], kept_whole: Collection[str], sink: str
+    recorded: RunRecord,
+    ranges: Iterable[OffsetRange],
+    read: Mapping[TopicPartition, int],
+    kept_whole: Collection[str],
+    sink: str,
 ) -> None:
     """Refuse a replacement that read fewer records than the run: their rows would be gone.
 
     :param recorded: the run, merged from all of its rounds.
+    :param ranges: of the replacement: those of the run, without offsets that it skips.
     :param read: by partition; a partition that is missing was not read.
     :param kept_whole: topics that lose records at the log's start alone, which was compared with the ranges:
-        there it does not matter that a count is unknown.
+        there it does not matter that a count is unknown, if no offset is skipped.
     :raises OffsetsOutOfRange: names the partition and both counts.
     """
     now = {str(tp): count for tp, count in read.items()}
-    whole = {str(r.topic_partition) for r in recorded.ranges if r.topic in kept_whole}
+    spans = Counter({r.topic_partition: 0 for r in recorded.ranges if r.topic in kept_whole})
+    for r in ranges:
+        spans[r.topic_partition] += r.span
+    for r in recorded.ranges:
+        spans[r.topic_partition] -= r.span
+    whole = {str(tp) for tp, more in spans.items() if more >= 0 and tp.topic in kept_whole}
     for place, before in sorted(recorded.records_read_by_partition.items()):
         after = now.get(place, 0)
         is_unknown = NOT_COUNTED in (before, after)

@@ -154,7 +154,8 @@ class TableSteps:
         if work.recorded is not None and self._replaces:
             settings = self.collaborators.cluster.topic_settings(self.spec.source_topics)
             kept_whole = {topic for topic in settings if not is_compacted(settings[topic])}
-            refuse_fewer(work.recorded, entry.manifest.records_read, kept_whole, self.table.name)
+            ranges, read = entry.planned.plan.ranges, entry.manifest.records_read
+            refuse_fewer(work.recorded, ranges, read, kept_whole, self.table.name)
         try:
             work.intent = self.intent(entry, session)
             identity = session.identity

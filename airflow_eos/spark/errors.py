@@ -35,12 +35,14 @@ from airflow_eos.printable import printable
 from airflow_eos.spark.spark_failure import (
     PYTHON_EXCEPTION,
     SPARK_EXCEPTION,
+    TRACEBACK,
     is_block_lost,
     is_infrastructure,
     is_server_gone,
     java_errors,
     module_of,
     python_class,
+    sent_by_worker,
 )
 from airflow_eos.task_signals import class_names
 
@@ -58,6 +60,11 @@ _SHORTER_SOCKET = (
     "that only the executors' user can write"
 )
 _GONE_TEXT = "the Spark Connect server died, was started anew or has closed this session"
+# Lines in front of what py4j and gRPC have to say
+_WRAPPING = re.compile(
+    r"An error occurred while calling|<_\w+ of RPC that terminated with:$|status = StatusCode\.\w+$"
+)
+_RESULT_LOST = "TaskResultLost"
 _SQLSTATE = re.compile(r" *SQLSTATE: \w{5}\b")
 _NOT_AUTHORS = ("/pyspark/", "pyspark.zip", "/airflow_eos/", "airflow_eos-", "/py4j/", "<frozen ")
 _LINE_LIMIT = 600
@@ -182,10 +189,11 @@ def _described(error: BaseException) -> str:
         if cause is not None:
             return cause
     if given_up is not None:
-        return given_up
+        larger = ", or larger than spark.driver.maxResultSize" if given_up.startswith(_RESULT_LOST) else ""
+        return given_up + larger
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    line = next((line for line in lines if not line.startswith("An error occurred while calling")), "")
+    line = next((line for line in lines if not _WRAPPING.match(line)), "")
     line = line.removeprefix(": ")
     if module_of(error).startswith(("pyspark", "py4j")) and line:
         return line
@@ -279,9 +287,11 @@ def _daemon_cause(text: str) -> str | None:
 
 def _python_cause(text: str) -> str | None:
     """Return the exception line of the last traceback, with the author's line of code."""
-    trace = text[text.rfind("Traceback (most recent call last):") :].splitlines()[1:]
+    trace = sent_by_worker(text)
+    if trace.startswith((TRACEBACK, f"+ Exception Group {TRACEBACK}")):
+        trace = trace.rpartition(TRACEBACK)[2]
     place = ""
-    for line in trace:
+    for line in trace.splitlines():
         if line.startswith("  File "):
             if _is_authors(line):
                 place = line.strip().removeprefix("File ").replace('"', "")

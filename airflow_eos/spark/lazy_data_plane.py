@@ -58,7 +58,15 @@ class LazyDataPlane:
 
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> Any:
         """Start Spark for this plan; read, transform, encode and materialise, or write data files."""
-        return self._started(plan).seal(plan, writer)
+        try:
+            return self._started(plan).seal(plan, writer)
+        except Exception as error:
+            from airflow_eos.spark.errors import ErrorMark, process_error
+            from airflow_eos.spark.spark_failure import is_server_gone
+
+            if is_server_gone(error):  # between two jobs
+                raise process_error(error, ErrorMark()) from error
+            raise
 
     def seal_letters(self, due: DueLetters) -> Any:
         """Make dead letters of records that were processed before; Spark is not needed for them."""

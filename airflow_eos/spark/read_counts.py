@@ -125,7 +125,10 @@ class _PerSlice:
 
 
 class ObservedReads:
-    """Counts by Spark's observation: a repeated stage counts twice, and unread rows not at all."""
+    """Counts by Spark's observation: a repeated stage counts twice, and unread rows not at all.
+
+    More records than a partition's ranges have offsets are not known.
+    """
 
     tally: Tally | None = None
 
@@ -163,5 +166,8 @@ class ObservedReads:
         values = observed(df, self._name)
         if values is None or len(values) != 1 + len(self._counted):
             return counts, NOT_COUNTED if self._late_before is not None else 0
-        counts.update(zip(self._counted, values[1:], strict=True))
-        return counts, values[0]
+        spans = sum((Counter({r.topic_partition: r.span}) for r in self._ranges), Counter())
+        for place, count in zip(self._counted, values[1:], strict=True):
+            counts[place] = count if count <= spans[place] else NOT_COUNTED
+        is_twice = NOT_COUNTED in map(counts.get, self._counted)
+        return counts, NOT_COUNTED if is_twice and self._late_before is not None else values[0]

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.model.output import total
+from airflow_eos.model.output import NOT_COUNTED, total
 from airflow_eos.spark.by_value import apart_if_large
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.errors import process_failed
@@ -194,6 +194,9 @@ class FrameSealing(Sealing):
     def reads(self, routed: Any, counts: BlockCounts) -> Counts:  # noqa: ARG002 - the counter knows
         """Return the counts of the source DataFrame and of the records that are set aside."""
         read, late = self._counter.read(routed)
+        if self._plan.mode == "reprocess" and self._writer is not None and self._counter.tally is None:
+            # What Spark reads twice is observed twice, and rows that are replaced may be the last copy.
+            read = {tp: count and NOT_COUNTED for tp, count in read.items()}
         if not self.set_aside.records:
             return read, late
         if self._letter_counter is None:

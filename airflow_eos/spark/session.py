@@ -132,8 +132,14 @@ def tagged(spark: SparkSession, tag: str, *, once: bool = False) -> Iterator[Non
 def _prepared_client(spark: SparkSession, *, once: bool) -> Iterator[None]:
     from airflow_eos.spark.connect_client import distinct_errors, executed_once
 
-    with distinct_errors(spark.client), executed_once(spark.client) if once else nullcontext():
-        yield
+    # PySpark gives the result of a checkpoint to the thread's active session, or to the first of the process.
+    threads: Any = type(spark)._active_session  # noqa: SLF001
+    active, threads.session = getattr(threads, "session", None), spark
+    try:
+        with distinct_errors(spark.client), executed_once(spark.client) if once else nullcontext():
+            yield
+    finally:
+        threads.session = active
 
 
 def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -> None:

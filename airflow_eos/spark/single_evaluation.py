@@ -266,8 +266,9 @@ class StatusStoreEvidence(SingleEvaluation):
         return int(registry.counter("queue.appStatus.numDroppedEvents").getCount())
 
     def _lost_executors(self) -> set[str]:
-        executors = self._store.executorList(False)  # noqa: FBT003
-        return {str(executor.id()) for executor in elements_of(executors) if not executor.isActive()}
+        """Return the executors that are gone and held blocks; dynamic allocation removes idle ones."""
+        every = elements_of(self._store.executorList(False))  # noqa: FBT003
+        return {str(executor.id()) for executor in every if not executor.isActive() and executor.rddBlocks()}
 
 
 def refuse_caches_in_memory_only(spark: Any, sealed: Any) -> None:

@@ -102,7 +102,12 @@ _TASK = re.compile(
     r"(?:Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\s]+ executor [^()\s]+\): )?"
 )
 _THROWN = re.compile(rf"(?P<java>{_CLASS.pattern})(?:: |\n|$)")
-_TRACEBACK = "Traceback (most recent call last):\n"
+TRACEBACK = "Traceback (most recent call last):\n"
+# Spark's words in front of what a Python worker sent
+_OF_WORKER = re.compile(
+    r"\s*(?:\[PYTHON_EXCEPTION\]\s*"
+    r"|An exception was thrown from the Python worker(?::|\. Please see the stack trace below\.)\s*)+"
+)
 _RAISED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?=:|$)")
 _CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
 # Values that an author's function uses cannot be sent to tasks, or its results cannot be sent back.
@@ -256,14 +261,24 @@ def python_class(error: BaseException) -> str | None:
 
     A traceback is text. Its lines are indented up to the first exception's, whose class is the first word of
     that line; the rest may be the author's. A traceback that may contain several exceptions proves nothing.
+    Without one (``spark.sql.execution.pyspark.udf.hideTraceback.enabled``) there is one exception only.
     """
     for thrown in java_errors(error):
         if thrown.java == PYTHON_EXCEPTION:
-            _, _, rest = thrown.message.partition(_TRACEBACK)
+            text = sent_by_worker(thrown.message)
+            rest = text.removeprefix(TRACEBACK)
             line = next((line for line in rest.split("\n") if not line.startswith(" ")), "")
             name = _RAISED.match(line)
-            return None if name is None or _TRACEBACK in rest else name[0]
+            return None if name is None or (rest != text and TRACEBACK in rest) else name[0]
     return None
+
+
+def sent_by_worker(message: str) -> str:
+    """Return what a Python worker sent of an exception: a traceback, or its last lines alone."""
+    words = _OF_WORKER.match(message)
+    if words is None:  # of another version
+        return "".join(message.partition(TRACEBACK)[1:])
+    return message[words.end() :]
 
 
 def _of_jvm(origin: Any) -> Iterator[JavaError]:

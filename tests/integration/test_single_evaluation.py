@@ -227,9 +227,17 @@ def test_a_filled_cache_that_loses_an_executor_leaves_one_evaluation(experiment)
 
 @pytest.mark.chaos
 @CLASSIC_ONLY
-def test_blocks_at_a_new_place_tell_before_the_driver_knows_of_the_loss(experiment, monkeypatch):
-    """A cluster manager may take seconds to say that an executor is gone."""
-    monkeypatch.setattr(single_evaluation.StatusStoreEvidence, "_lost_executors", lambda _evidence: set())
+@pytest.mark.parametrize(
+    ("where", "check", "nothing"),
+    [
+        # A cluster manager may take seconds to say that an executor is gone.
+        (single_evaluation.StatusStoreEvidence, "_lost_executors", set()),
+        (single_evaluation.CachedBlocks, "computed_twice", None),
+    ],
+)
+def test_each_of_both_checks_of_a_cache_tells_of_the_loss(experiment, monkeypatch, where, check, nothing):
+    """Blocks at a new place, and an executor that is gone and held some."""
+    monkeypatch.setattr(where, check, lambda *_: nothing)
     run = experiment(half_of_a_filled_cache_in_one_task)
     run.run_and_kill()
     assert run.surplus() == EXACT

@@ -331,6 +331,13 @@ def test_records_read_and_late_records_are_counted(broker, spark, fn):
     assert manifest.records_late == 0 + 1 + 2
 
 
+def test_records_that_spark_reads_twice_are_counted_once_or_not_at_all(broker, spark, fn, topics):
+    """A sort reads them for a sample, and again: on Spark Connect both are observed."""
+    sealed = seal(broker, spark, topics, lambda df: df.orderBy("offset"))
+    count = NOT_COUNTED if CONNECT else 200
+    assert sealed.manifest.records_read == {TopicPartition(topics[0], place): count for place in (0, 1)}
+
+
 def test_a_transform_that_ignores_its_input_is_no_error(broker, spark, fn):
     """Counts that cannot be had are -1, and the run goes on."""
     source, sink = broker.numbered("src", 1, 5), broker.topic("out", 1)
@@ -689,6 +696,19 @@ def test_a_frame_of_another_session_is_refused_where_its_jobs_could_not_be_cance
     with refused if CONNECT else nullcontext():
         sealed = seal(broker, spark, topics, lambda _: other.createDataFrame([(b"v",)], "value binary"))
         assert sealed.manifest.records == 1
+    if CONNECT:
+        other.client.release_session()
+        other.client.close()
+
+
+def test_a_run_computes_in_its_own_session_whichever_is_active(broker, spark, topics):
+    """Of several in a process, such as the first one whose server has died; the function checkpoints, too."""
+    other = type(spark)(spark.client._builder) if CONNECT else spark.newSession()
+    sink = broker.topic("out", 1)
+    spec = broker.spec(topics[0], sink)
+    run(broker, other, spec, lambda df: df.select("key", "value").localCheckpoint())
+    assert count_records(broker.bootstrap, sink) == 400
+    assert type(spark).getActiveSession() is not other
     if CONNECT:
         other.client.release_session()
         other.client.close()

@@ -13,8 +13,9 @@ from pyiceberg.catalog import load_catalog
 
 from airflow_eos import arrow_process
 from airflow_eos.engine import read_process_write
-from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.exceptions import OffsetsOutOfRange, ProcessFailed, RecordRefused
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.ranges import OffsetRange
 from airflow_eos_testing import read_topic
 from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
 from tests.support.tables import new_catalog, values_of
@@ -78,6 +79,37 @@ def test_a_frame_has_the_names_of_the_table(broker, spark, tmp_path):
     assert sorted(row["value"] for row in rows) == sorted(f"v{i}" for i in range(20))
     assert {row["a.b"] == row["value"] for row in rows} == {True}
     assert {(row["a"]["x"] < 10, row["A"], row["c`d"]) for row in rows} == {(True, 1, 2)}
+
+
+def ordered(df):
+    """Return all rows; Spark reads the source once more, for a sample, which Spark Connect counts too."""
+    return frame_process(df).orderBy("at")
+
+
+def limited(df):
+    """Return some rows, and leave the number of records unknown."""
+    return frame_process(df).limit(3)
+
+
+@pytest.mark.parametrize(("first", "corrected"), [(frame_process, ordered), (limited, limited)])
+def test_a_reprocessing_that_skips_more_replaces_nothing(broker, spark, table, first, corrected):
+    """The rows of the records that it does not read would be gone."""
+    catalog, sink = table
+    source = broker.topic("src", 2)
+    broker.produce(source, records(20))
+    spec = spec_of(broker, sink, source)
+    read_process_write(spark, spec, first)
+    before = values_of(catalog.load_table("db.t"))
+    again = replace(
+        spec,
+        sink=replace(sink, reprocess="replace"),
+        clear_number=1,
+        on_committed="reprocess",
+        skip_offsets=(OffsetRange(source, 0, 0, 4),),
+    )
+    with pytest.raises(OffsetsOutOfRange, match=rf"{source}-0: the run read .* records, its reprocessing "):
+        read_process_write(spark, again, corrected)
+    assert values_of(catalog.load_table("db.t")) == before
 
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])

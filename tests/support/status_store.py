@@ -30,6 +30,7 @@ class Driver:
         self.conf = {}
         self.dropped = 0
         self.executors = {"0": True, "1": True}
+        self.rdd_blocks = {"0": 2, "1": 2}
         self.cached = {}
         self._evicts = evicts
         self._tags = set()
@@ -109,7 +110,10 @@ class Driver:
         return SimpleNamespace(getCount=lambda: self.dropped)
 
     def executorList(self, _active_only):  # noqa: N802
-        every = [SimpleNamespace(id=_call(k), isActive=_call(v)) for k, v in self.executors.items()]
+        every = [
+            SimpleNamespace(id=_call(k), isActive=_call(v), rddBlocks=_call(self.rdd_blocks[k]))
+            for k, v in self.executors.items()
+        ]
         return SimpleNamespace(size=lambda: len(every), apply=every.__getitem__)
 
     def getJobIdsForTag(self, tag):  # noqa: N802

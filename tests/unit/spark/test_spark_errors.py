@@ -37,6 +37,7 @@ from airflow_eos.spark.errors import (
     root_cause,
     send_error,
 )
+from airflow_eos.spark.lazy_data_plane import LazyDataPlane
 
 MARK = ErrorMark()
 
@@ -499,6 +500,17 @@ def test_the_class_that_a_worker_raised_is_told_only_where_nobody_can_forge_it(l
     assert FAILS not in error.raised or raised == FAILS
 
 
+@PYTHON_ERRORS
+@pytest.mark.parametrize("raised", ["MemoryError", "airflow.sdk.exceptions.AirflowSkipException"])
+def test_without_a_traceback_the_first_word_is_the_class(python_error, raised):
+    """Of sessions with ``hideTraceback``: neither a record that is quoted nor advice to skip one decides."""
+    text = f"{raised}: row {TRACEBACK}"
+    words = "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+    error = process_error(python_error(f"\n  {TRACEBACK.splitlines()[1].strip()}\n{words}{text}"), MARK)
+    assert error.raised == (raised,)
+    assert f"nothing was written: {raised}: row" in error.message
+
+
 class Unreadable(Exception):
     def __str__(self):
         raise RuntimeError("no text")
@@ -617,6 +629,29 @@ def test_a_server_that_is_gone_is_called_so(error):
         assert str(error)[:40] in str(found)
     assert type(send_error(error, MARK)) is SessionLost
     assert "the Spark Connect server died" in str(send_error(error, MARK))
+
+
+@pytest.mark.parametrize("error", GONE, ids=lambda error: str(error)[:40])
+def test_a_server_that_is_gone_between_two_jobs_is_called_so(error):
+    """As when it is asked for its version, or for a setting."""
+    plane = LazyDataPlane(mock.Mock(spec=(), side_effect=error), None, None, lambda: None)
+    with pytest.raises(SparkUnavailable, match="the Spark Connect server died, was started anew"):
+        plane.seal(None)
+
+
+def test_a_call_that_grpc_gave_up_is_described_by_its_details():
+    """They stand below two lines that are the same for each."""
+    wrapping = "<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE"
+    text = f'{wrapping}\n\tdetails = "x"\n>'
+    assert root_cause(cut_off(text, grpc.StatusCode.UNAVAILABLE)) == 'details = "x"'
+
+
+@KINDS
+def test_a_result_that_is_lost_may_have_been_too_large(spark_error):
+    """Spark drops one above its bound without a word to the driver."""
+    error = process_error(spark_error(f"{STAGE}TaskResultLost (result lost from block manager)\nx"), MARK)
+    assert type(error) is RunFailed
+    assert "(result lost from block manager), or larger than spark.driver.maxResultSize; see" in error.message
 
 
 @pytest.mark.parametrize("text", [str(error) for error in GONE])

@@ -274,6 +274,8 @@ def test_a_cache_read_while_an_executor_is_lost_is_an_inconsistent_seal():
     driver.executors["1"] = False
     with pytest.raises(InconsistentSeal, match="executor 1 was lost while the transform read a DataFrame"):
         evidence.check()
+    driver.rdd_blocks["1"] = 0  # idle, as dynamic allocation takes them away
+    evidence.check()
 
 
 CACHED_JOBS = [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)]
