@@ -194,7 +194,7 @@ class FrameSealing(Sealing):
     def reads(self, routed: Any, counts: BlockCounts) -> Counts:  # noqa: ARG002 - the counter knows
         """Return the counts of the source DataFrame and of the records that are set aside."""
         read, late = self._counter.read(routed)
-        if self._plan.mode == "reprocess" and self._writer is not None and self._counter.tally is None:
+        if self.plan.mode == "reprocess" and self.writer is not None and self._counter.tally is None:
             # What Spark reads twice is observed twice, and rows that are replaced may be the last copy.
             read = {tp: count and NOT_COUNTED for tp, count in read.items()}
         if not self.set_aside.records:
