@@ -75,6 +75,7 @@ BORROWED = [
     (SPARK, "pyspark.core.context:SparkContext", "_ensure_initialized"),
     (SPARK, "pyspark.core.context:SparkContext", "_jsc"),
     (SPARK, "pyspark.core.context:SparkContext", "_jvm"),
+    (SPARK, "pyspark.sql.connect.session:SparkSession", "_active_session"),
     (SPARK, "pyspark.sql.session:SparkSession", "_jsparkSession"),
     (SPARK, "pyspark.core.rdd:PipelinedRDD", "_bypass_serializer"),
     (SPARK, "pyspark.core.rdd:RDD", "_jrdd"),

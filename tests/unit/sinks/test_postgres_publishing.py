@@ -558,7 +558,7 @@ def test_a_lock_that_is_held_longer_than_a_statement_may_take_is_tried_again(dat
     attempt = Attempt(database, properties=bounded)
     with psycopg.connect(**database.properties) as other:
         other.execute(f"LOCK TABLE {database.table} IN ACCESS EXCLUSIVE MODE")
-        attempt.publisher._sleep = lambda _: other.rollback()
+        attempt.publisher.sleep = lambda _: other.rollback()
         attempt.publish()
     assert attempt.commits == 2
     assert database.counts() == {"run/p/1": 2}
