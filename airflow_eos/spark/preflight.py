@@ -25,6 +25,7 @@ from airflow_eos.spark.code_shipping import our_modules, ship_code
 from airflow_eos.spark.errors import environment_error
 from airflow_eos.spark.local_python import has_drivers_modules, is_local
 from airflow_eos.spark.session import application_id, check_version, is_connect, local_python
+from airflow_eos.spark.stage_log import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,7 +137,8 @@ def _local_reports(spark: SparkSession, on_driver: Mapping[str, str]) -> Reports
 def _ask(spark: SparkSession) -> Reports:
     task = functools.partial(probe.report, modules=our_modules())
     try:
-        with module_by_value(probe):
+        # A cluster without free cores, or a server whose log is elsewhere, says nothing meanwhile.
+        with module_by_value(probe), progress(spark, "asking the executors for their versions"):
             rows = spark.range(_ROWS).mapInArrow(task, "report string").collect()
     except Exception as error:
         raise environment_error(error, _fix(spark)) from error
