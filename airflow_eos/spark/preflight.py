@@ -38,6 +38,10 @@ _FIX = (
     "Install the driver's Python minor version, pyarrow, numpy and google-crc32c there, or ship an "
     "environment with spark.archives and PYSPARK_PYTHON"
 )
+_RESTART = (
+    "Their Python daemon (spark.python.daemon.module) has imported this package, so none can be shipped: "
+    "install the driver's version there and start the server or the application anew"
+)
 _SLOTS = "spark.sql.leafNodeDefaultParallelism"
 _SHIPPED = ("airflow_eos", "kafka")
 _known: weakref.WeakKeyDictionary[Any, Environment] = weakref.WeakKeyDictionary()
@@ -111,7 +115,9 @@ def _look(spark: SparkSession) -> Environment:
     different = differences(on_driver, reports)
     if different:
         listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(different.items()))
-        raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_fix(spark)}")
+        is_shipped = all(line.startswith(_SHIPPED) for lines in different.values() for line in lines)
+        fix = _RESTART if is_shipped else _fix(spark)
+        raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {fix}")
     without = sorted({_host(r) for r in reports if r["lz4"] == probe.MISSING})
     return Environment(
         spark=spark.version,
