@@ -25,6 +25,7 @@ from airflow_eos.spark.code_shipping import our_modules, ship_code
 from airflow_eos.spark.errors import environment_error
 from airflow_eos.spark.local_python import has_drivers_modules, is_local
 from airflow_eos.spark.session import application_id, check_version, is_connect, local_python
+from airflow_eos.spark.stage_log import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +37,10 @@ _ROWS = 1 << 16
 _FIX = (
     "Install the driver's Python minor version, pyarrow, numpy and google-crc32c there, or ship an "
     "environment with spark.archives and PYSPARK_PYTHON"
+)
+_RESTART = (
+    "Their Python daemon (spark.python.daemon.module) has imported this package, so none can be shipped: "
+    "install the driver's version there and start the server or the application anew"
 )
 _SLOTS = "spark.sql.leafNodeDefaultParallelism"
 _SHIPPED = ("airflow_eos", "kafka")
@@ -110,7 +115,9 @@ def _look(spark: SparkSession) -> Environment:
     different = differences(on_driver, reports)
     if different:
         listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(different.items()))
-        raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_fix(spark)}")
+        is_shipped = all(line.startswith(_SHIPPED) for lines in different.values() for line in lines)
+        fix = _RESTART if is_shipped else _fix(spark)
+        raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {fix}")
     without = sorted({_host(r) for r in reports if r["lz4"] == probe.MISSING})
     return Environment(
         spark=spark.version,
@@ -136,7 +143,8 @@ def _local_reports(spark: SparkSession, on_driver: Mapping[str, str]) -> Reports
 def _ask(spark: SparkSession) -> Reports:
     task = functools.partial(probe.report, modules=our_modules())
     try:
-        with module_by_value(probe):
+        # A cluster without free cores, or a server whose log is elsewhere, says nothing meanwhile.
+        with module_by_value(probe), progress(spark, "asking the executors for their versions"):
             rows = spark.range(_ROWS).mapInArrow(task, "report string").collect()
     except Exception as error:
         raise environment_error(error, _fix(spark)) from error

@@ -82,7 +82,9 @@ PRODUCE: Mapping[int, Reaction] = {
     2: Fatal(ProtocolViolation, "CORRUPT_MESSAGE: the broker found a wrong checksum"),
     7: Retry("REQUEST_TIMED_OUT: followers are slow"),
     10: Fatal(
-        RecordTooLarge, "MESSAGE_TOO_LARGE: the batch exceeds the topic's max.message.bytes; raise that"
+        RecordTooLarge,
+        "MESSAGE_TOO_LARGE: the batch, or what the broker makes of it where the topic's compression.type is "
+        "another codec, exceeds the topic's max.message.bytes; raise that, or write in the topic's codec",
     ),
     14: Retry("COORDINATOR_LOAD_IN_PROGRESS: the transaction cannot be verified yet"),
     15: Retry("COORDINATOR_NOT_AVAILABLE: the transaction cannot be verified yet"),

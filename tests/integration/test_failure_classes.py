@@ -455,6 +455,22 @@ def test_a_record_that_is_too_large_for_the_sink_is_named(broker, spark, process
     check_refused(error, source, caplog, sends=0)
 
 
+def test_a_record_that_only_the_topics_codec_makes_too_large_names_that_setting(broker, spark):
+    """The broker compresses it again; a run in the same codec sees it before, and names the record."""
+    source, sink = broker.topic("src"), broker.topic("out", **{"compression.type": "gzip"})
+    broker.produce(source, [{"value": os.urandom(70_000)}])
+
+    def repeated(df):
+        return df.selectExpr("unhex(repeat(hex(value), 16)) as value")
+
+    error = error_of(broker, spark, repeated, source, sink)
+    assert type(error) is RecordTooLarge
+    assert "where the topic's compression.type is another codec" in str(error)
+    error = error_of(broker, spark, repeated, source, sink, compression="gzip")
+    assert type(error) is RecordTooLarge
+    assert f"{source}-0, offset 0" in str(error)
+
+
 def test_a_record_without_a_timestamp_is_taken_whatever_the_limits(broker, spark, fn):
     """The counter-test: -1 is Kafka's word for none."""
     sink = broker.topic("out", **{"message.timestamp.before.max.ms": str(HOUR)})

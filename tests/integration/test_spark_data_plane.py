@@ -1005,6 +1005,13 @@ def test_cancel_before_or_while_the_function_is_called_starts_no_job(broker, spa
         plane.seal(broker.plan(topics[0]))
 
 
+def test_the_log_tells_that_executors_are_asked(spark, caplog):
+    """Without free cores this takes until there are some."""
+    caplog.set_level(logging.INFO, "airflow_eos.spark.stage_log")
+    preflight._ask(spark)
+    assert any("asking the executors for their versions: " in line for line in caplog.messages)
+
+
 def test_executors_are_asked_once_per_session(broker, spark, topics, monkeypatch):
     """The second run of a session pays nothing."""
     plan = broker.plan(topics[0])

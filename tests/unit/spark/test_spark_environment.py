@@ -80,6 +80,18 @@ def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_
         preflight.check_environment(session, "lz4")
 
 
+def test_a_daemon_that_has_imported_this_package_is_to_be_upgraded(monkeypatch):
+    """What is shipped comes too late there; the usual advice, on other packages, would not help."""
+    mine = probe.versions(our_modules())
+    monkeypatch.setattr(preflight, "check_version", lambda _: None)
+    monkeypatch.setattr(preflight, "_ask", lambda _: [{**mine, "executor": "h1/1", "airflow_eos": "older"}])
+    monkeypatch.setattr(preflight, "_local_reports", lambda *_: None)
+    monkeypatch.setattr(preflight, "local_python", lambda _: None)
+    monkeypatch.setattr(preflight, "ship_code", lambda _: None)
+    with pytest.raises(EnvironmentMismatch, match=r"airflow_eos is older .*spark\.python\.daemon\.module"):
+        preflight.check_environment(mock.Mock(version="4.2.0"))
+
+
 class LocalSession:
     """A session in this process whose tasks run on ``python``."""
 
