@@ -117,7 +117,7 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("state", [State.SEALED, State.PROVEN])
-def test_a_frozen_coordinator_costs_half_a_minute(kafka, caplog, state):
+def test_a_frozen_coordinator_costs_no_attempt(kafka, caplog, state):
     """Its connections stay open, and nobody answers: the run asks others, in the same attempt."""
     kafka.wait_in_sync()
     pipeline = Pipeline(kafka)
@@ -133,8 +133,9 @@ def test_a_frozen_coordinator_costs_half_a_minute(kafka, caplog, state):
         frozen.resume()
     kafka.wait_in_sync()
     assert (record.records_written, pipeline.output()) == (2, ["a", "b"])
-    assert seconds < 45
+    assert seconds < 100
     assert "aborting its transaction" not in caplog.text
+    assert "the answer of the commit is missing" not in caplog.text
 
 
 def test_brokers_that_do_not_answer_are_named(kafka):
