@@ -301,7 +301,7 @@ def ledger_of(experiment):
 @pytest.mark.parametrize("api", ["AddOffsetsToTxn", "TxnOffsetCommit"])
 def test_a_coordinator_that_loses_the_offsets_is_asked_again(experiment, monkeypatch, api, silent):
     """T2: the answer about the offsets is lost: the same transaction sends them once more."""
-    monkeypatch.setattr(txn_offsets, "ANSWER_SECONDS", 1.0)  # ten otherwise
+    monkeypatch.setattr(txn_offsets, "ANSWER_TIMEOUT", 1.0)
     experiment.feed(20)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
         # Every answer until one has come that is lost: the run may give a slow broker up before it answers.
