@@ -163,13 +163,14 @@ class CommittedRuns:
         return recorded is not None and bool(differences(recorded, self._work))
 
     def _is_ours(self, record: RunRecord) -> bool:
-        tries, starts = (
-            (record.of_task(name), self._spec.task.get(name)) for name in ("max_tries", "dag_run_start")
-        )
-        # A retry has another clear number where its task has fewer retries now; its Dag run goes on.
-        goes_on = starts[0] == starts[1] is not None
-        same_life = goes_on or record.clear_number == self._spec.clear_number
-        return record.run_id == self._spec.run_id and same_life and (None in tries or tries[0] == tries[1])
+        task = self._spec.task
+        recorded, own = record.of_task("max_tries"), task.get("max_tries")
+        if record.run_id != self._spec.run_id or (None not in (recorded, own) and recorded != own):
+            return False
+        # Where its task has fewer retries now, a retry has another clear number, but not another start.
+        start = record.of_task("dag_run_start")
+        has_same_start = start is not None and start == task.get("dag_run_start")
+        return has_same_start or record.clear_number == self._spec.clear_number
 
     def _check(
         self, records: Sequence[RunRecord], own_id: str | None = None, but_for: Collection[str] = ()
