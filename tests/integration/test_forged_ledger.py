@@ -36,6 +36,7 @@ from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
 from tests.support.hostile import produce_bytes
 from tests.support.local_runs import Pipeline
+from tests.support.markers import wait_for_markers
 from tests.support.patience import eventually
 from tests.support.record_batches import Record, nullable, varint, write
 from tests.support.topic_settings import change_topic
@@ -74,6 +75,7 @@ def forge(pipeline, key, value, routing=None, transactional_id=None):
     assert producer.flush(30) == 0
     if transactional_id:
         producer.commit_transaction(30)
+        wait_for_markers(spec.kafka, [TopicPartition(ledger.topic, partition)])
 
 
 def forge_bytes(pipeline, batch, routing):
@@ -334,6 +336,7 @@ def forge_as_somebody(pipeline, key, value, routing, headers=None):
     producer.produce(pipeline.spec.ledger.topic, key=key, value=value, partition=partition, headers=headers)
     assert producer.flush(30) == 0
     producer.commit_transaction(30)
+    wait_for_markers(pipeline.spec.kafka, [TopicPartition(pipeline.spec.ledger.topic, partition)])
 
 
 def forge_commit(pipeline, victim, template):
