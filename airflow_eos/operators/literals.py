@@ -17,6 +17,7 @@ from typing_extensions import Self
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.operators.parameter_table import TABLE, Row
+from airflow_eos.operators.rendered import is_literal
 
 DAG = "dag"
 """Stands in a row for the Dag of the task, which is known after the task's parameters."""
@@ -108,18 +109,6 @@ def check_spelling(cls: type, given: Mapping[str, Any]) -> None:
         hint = "" if name in all_names or name.startswith("_") else did_you_mean(name, own)
         if hint:
             raise ConfigurationError(f"{cls.__name__.lstrip('_')} has no parameter {name!r}{hint}")
-
-
-def is_literal(value: Any) -> bool:
-    """Return whether a value is known at parse: no template, and no result of another task.
-
-    A mapping is: only its keys are checked.
-    """
-    if isinstance(value, str):
-        return not ("{{" in value or "{%" in value)
-    if isinstance(value, list | tuple):
-        return all(is_literal(element) for element in value)
-    return value is None or not hasattr(value, "resolve")
 
 
 def _apply(cls: type, values: Mapping[str, Any], later: Any, whole: bool, with_dag: bool) -> None:

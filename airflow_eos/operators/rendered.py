@@ -29,6 +29,18 @@ def literal(text: str) -> Any:
         return ast.literal_eval(text)
 
 
+def is_literal(value: Any) -> bool:
+    """Return whether a value is known at parse: no template, and no result of another task.
+
+    A mapping is: only its keys are checked.
+    """
+    if isinstance(value, str):
+        return not ("{{" in value or "{%" in value)
+    if isinstance(value, list | tuple):
+        return all(is_literal(element) for element in value)
+    return value is None or not hasattr(value, "resolve")
+
+
 def parse_topics(field: str, given: Any) -> tuple[str, ...]:
     """Return names of topics: from one, a sequence, or the text of a list.
 

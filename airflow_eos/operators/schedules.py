@@ -101,8 +101,11 @@ def _check_late(dag: DAG, task_id: str) -> None:
         return
     delta, first = timetable_field(dag.timetable, "delta"), dag.start_date
     period = _length(delta)
-    # Months are counted from the start date, or from the present; what has a fixed length from 1970 on.
-    if first is None if period is None else first and timestamp_of(first) % (period // _MS):
+    if period is None:  # months are counted from the start date, or from the present
+        begins_elsewhere = first is None
+    else:
+        begins_elsewhere = first is not None and timestamp_of(first) % (period // _MS) != 0
+    if begins_elsewhere:
         raise ConfigurationError(
             f"task {task_id!r} reads ranges={DATA_INTERVAL!r}. Where a run of Dag {dag.dag_id!r} is late, "
             f"Airflow begins at a multiple of {delta!r} since 1970 (months: since start_date), and the time "

@@ -36,7 +36,7 @@ from airflow_eos.operators.partition_interval import (
     refuse_composite,
     refuse_other_date,
 )
-from airflow_eos.operators.rendered import parse_topics
+from airflow_eos.operators.rendered import is_literal, parse_topics
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -97,8 +97,7 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     instances, arguments = _expanded(task, context, templates, names)
     identities = [tuple(_text(instance.get(name)) for name in arguments) for instance in instances]
     if len(set(identities)) == len(identities) and all(map(any, identities)):
-        rendered = any("{{" in text or "{%" in text for identity in identities for text in identity)
-        return not rendered or _differ_in_topics(task, context, templates)
+        return is_literal(identities) or _differ_in_topics(task, context, templates)
     pipeline = templates.get("pipeline")
     if task.pipeline and pipeline is not None and not is_of_mapped_group(pipeline):
         return _differ_in_topics(task, context, templates)  # each instance renders its own
@@ -131,7 +130,7 @@ def _differ_in_topics(task: Any, context: Context, templates: Mapping[str, Any])
     """Return whether each instance reads other topics: those of a record must be the run's (law 7)."""
     instances, arguments = _expanded(task, context, templates, ["topics"])
     given = [instance.get(name) for instance in instances for name in arguments]
-    if not all(given) or any("{{" in str(topics) or "{%" in str(topics) for topics in given):
+    if not all(given) or not is_literal(given):
         return False
     return len({frozenset(parse_topics("topics", topics)) for topics in given}) == len(instances)
 
