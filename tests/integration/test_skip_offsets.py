@@ -12,9 +12,10 @@ from confluent_kafka import Producer
 
 from airflow_eos.engine import RunAttempt
 from airflow_eos.exceptions import ConfigurationError, CorruptBatch
-from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import Pipeline
+from tests.support.markers import wait_for_markers
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 MINUTE = int(DAY.timestamp() * 1000) + 60_000
@@ -105,6 +106,7 @@ def test_a_poison_batch_behind_transactions_hides_no_boundary(spark, embedded_ka
     for number in range(5):
         loader.produce(made.source, value=f"a{number}", timestamp=MINUTE)
     loader.commit_transaction()
+    wait_for_markers(made.spec.kafka, [TopicPartition(made.source, 0)])
     packed = Producer({**made.spec.kafka, "compression.type": "gzip"})
     packed.produce(made.source, value=bytes(200_000), timestamp=MINUTE + 3_600_000)
     assert packed.flush(30) == 0
