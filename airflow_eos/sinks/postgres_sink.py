@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -59,6 +60,8 @@ _ROW_COLUMN = "airflow_eos_row bigint GENERATED ALWAYS AS IDENTITY"
 """Of staged rows: their order within one COPY."""
 _OLD_SECONDS = 7 * 86_400
 """Rows that a pipeline staged so long ago are of no attempt that still runs."""
+_SILENT_SECONDS = 60.0
+"""A transaction that takes longer is told of: its COMMIT waits for a synchronous standby without end."""
 
 
 class PostgresSink(BaseSink):
@@ -156,17 +159,37 @@ class PostgresSink(BaseSink):
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         """Open a connection for one transaction; what the server has refused for good is final."""
+        silence = threading.Timer(_SILENT_SECONDS, self._tell_of_wait)
+        silence.daemon = True
+        silence.start()
         try:
             with transaction(self._sink) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 refuse_read_only(connection, self._sink)
                 connection.execute(_SETTINGS)
                 yield connection
+                connection.add_notice_handler(self._tell_of_commit)
         except psycopg.Error as error:
             refused = refusal(error, self._sink)
             if refused is None:
                 raise
             raise refused from None
+        finally:
+            silence.cancel()
+
+    def _tell_of_wait(self) -> None:
+        log.warning(
+            "%s: a transaction has not ended after %.0f s. What it waits for, as the connection's role: "
+            "SELECT wait_event, query FROM pg_stat_activity WHERE usename = current_user; SyncRep means that "
+            "no standby of synchronous_standby_names answers: the run goes on when one does",
+            self.name,
+            _SILENT_SECONDS,
+        )
+
+    def _tell_of_commit(self, notice: psycopg.errors.Diagnostic) -> None:
+        log.warning(
+            "%s, at the COMMIT: %s %s", self.name, notice.message_primary, notice.message_detail or ""
+        )
 
     # -- parts of a commit --
 

@@ -658,6 +658,36 @@ def upsert(database, token, rows, **changes):
     return Attempt(database, f"run/p/{token}", token, rows=rows, mode="upsert", key=["id"], **changes)
 
 
+@pytest.fixture
+def standby_away(database):
+    """The server commits only what a standby has confirmed, and there is none."""
+    reload = "SELECT pg_reload_conf()"
+    database.sql("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+    database.sql(reload)
+    yield
+    database.sql("ALTER SYSTEM RESET synchronous_standby_names")
+    database.sql(reload)
+
+
+def test_a_commit_that_waits_for_a_standby_is_told_and_so_is_one_that_did_without(
+    database, monkeypatch, caplog, request
+):
+    """No time-out of PostgreSQL ends the wait; whoever cancels it leaves the rows on one server."""
+    monkeypatch.setattr(postgres_sink, "_SILENT_SECONDS", 0.5)
+    attempt = Attempt(database)
+    request.getfixturevalue("standby_away")
+    at_work = threading.Thread(target=attempt.publish, daemon=True)
+    at_work.start()
+    wait_until(lambda: "SyncRep means" in caplog.text)
+    assert at_work.is_alive()
+    waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'airflow-eos'"
+    wait_until(lambda: database.sql(f"SELECT pg_cancel_backend(pid) {waiting}") == [["t"]])
+    at_work.join(60)
+    assert not at_work.is_alive()
+    assert "might not have been replicated to the standby" in caplog.text
+    assert database.counts() == {"run/p/1": 2}
+
+
 def test_an_upsert_replaces_the_row_of_its_key(database):
     """In a run the last row of a key wins, in the order of files and of rows; of two runs the later one."""
     database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ADD kept text DEFAULT 'd'")
