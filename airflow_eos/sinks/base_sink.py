@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +16,11 @@ from airflow_eos.model.table import EarlierRows, TableCommit, TableReceipt
 from airflow_eos.redaction import redacted
 from airflow_eos.table_ports import TableMoved
 
+log = logging.getLogger(__name__)
+
+_SILENT_SECONDS = 60.0
+"""What takes longer is told of: object stores repeat a request for minutes, a COMMIT may wait for ever."""
+
 
 class BaseSink(Closeable):
     """Base of the implementations of ``airflow_eos.ports.TableSink``.
@@ -23,9 +30,11 @@ class BaseSink(Closeable):
     addresses and keys of a catalog or storage, are shown without the values of :meth:`_hidden`.
 
     :cvar SYSTEM: what answers for the table, in words.
+    :cvar WAIT_ADVICE: follows the words that it has not answered yet.
     """
 
     SYSTEM: ClassVar[str]
+    WAIT_ADVICE: ClassVar[str] = ""
 
     _sink: SinkTable
     _was_read = False
@@ -58,7 +67,8 @@ class BaseSink(Closeable):
     def commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown for an unknown answer."""
         try:
-            return self._commit(version, change)
+            with self._telling():
+                return self._commit(version, change)
         except (EosError, TableMoved):
             raise
         except Exception as error:  # noqa: BLE001 - of any catalog, storage or database
@@ -98,7 +108,8 @@ class BaseSink(Closeable):
     @contextmanager
     def _looking(self, version: Any = None) -> Iterator[None]:
         try:
-            yield
+            with self._telling():
+                yield
         except EosError:
             raise
         except Exception as error:  # noqa: BLE001 - of any catalog, storage or database
@@ -106,6 +117,22 @@ class BaseSink(Closeable):
                 f"{self.name}: {self.SYSTEM} did not say what the table holds "
                 f"({self._reason(error, version)}); a retry asks again"
             ) from None
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Log once what is waited for: a silent minute looks like a hang."""
+        told = (
+            f"%s: {self.SYSTEM} has not answered for %.0f s{self.WAIT_ADVICE}",
+            self.name,
+            _SILENT_SECONDS,
+        )
+        timer = threading.Timer(_SILENT_SECONDS, log.warning, told)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _refuse_missing_files(self, paths: Sequence[str], present: Sequence[bool]) -> None:
         """Refuse to publish data files that the driver does not see: no reader could open the table.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -60,8 +59,6 @@ _ROW_COLUMN = "airflow_eos_row bigint GENERATED ALWAYS AS IDENTITY"
 """Of staged rows: their order within one COPY."""
 _OLD_SECONDS = 7 * 86_400
 """Rows that a pipeline staged so long ago are of no attempt that still runs."""
-_SILENT_SECONDS = 60.0
-"""A transaction that takes longer is told of: its COMMIT waits for a synchronous standby without end."""
 
 
 class PostgresSink(BaseSink):
@@ -72,6 +69,11 @@ class PostgresSink(BaseSink):
     """
 
     SYSTEM = "the database"
+    # No time-out ends a COMMIT that waits for a standby.
+    WAIT_ADVICE = (
+        ". What it waits for, as the connection's role: SELECT wait_event, query FROM pg_stat_activity WHERE "
+        "usename = current_user; SyncRep means that no standby of synchronous_standby_names answers"
+    )
 
     _sink: PostgresTable
 
@@ -94,7 +96,7 @@ class PostgresSink(BaseSink):
         definitions = [sql.Identifier(column.name) + sql.SQL(f" {column.declared}") for column in columns]
         own = sql.SQL(f"{_FILE_COLUMN}, {_ROW_COLUMN}" if self._sink.key else _FILE_COLUMN)
         try:
-            with self._transaction() as connection:
+            with self._telling(), self._transaction() as connection:
                 self._drop(connection, self._left_behind(connection, label))
                 ((now,),) = connection.execute("SELECT to_hex(extract(epoch FROM now())::bigint)")
                 staging = f"{self._prefix}{label}_{now}_{secrets.token_hex(4)}"
@@ -159,9 +161,6 @@ class PostgresSink(BaseSink):
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         """Open a connection for one transaction; what the server has refused for good is final."""
-        silence = threading.Timer(_SILENT_SECONDS, self._tell_of_wait)
-        silence.daemon = True
-        silence.start()
         try:
             with transaction(self._sink) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -174,17 +173,6 @@ class PostgresSink(BaseSink):
             if refused is None:
                 raise
             raise refused from None
-        finally:
-            silence.cancel()
-
-    def _tell_of_wait(self) -> None:
-        log.warning(
-            "%s: a transaction has not ended after %.0f s. What it waits for, as the connection's role: "
-            "SELECT wait_event, query FROM pg_stat_activity WHERE usename = current_user; SyncRep means that "
-            "no standby of synchronous_standby_names answers: the run goes on when one does",
-            self.name,
-            _SILENT_SECONDS,
-        )
 
     def _tell_of_commit(self, notice: psycopg.errors.Diagnostic) -> None:
         log.warning(

@@ -14,7 +14,7 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTa
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.table import TableLayout
 from airflow_eos.run.publishing import Claim, Publisher
-from airflow_eos.sinks import iceberg
+from airflow_eos.sinks import base_sink, iceberg
 from airflow_eos.sinks.iceberg import IcebergSink
 from tests.unit.sinks.test_postgres_publishing import locked_server  # noqa: F401 - a fixture
 
@@ -127,15 +127,17 @@ def test_only_the_catalog_itself_says_that_there_is_no_table(content, error, say
     ],
 )
 def test_a_catalog_that_takes_a_request_and_answers_nothing_is_asked_again(
-    monkeypatch, answered, login, says
+    monkeypatch, caplog, answered, login, says
 ):
     """A run and a command do not wait for ever: not for the table, its configuration or a token."""
     monkeypatch.setattr(iceberg, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(base_sink, "_SILENT_SECONDS", 0.1)
     is_over = threading.Event()
     with refusing_catalog(200, OPENED, is_over, answered) as address:
         with pytest.raises(OutcomeUnknown, match=says):
             sink_of(address, **login).load()
         is_over.set()
+    assert "catalog or storage has not answered for" in caplog.text
 
 
 def test_credentials_that_expire_under_a_run_leave_the_retry_to_new_ones():

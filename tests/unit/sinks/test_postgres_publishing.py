@@ -35,7 +35,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.operations.table_checks import table_checks
 from airflow_eos.run import publishing
-from airflow_eos.sinks import postgres_rows, postgres_sink
+from airflow_eos.sinks import base_sink, postgres_rows, postgres_sink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.exceptions import EmbeddedServerError
@@ -673,7 +673,7 @@ def test_a_commit_that_waits_for_a_standby_is_told_and_so_is_one_that_did_withou
     database, monkeypatch, caplog, request
 ):
     """No time-out of PostgreSQL ends the wait; whoever cancels it leaves the rows on one server."""
-    monkeypatch.setattr(postgres_sink, "_SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(base_sink, "_SILENT_SECONDS", 0.5)
     attempt = Attempt(database)
     request.getfixturevalue("standby_away")
     at_work = threading.Thread(target=attempt.publish, daemon=True)
