@@ -28,17 +28,14 @@ def render(commands: Any, common: Any) -> str:
 
 
 def _options(options: Any) -> str:
-    if not options:
-        return ""
-    rows = [f"| {_usage(option)} | {_help(option)} |" for option in options]
-    return "\n".join(["| option | |", "|---|---|", *rows])
+    return "\n".join(f"- {_usage(option)}: {_help(option)}" for option in options)
 
 
 def _usage(option: Any) -> str:
     settings = option.settings
     if settings.get("action") == "store_true":
         return f"`{option.flag}`"
-    value = settings.get("metavar") or "\\|".join(settings.get("choices", ())) or option.flag[2:].upper()
+    value = settings.get("metavar") or "|".join(settings.get("choices", ())) or option.flag[2:].upper()
     value = " ".join(value) if isinstance(value, tuple) else value
     return f"`{option.flag} {value}`"
 
