@@ -95,10 +95,9 @@ def _section(kind: type, retry: Any) -> str:
     return "\n\n".join(
         [
             f"### {kind.__name__}",
-            _markdown(explained(kind, "What")),
+            f"{_markdown(explained(kind, 'What'))} *{retry.value.capitalize()}.*",
             f"**Safe:** {_markdown(explained(kind, 'Safe'))}",
             f"**Do:** {_markdown(explained(kind, 'Do'))}",
-            f"**Airflow:** {retry.value}.",
         ]
     )
 
