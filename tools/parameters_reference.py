@@ -77,9 +77,10 @@ def _section(operator: type, items: dict[str, str], earlier: dict[str, dict[str,
     for name, others in earlier.items():
         same = [parameter for parameter in own if _is_same(operator, own[parameter], others.get(parameter))]
         if same:
-            shared.append(
-                f"in [{name}](#{name.lower()}): {', '.join(f'`{parameter}`' for parameter in same)}"
-            )
+            left_out = [parameter for parameter in others if parameter not in same]
+            few = len(left_out) < len(same)
+            names = ", ".join(f"`{parameter}`" for parameter in (left_out if few else same))
+            shared.append(f"in [{name}](#{name.lower()}){', except' if few else ':'} {names}")
             own = {parameter: item for parameter, item in own.items() if parameter not in same}
     if shared:
         parts.append(f"As {'; '.join(shared)}.")
