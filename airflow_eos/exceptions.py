@@ -151,9 +151,9 @@ class CursorMoved(PlanError):
 
     Safe: This try committed nothing. `--to cursor` continues where the last run ended: no record is lost or
     doubled. `--to committed` takes the other position: records between the two are skipped or read twice.
-    Do: Find out who commits to the group. Then run the reset without `--yes`, which shows the changes. If
-    the message names a record without a signature, do not reset: a run without the key committed it. Set
-    `[eos] ledger_key` again, or run `airflow eos sign` if that run was yours.
+    Do: Find out who commits to the group. Then run the reset without `--yes`, which shows the changes. If the
+    message names a record without a signature, do not reset: a run without the key committed it. Set `[eos]
+    ledger_key` again, or run `airflow eos sign` if that run was yours.
 
         airflow eos status --group GROUP
         airflow eos reset-offsets --group GROUP --to cursor
@@ -186,7 +186,7 @@ class OffsetsOutOfRange(PlanError):
 class RangeUndecided(PlanError):
     """The range ends above the last stable offset: a transaction inside it is still open.
 
-    Do: Let Airflow retry: the transaction ends, by its owner or its time-out. This shows the owner:
+    Do: Nothing: the transaction ends, by its owner or its time-out. This shows the owner:
 
         airflow eos status --group GROUP
     """
@@ -207,8 +207,8 @@ class TopicRecreated(PlanError):
 class SinkChanged(PlanError):
     """A sink topic has fewer partitions, or takes smaller batches, than records were sealed for.
 
-    Do: Let Airflow retry: the next try seals for the present topic.
-    If its `max.message.bytes` is below 1 MB, grant DescribeConfigs on it, so that batches are made to fit.
+    Do: Nothing: the next try seals for the present topic. If its `max.message.bytes` is below 1 MB, grant
+    DescribeConfigs on it, so that batches are made to fit.
     """
 
 
@@ -227,7 +227,7 @@ class UnknownTable(PlanError):
 class TableChanged(PlanError):
     """Schema or partition spec of the table changed after the run wrote its data files.
 
-    Do: Let Airflow retry: the next try writes its files for the present table.
+    Do: Nothing: the next try writes its files for the present table.
     """
 
 
@@ -243,8 +243,8 @@ class TableRefused(PlanError):
 class StagedRowsLost(PlanError):
     """Rows or files that tasks staged for a table are lost: a server crashed, or somebody dropped them.
 
-    Do: Let Airflow retry: the next try makes them again. If it repeats, check that executors and driver share
-    the table's folder, and how long maintenance keeps files that no commit names.
+    Do: Nothing: the next try makes them again. If it repeats, check that executors and driver share the
+    table's folder, and how long maintenance keeps files that no commit names.
     """
 
 
@@ -274,8 +274,8 @@ class TableRewritten(PlanError):
 class IntervalNotReady(PlanError):
     """The interval's boundary cannot be pinned yet, or the log has not reached it.
 
-    Do: Let Airflow retry, or put a [KafkaDataIntervalSensor](sensors-and-assets.md) in front, which waits
-    without failing. An idle partition is waited for until `allowed_lateness` is over.
+    Do: Put a [KafkaDataIntervalSensor](sensors-and-assets.md) in front, which waits without failing. An idle
+    partition is waited for until `allowed_lateness` is over.
 
         airflow eos plan --pipeline PIPELINE --group GROUP --topic TOPIC --interval START END
     """
@@ -371,8 +371,8 @@ class RunFenced(RunError):
     """A newer attempt owns the transactional id, and this run is not committed, according to the ledger.
 
     Safe: This attempt committed nothing. The newer one may.
-    Do: Let Airflow retry. If no second attempt exists, `transactional.id.expiration.ms` of the brokers may be
-    shorter than the run:
+    Do: If no second attempt exists, `transactional.id.expiration.ms` of the brokers may be shorter than the
+    run:
 
         airflow eos doctor
     """
@@ -381,8 +381,8 @@ class RunFenced(RunError):
 class RunAlreadyCommitted(RunError):
     """Another Dag run or clear has committed this run, and ``on_committed`` is ``fail``.
 
-    Safe: The run is committed, and this try wrote nothing. `on_committed="reprocess"`
-    writes the output once more.
+    Safe: The run is committed, and this try wrote nothing. `on_committed="reprocess"` writes the output once
+    more.
     Do: Set `on_committed="skip"` to accept the committed run, or `"reprocess"` to write it again.
     """
 
@@ -391,8 +391,8 @@ class RunFailed(RunError):
     """The run was aborted, after all its attempts or because it was killed; the message has the last error.
 
     Safe: This try committed nothing.
-    Do: Let Airflow retry, which does all the work again. If it fails again, correct the last error: the
-    executors' logs say more about lost executors, memory and disks.
+    Do: If it fails again, correct the last error: the executors' logs say more about lost executors, memory
+    and disks.
     """
 
 
@@ -401,9 +401,9 @@ class OutcomeUnknown(RunError):
 
     Safe: The run may or may not be committed. A retry or a clear asks the ledger and the table. A replay, a
     reset or `dismiss` before that may double records.
-    Do: Let Airflow retry. If it persists and the message names a table, check that with `airflow eos doctor
-    --table`. Else the first of these names the transactions, of any application, that hold the ledger, the
-    second those of runs that brokers forgot to end:
+    Do: If it persists and the message names a table, check that with `airflow eos doctor --table`. Else the
+    first of these names the transactions, of any application, that hold the ledger, the second those of runs
+    that brokers forgot to end:
 
         airflow eos doctor
         airflow eos repair
@@ -414,7 +414,7 @@ class NotYetVisible(RunError):
     """The run is committed, but some leader does not show it yet, or may not be asked; the message says so.
 
     Safe: Output and offsets are committed. A retry or a clear waits for the leaders and writes nothing.
-    Do: Let Airflow retry. If it persists, list the open transactions; `--yes` ends them as they were decided:
+    Do: If it persists, list the open transactions; `--yes` ends them as they were decided:
 
         airflow eos repair
     """
@@ -440,8 +440,8 @@ class ProcessFailed(RunError):
     Safe: This try committed nothing. No later run reads records that `skip_offsets` or a dead-letter topic
     takes out of this run's output.
     Do: Correct the function, then clear the task. To continue without the record, use the `skip_offsets` of
-    the message, or [dead letters](arrow-process.md#dead-letters). A `process` that raises
-    [exceptions of Airflow](retries.md#what-process-may-ask-of-airflow) decides itself what follows.
+    the message, or [dead letters](arrow-process.md#dead-letters). A `process` that raises [exceptions of
+    Airflow](retries.md#what-process-may-ask-of-airflow) decides itself what follows.
 
     :param raised: qualified names of the class that ``process`` raised and of its bases; empty: not known.
     """
@@ -465,29 +465,29 @@ class SendError(EosError):
     """The wire layer could not write a batch.
 
     Safe: This try committed nothing: its transaction is aborted, or times out.
-    Do: Let Airflow retry. If it fails again, see the logs of the brokers that the message names.
+    Do: If it fails again, see the logs of the brokers that the message names.
     """
 
 
 class SessionLost(SendError):
     """The Spark session with the sealed batches is lost; only another try has a new session.
 
-    Do: Let Airflow retry. If it repeats, see the log of the Spark Connect server.
+    Do: If it repeats, see the log of the Spark Connect server.
     """
 
 
 class ProducerFenced(SendError):
     """The broker refused the producer's epoch (47, 90): a newer attempt exists, or it timed out.
 
-    Do: Let Airflow retry. If no second attempt exists, the run is longer than its `transaction_timeout`:
-    raise that, or read less in a run.
+    Do: If no second attempt exists, the run is longer than its `transaction_timeout`: raise that, or read
+    less in a run.
     """
 
 
 class DeliveryTimedOut(SendError):
     """A batch was not acknowledged within the delivery time-out.
 
-    Do: Let Airflow retry. Check that the topic's partitions have leaders and enough in-sync replicas:
+    Do: Check that the topic's partitions have leaders and enough in-sync replicas:
 
         airflow eos doctor --sink TOPIC
     """
@@ -515,15 +515,15 @@ class RecordTooLarge(RecordRefused):
 class SecondAttempt(SendError):
     """A send task was started a second time within one epoch; it wrote nothing.
 
-    Do: Nothing: the run sends again under a new epoch, and Airflow retries. If it repeats, see the
-    executors' logs.
+    Do: Nothing: the run sends again under a new epoch, and Airflow retries. If it repeats, see the executors'
+    logs.
     """
 
 
 class ProtocolViolation(SendError):
     """The broker's answer violates the protocol; the run aborts rather than guess.
 
-    Do: Let Airflow retry. If it fails again, keep the task's log and the brokers' logs, and report it.
+    Do: If it fails again, keep the task's log and the brokers' logs, and report it.
     """
 
 
@@ -554,7 +554,7 @@ class SparkUnavailable(EosError):
     """A Spark Connect server is unavailable, or has lost the session; nothing was written.
 
     Safe: This try committed nothing.
-    Do: Let Airflow retry. If Spark runs on the host of the task:
+    Do: If Spark runs on the task's host:
 
         airflow eos spark-server
     """
@@ -565,8 +565,7 @@ class BrokersUnavailable(EosError):
 
     Safe: If the brokers became unavailable during the commit, the run may be committed. A retry or a clear
     asks the ledger first.
-    Do: Let Airflow retry. If it fails again, see `bootstrap.servers` and `security.protocol` of the
-    connection.
+    Do: If it fails again, see `bootstrap.servers` and `security.protocol` of the connection.
 
         airflow eos doctor
     """
@@ -576,7 +575,7 @@ class FetchStalled(BrokersUnavailable):
     """A read made no progress in time; the message names the position and the reason.
 
     Safe: This try committed nothing.
-    Do: Let Airflow retry. If it fails again, see the leader of the partition that the message names.
+    Do: If it fails again, see the leader of the partition that the message names.
     """
 
 
