@@ -462,9 +462,9 @@ class SealedBlockLost(RunError):
 
 
 class SendError(EosError):
-    """The wire layer could not write a batch.
+    """The wire layer could not write a batch; its transaction is aborted, or times out.
 
-    Safe: This try committed nothing: its transaction is aborted, or times out.
+    Safe: This try committed nothing.
     Do: If it fails again, see the logs of the brokers that the message names.
     """
 

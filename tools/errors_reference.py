@@ -15,6 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "errors.md"
 MARK = "<!-- Below this line: made by tools/errors_reference.py. -->\n"
+_NOTHING = "This try committed nothing."
+"""Of ``Safe``: said in two words."""
 _LABEL = re.compile(r"^(Safe|Do): ")
 
 
@@ -92,14 +94,12 @@ def _families(kinds: list[type], retry_after: Any) -> list[str]:
 
 
 def _section(kind: type, retry: Any) -> str:
-    return "\n\n".join(
-        [
-            f"### {kind.__name__}",
-            f"{_markdown(explained(kind, 'What'))} *{retry.value.capitalize()}.*",
-            f"**Safe:** {_markdown(explained(kind, 'Safe'))}",
-            f"**Do:** {_markdown(explained(kind, 'Do'))}",
-        ]
-    )
+    safe = explained(kind, "Safe")
+    facts = f"nothing committed, {retry.value}" if safe == _NOTHING else retry.value
+    parts = [f"### {kind.__name__}", f"{_markdown(explained(kind, 'What'))} *{facts.capitalize()}.*"]
+    if safe != _NOTHING:
+        parts.append(f"**Safe:** {_markdown(safe)}")
+    return "\n\n".join([*parts, f"**Do:** {_markdown(explained(kind, 'Do'))}"])
 
 
 def _markdown(text: str) -> str:
