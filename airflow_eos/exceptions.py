@@ -89,7 +89,8 @@ class DifferentWork(ConfigurationError):
     """The ledger has a run of this name that did other work; the message lists the differences.
 
     Safe: The recorded run stays committed. The task's present work was not done.
-    Do: Give tasks that share a name a `pipeline` each. If you changed the task on purpose, follow [the list of changes](retries.md#when-the-task-was-changed). This shows the record:
+    Do: Give tasks that share a name a `pipeline` each. If you changed the task on purpose, follow [the list
+    of changes](retries.md#when-the-task-was-changed). This shows the record:
 
         airflow eos ledger --pipeline PIPELINE
     """
