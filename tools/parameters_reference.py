@@ -22,9 +22,9 @@ HEAD = """\
 # Parameters
 
 Keyword arguments with type and default; those without a default are required. Operators and sensors also
-take those of Airflow's base classes (`retries`, `pool`, `default_args`, ...). A *templated* parameter takes
-a Jinja template or the result of another task. Import everything `from airflow_eos`; `@task.kafka_eos`
-takes the parameters of `ReadProcessWriteOperator` except `process`.
+take those of Airflow's base classes (`retries`, `pool`, `default_args`, ...). Those with an asterisk take a
+Jinja template or the result of another task. Import everything `from airflow_eos`; `@task.kafka_eos` takes
+the parameters of `ReadProcessWriteOperator` except `process`.
 """
 GROUPS = {
     "Operators": (
@@ -39,7 +39,7 @@ GROUPS = {
 }
 _PARAM = re.compile(r":param (\w+): *(.*?)(?=\n *:(?:param|raises|returns)\b|\n\s*\n|\Z)", re.DOTALL)
 _ROLE = re.compile(r":(?:class|func|mod|meth|data|attr):`~?([^`]*)`")
-_TEMPLATED = " Templated."
+_TEMPLATED = r"\*"
 _HIDDEN = ("self", "kwargs", "args")
 _WITHOUT_USE = {
     "ReplayOffsetRangesOperator": ("ranges", "allowed_lateness", "partition_duration", "accept_deleted")
@@ -90,7 +90,7 @@ def _section(operator: type, items: dict[str, str], earlier: dict[str, dict[str,
 def _is_same(operator: type, item: str, other: str | None) -> bool:
     """Whether an earlier class has the same parameter; in a class without templates it is not templated."""
     if other and not hasattr(operator, "template_fields"):
-        other = other.removesuffix(_TEMPLATED)
+        other = other.replace(_TEMPLATED, "", 1)
     return item == other
 
 
@@ -104,7 +104,7 @@ def _items(operator: type) -> dict[str, str]:
         text = _markdown(explained.get(name, "")).replace("(templated)", "").strip()
         # What Airflow's own class takes may differ between its versions.
         facts = _declared(operator, own[name]) if name in own else f"`{name}`, as Airflow has it"
-        items[name] = f"- {facts}: {text}{_TEMPLATED if name in templated else ''}"
+        items[name] = f"- {facts}{_TEMPLATED if name in templated else ''}: {text}"
     return items
 
 
