@@ -22,9 +22,8 @@ class EosError(Exception):
 
     Messages may quote names and records of other programs: the text escapes control characters.
 
-    Safe: The class alone does not tell whether the run is committed. The ledger does: a retry or a clear asks
-    it first, and never writes a committed run again.
-    Do: The message names the cause and the next step. Correct it, then clear the task.
+    Safe: The class does not tell whether the run is committed. A retry or a clear asks the ledger first.
+    Do: Follow the message, then clear the task.
     """
 
     @property
@@ -54,7 +53,7 @@ class ConfigurationError(EosError):
 class UntranslatableConfig(ConfigurationError):
     """A librdkafka setting has no counterpart in the wire layer; the message names the key.
 
-    Do: Remove the setting from the Kafka connection, or use the setting that the message names.
+    Do: Remove the setting from the Kafka connection, or use the one that the message names.
     """
 
 
@@ -70,9 +69,9 @@ class EnvironmentMismatch(ConfigurationError):
     """Driver and executors differ in versions, packages, or the cluster they reach; the message names hosts.
 
     Do: Install the same versions everywhere, or let Airflow retry where executors come and go. Give
-    `bootstrap.servers` names that lead to the same brokers from every host. Where
-    `pyspark` and `pyspark-client` have different minor versions, run the command of the message: both install
-    into one folder. This asks the executors without a run:
+    `bootstrap.servers` names that lead to the same brokers from every host. If `pyspark` and
+    `pyspark-client`, which share a folder, have different minor versions, run the command of the message.
+    This checks the executors:
 
         airflow eos doctor --spark sc://HOST:PORT
     """
@@ -89,9 +88,9 @@ class TimeoutsInconsistent(ConfigurationError):
 class DifferentWork(ConfigurationError):
     """The ledger has a run of this name that did other work; the message lists the differences.
 
-    Safe: The recorded run is committed, and stays as it is. The work that the task asks for now was not done.
-    Do: Give two tasks that share a name a `pipeline` each. If the task was changed on purpose, follow [the
-    table of changes](retries.md#when-the-task-was-changed). The record is shown by:
+    Safe: The recorded run stays committed. The task's present work was not done.
+    Do: Give tasks that share a name a `pipeline` each. If you changed the task on purpose, follow [the list
+    of changes](retries.md#when-the-task-was-changed). This shows the record:
 
         airflow eos ledger --pipeline PIPELINE
     """
@@ -100,7 +99,7 @@ class DifferentWork(ConfigurationError):
 class PlanError(EosError):
     """The run cannot be planned, or the conditions of its plan have changed.
 
-    Safe: This try committed nothing, and offsets stay where they were.
+    Safe: This try committed nothing.
     Do: Correct what the message names, then clear the task.
     """
 
@@ -115,7 +114,7 @@ class UnknownTopic(PlanError):
 class AuthorizationFailed(PlanError):
     """The principal lacks a permission; the message names operation and resource.
 
-    Do: Grant it ([all that a run needs](security.md)), then clear the task. This lists what is missing:
+    Do: Grant it ([all that a run needs](security.md)), then clear the task. This lists missing permissions:
 
         airflow eos doctor --group GROUP --source TOPIC --sink TOPIC
     """
@@ -141,7 +140,7 @@ class GroupOwned(PlanError):
 
     Do: Give this pipeline a `group_id` of its own: it starts as its `Cursor(start=...)` says. If it is the
     same pipeline under another name or address, set the recorded value (`pipeline`, `[eos] prefix`, `[eos]
-    origin`). The owner is shown by:
+    origin`). This shows the owner:
 
         airflow eos status --group GROUP
     """
@@ -152,9 +151,9 @@ class CursorMoved(PlanError):
 
     Safe: This try committed nothing. `--to cursor` continues where the last run ended: no record is lost or
     doubled. `--to committed` takes the other position: records between the two are skipped or read twice.
-    Do: Find out who commits to the group. Then run the reset without `--yes`, which shows the changes. If
-    the message names a record that lacks a signature, do not reset: a run without the key committed it. Set
-    `[eos] ledger_key` again, or `airflow eos sign` if that run was yours.
+    Do: Find out who commits to the group. Then run the reset without `--yes`, which shows the changes. If the
+    message names a record without a signature, do not reset: a run without the key committed it. Set `[eos]
+    ledger_key` again, or run `airflow eos sign` if that run was yours.
 
         airflow eos status --group GROUP
         airflow eos reset-offsets --group GROUP --to cursor
@@ -174,9 +173,9 @@ class NoStartingPoint(PlanError):
 class OffsetsOutOfRange(PlanError):
     """The log starts above the range's start, or ends below its end: records are deleted, or never existed.
 
-    Safe: This try committed nothing. Deleted records that were not read are lost to this pipeline unless you
-    publish them again; a reset accepts that loss.
-    Do: Publish the records again; or accept the loss: of a cursor by a reset to the offset of the message, of
+    Safe: This try committed nothing. Records deleted unread are lost to this pipeline unless you publish them
+    again.
+    Do: Publish the records again, or accept the loss: of a cursor by a reset to the offset of the message, of
     an interval or a partition by `accept_deleted=True`, of given ranges by naming offsets that exist. Not
     `--to earliest`: it also moves partitions that lost nothing, whose records are then written again.
 
@@ -187,7 +186,7 @@ class OffsetsOutOfRange(PlanError):
 class RangeUndecided(PlanError):
     """The range ends above the last stable offset: a transaction inside it is still open.
 
-    Do: Let Airflow retry: the transaction ends, by its owner or its time-out. This shows the owner:
+    Do: Nothing: the transaction ends, by its owner or its time-out. This shows the owner:
 
         airflow eos status --group GROUP
     """
@@ -208,8 +207,8 @@ class TopicRecreated(PlanError):
 class SinkChanged(PlanError):
     """A sink topic has fewer partitions, or takes smaller batches, than records were sealed for.
 
-    Do: Let Airflow retry: the next try seals for the present topic. Make sure that it is not deleted again.
-    If its `max.message.bytes` is below 1 MB, grant DescribeConfigs on it, so that batches are made to fit.
+    Do: Nothing: the next try seals for the present topic. If its `max.message.bytes` is below 1 MB, grant
+    DescribeConfigs on it, so that batches are made to fit.
     """
 
 
@@ -228,16 +227,15 @@ class UnknownTable(PlanError):
 class TableChanged(PlanError):
     """Schema or partition spec of the table changed after the run wrote its data files.
 
-    Safe: Nothing of this try is in the table, and offsets stay where they were.
-    Do: Let Airflow retry: the next try writes its files for the present table.
+    Do: Nothing: the next try writes its files for the present table.
     """
 
 
 class TableRefused(PlanError):
     """The database or catalog refused a run's rows: a constraint, a trigger, a limit; the message names it.
 
-    Safe: Nothing of this try is in the table, and offsets stay where they were. The same rows would be
-    refused again. `skip_offsets` skips records: they stay unprocessed.
+    Safe: This try committed nothing. The same rows would be refused again. Records that `skip_offsets` skips
+    stay unprocessed.
     Do: Correct the process, the conflicting rows of the table, or its catalog, then clear the task.
     """
 
@@ -245,21 +243,20 @@ class TableRefused(PlanError):
 class StagedRowsLost(PlanError):
     """Rows or files that tasks staged for a table are lost: a server crashed, or somebody dropped them.
 
-    Safe: Nothing of this try is in the table, and offsets stay where they were.
-    Do: Let Airflow retry: the next try makes them again. If it repeats, see whether executors and driver
-    share the table's folder, and how long maintenance keeps files that no commit names.
+    Do: Nothing: the next try makes them again. If it repeats, check that executors and driver share the
+    table's folder, and how long maintenance keeps files that no commit names.
     """
 
 
 class TableReplaced(PlanError):
     """The table was dropped and created again while a run was about to publish, or had published, in it.
 
-    Safe: Nothing was written to the new table. Rows of the run in the old table are lost with it. The run is
-    refused under the same name, because nothing shows whether the old table had its rows.
-    Do: Restore the old table, and run the pipeline. If it is lost for good, dismiss the run's announcement in
-    the ledger (its INTENT); the message has key and routing. The next run then reads the same records and
-    writes them to the new table. If they were copied there, first move the cursor past them with `airflow eos
-    reset-offsets`; the ranges are in the output of:
+    Safe: The new table has no row of the run. Rows in the old table are lost with it. The run is refused
+    under the same name, because nothing shows whether the old table had its rows.
+    Do: Restore the old table, and run the pipeline. If it is lost for good, dismiss the run's INTENT in the
+    ledger; the message has key and routing. The next run then writes the same records to the new table. If
+    they were copied there, first move the cursor past them with `airflow eos reset-offsets`; this shows the
+    ranges:
 
         airflow eos dismiss --key intent:ID --routing GROUP --yes
     """
@@ -268,7 +265,7 @@ class TableReplaced(PlanError):
 class TableRewritten(PlanError):
     """A reprocessing should replace the rows of the earlier run, and they are not in the table as written.
 
-    Safe: Nothing was replaced or appended: the table is unchanged, and the earlier run stays committed.
+    Safe: The table is unchanged, and the earlier run stays committed.
     Do: Delete the run's rows yourself, by a column with their offsets or their day, and run the task with
     `reprocess="append"` of its table. Compaction, updates and deletes of rows rewrite a table.
     """
@@ -277,8 +274,8 @@ class TableRewritten(PlanError):
 class IntervalNotReady(PlanError):
     """The interval's boundary cannot be pinned yet, or the log has not reached it.
 
-    Do: Let Airflow retry, or put a [KafkaDataIntervalSensor](sensors-and-assets.md) in front, which waits
-    without failing. An idle partition is waited for until `allowed_lateness` is over.
+    Do: Put a [KafkaDataIntervalSensor](sensors-and-assets.md) in front, which waits without failing. An idle
+    partition is waited for until `allowed_lateness` is over.
 
         airflow eos plan --pipeline PIPELINE --group GROUP --topic TOPIC --interval START END
     """
@@ -302,8 +299,8 @@ class IntervalUnaccountable(PlanError):
 class LedgerMissing(PlanError):
     """The ledger topic does not exist, or has no identity, and this run may not create it.
 
-    Safe: This try did nothing, but without the ledger nothing shows which runs earlier tries committed. In an
-    empty ledger every run is uncommitted: runs that are then cleared or retried are written twice.
+    Safe: This try did nothing; an earlier one may have committed the run. In an empty ledger every run is
+    uncommitted: runs that are then cleared or retried are written twice.
     Do: If there was a ledger, restore it. Otherwise create it once:
 
         airflow eos init
@@ -325,8 +322,8 @@ class LedgerReplaced(PlanError):
 class LedgerTruncated(PlanError):
     """The ledger partition has lost its first records, and the run's record may have been among them.
 
-    Safe: This try did nothing, but an earlier try may have committed the run. In a new ledger it counts as
-    not committed, and is written twice.
+    Safe: This try did nothing; an earlier one may have committed the run. In a new ledger it counts as not
+    committed, and is written twice.
     Do: Restore the ledger, and set its `cleanup.policy` to `compact`; if it cannot be restored, see [the cost
     of a new ledger](guarantees/limits.md#the-ledger-must-be-kept).
     """
@@ -336,19 +333,19 @@ class LedgerPruned(PlanError):
     """The run was committed, and `airflow eos prune` has removed its record: it does not run again.
 
     Safe: The run is committed and its output remains. Under another name it is written twice.
-    Do: Nothing, if its output is correct. To write it once more on purpose, use `ReplayOffsetRangesOperator`,
-    or for an interval a task of another `pipeline`.
+    Do: Nothing, if its output is correct. To write it once more, use `ReplayOffsetRangesOperator`, or for an
+    interval a task of another `pipeline`.
     """
 
 
 class LedgerTampered(PlanError):
     """Another program wrote a record of the key, and no run did.
 
-    Safe: This try did nothing, but an earlier try may have committed the run. `dismiss` makes the run count
-    as not committed: if it was committed, it is written twice.
-    Do: Revoke that program's right to write to the ledger. Look into the sink: if the run's output is there,
-    do nothing; if it is not, dismiss the key. If the record lacks only a signature and a run of yours wrote
-    it, do not dismiss: set `[eos] ledger_key` again, or `airflow eos sign`.
+    Safe: This try did nothing; an earlier one may have committed the run. If it did, `dismiss` lets it be
+    written twice.
+    Do: Revoke that program's right to write to the ledger. If the run's output is in the sink, do nothing; if
+    not, dismiss the key. If the record lacks only a signature and a run of yours wrote it, do not dismiss:
+    set `[eos] ledger_key` again, or run `airflow eos sign`.
     [Background](guarantees/limits.md#the-ledger-must-be-kept).
 
         airflow eos dismiss --key KEY --routing PIPELINE
@@ -359,8 +356,8 @@ class LedgerUnreadable(PlanError):
     """A value of the ledger does not fit its key, or has a version that this package does not know.
 
     Safe: This try did nothing.
-    Do: Upgrade this environment if a newer airflow-eos uses the ledger. Otherwise find out which program
-    writes to the ledger topic: dismiss a value that no run wrote as with `LedgerTampered`.
+    Do: If a newer airflow-eos uses the ledger, upgrade this environment. Otherwise find out which program
+    writes to the ledger: dismiss a value that no run wrote as with `LedgerTampered`.
 
         airflow eos ledger --key KEY
     """
@@ -373,10 +370,9 @@ class RunError(EosError):
 class RunFenced(RunError):
     """A newer attempt owns the transactional id, and this run is not committed, according to the ledger.
 
-    Safe: This attempt committed nothing. The newer one may: a retry asks the ledger first, so that no record
-    is lost or doubled.
-    Do: Let Airflow retry. If no second attempt exists, `transactional.id.expiration.ms` of the brokers may be
-    shorter than the run: see the doctor.
+    Safe: This attempt committed nothing. The newer one may.
+    Do: If no second attempt exists, `transactional.id.expiration.ms` of the brokers may be shorter than the
+    run:
 
         airflow eos doctor
     """
@@ -385,8 +381,8 @@ class RunFenced(RunError):
 class RunAlreadyCommitted(RunError):
     """Another Dag run or clear has committed this run, and ``on_committed`` is ``fail``.
 
-    Safe: The run is committed, its output remains, and this try wrote nothing. `on_committed="reprocess"`
-    writes the output once more.
+    Safe: The run is committed, and this try wrote nothing. `on_committed="reprocess"` writes the output once
+    more.
     Do: Set `on_committed="skip"` to accept the committed run, or `"reprocess"` to write it again.
     """
 
@@ -394,20 +390,20 @@ class RunAlreadyCommitted(RunError):
 class RunFailed(RunError):
     """The run was aborted, after all its attempts or because it was killed; the message has the last error.
 
-    Safe: Nothing of it is visible to read_committed readers, and offsets stay where they were.
-    Do: Let Airflow retry, which does all the work again. If it fails again, correct the last error: the
-    executors' logs say more about lost executors, memory and disks.
+    Safe: This try committed nothing.
+    Do: If it fails again, correct the last error: the executors' logs say more about lost executors, memory
+    and disks.
     """
 
 
 class OutcomeUnknown(RunError):
     """The ledger, or the table that is the sink, did not answer: neither yes nor no.
 
-    Safe: The run may or may not be committed. A retry or a clear asks the ledger and the table: no record is
-    lost or doubled. A replay, a reset or `dismiss` before that may double records.
-    Do: Let Airflow retry. If it persists and the message names a table, check that with `airflow eos doctor
-    --table`. Else the first of these names the transactions that hold the ledger, of any application, and the
-    second those of runs that brokers forgot to end:
+    Safe: The run may or may not be committed. A retry or a clear asks the ledger and the table. A replay, a
+    reset or `dismiss` before that may double records.
+    Do: If it persists and the message names a table, check that with `airflow eos doctor --table`. Else the
+    first of these names the transactions, of any application, that hold the ledger, the second those of runs
+    that brokers forgot to end:
 
         airflow eos doctor
         airflow eos repair
@@ -418,7 +414,7 @@ class NotYetVisible(RunError):
     """The run is committed, but some leader does not show it yet, or may not be asked; the message says so.
 
     Safe: Output and offsets are committed. A retry or a clear waits for the leaders and writes nothing.
-    Do: Let Airflow retry. If it persists, list the open transactions; `--yes` ends them as they were decided:
+    Do: If it persists, list the open transactions; `--yes` ends them as they were decided:
 
         airflow eos repair
     """
@@ -427,11 +423,11 @@ class NotYetVisible(RunError):
 class OutputLost(RunError):
     """The run is committed, and a sink topic was deleted or created again before: its output is lost.
 
-    Safe: Offsets and run record are committed, so a plain clear succeeds and writes nothing: the output stays
-    lost. Reprocessing writes the run's output to all its sinks once more.
+    Safe: Offsets and run record are committed, so a plain clear succeeds and writes nothing. Reprocessing
+    writes the run's output to all its sinks once more.
     Do: Create the topic, then clear the task with `on_committed="reprocess"`, or write the recorded ranges by
-    `ReplayOffsetRangesOperator`. A run in rounds goes on with the next one when it is cleared: replay the
-    ranges of the lost rounds, which these name:
+    `ReplayOffsetRangesOperator`. A clear of a run in rounds continues with the next round: replay the ranges
+    of the lost rounds, which these name:
 
         airflow eos verify --pipeline PIPELINE
         airflow eos ledger --pipeline PIPELINE
@@ -441,11 +437,11 @@ class OutputLost(RunError):
 class ProcessFailed(RunError):
     """The author's ``process`` raised, or returned columns the sink cannot write.
 
-    Safe: Nothing was written, and offsets stay where they were. `skip_offsets` and a dead-letter topic
-    exclude records from this run's output, and no later run reads them.
-    Do: Correct the function, then clear the task. To continue without the record of the message, use the
-    `skip_offsets` that it gives, or [dead letters](arrow-process.md#dead-letters). A `process` that raises
-    [exceptions of Airflow](retries.md#what-process-may-ask-of-airflow) decides itself what follows.
+    Safe: This try committed nothing. No later run reads records that `skip_offsets` or a dead-letter topic
+    takes out of this run's output.
+    Do: Correct the function, then clear the task. To continue without the record, use the `skip_offsets` of
+    the message, or [dead letters](arrow-process.md#dead-letters). A `process` that raises [exceptions of
+    Airflow](retries.md#what-process-may-ask-of-airflow) decides itself what follows.
 
     :param raised: qualified names of the class that ``process`` raised and of its bases; empty: not known.
     """
@@ -460,38 +456,38 @@ class ProcessFailed(RunError):
 class SealedBlockLost(RunError):
     """Sealed batches were lost with an executor, or replaced by another copy: the ranges are sealed again.
 
-    Safe: Nothing of it is visible, and offsets stay where they were.
+    Safe: This try committed nothing.
     Do: Nothing: the run seals again, and Airflow retries. If it repeats, see the executors' logs.
     """
 
 
 class SendError(EosError):
-    """The wire layer could not write a batch.
+    """The wire layer could not write a batch; its transaction is aborted, or times out.
 
-    Safe: The transaction is aborted, or ended by its time-out: nothing of it is visible, and offsets stay.
-    Do: Let Airflow retry. If it fails again, see the message, and the logs of the brokers that it names.
+    Safe: This try committed nothing.
+    Do: If it fails again, see the logs of the brokers that the message names.
     """
 
 
 class SessionLost(SendError):
     """The Spark session with the sealed batches is lost; only another try has a new session.
 
-    Do: Let Airflow retry. If it repeats, see the log of the Spark Connect server.
+    Do: If it repeats, see the log of the Spark Connect server.
     """
 
 
 class ProducerFenced(SendError):
     """The broker refused the producer's epoch (47, 90): a newer attempt exists, or it timed out.
 
-    Do: Let Airflow retry. If no second attempt exists, the run is longer than its `transaction_timeout`:
-    raise that, or read less in a run.
+    Do: If no second attempt exists, the run is longer than its `transaction_timeout`: raise that, or read
+    less in a run.
     """
 
 
 class DeliveryTimedOut(SendError):
     """A batch was not acknowledged within the delivery time-out.
 
-    Do: Let Airflow retry. Check that the topic's partitions have leaders and enough in-sync replicas:
+    Do: Check that the topic's partitions have leaders and enough in-sync replicas:
 
         airflow eos doctor --sink TOPIC
     """
@@ -519,23 +515,22 @@ class RecordTooLarge(RecordRefused):
 class SecondAttempt(SendError):
     """A send task was started a second time within one epoch; it wrote nothing.
 
-    Do: Nothing: the run sends again under a new epoch, and Airflow retries. If it repeats, see the
-    executors' logs.
+    Do: Nothing: the run sends again under a new epoch, and Airflow retries. If it repeats, see the executors'
+    logs.
     """
 
 
 class ProtocolViolation(SendError):
     """The broker's answer violates the protocol; the run aborts rather than guess.
 
-    Do: Let Airflow retry. If it fails again, keep the task's log and the brokers' logs, and report it.
+    Do: If it fails again, keep the task's log and the brokers' logs, and report it.
     """
 
 
 class DecodeError(EosError):
     """Bytes read from the log are not a record batch this package can read.
 
-    Safe: This try committed nothing, and offsets stay where they were. `skip_offsets` skips the records: no
-    later run reads them.
+    Safe: This try committed nothing. No later run reads records that `skip_offsets` skips.
     Do: Follow the message, which names topic, partition and offset.
     """
 
@@ -559,7 +554,7 @@ class SparkUnavailable(EosError):
     """A Spark Connect server is unavailable, or has lost the session; nothing was written.
 
     Safe: This try committed nothing.
-    Do: Let Airflow retry. If Spark runs on the host of the task:
+    Do: If Spark runs on the task's host:
 
         airflow eos spark-server
     """
@@ -569,9 +564,8 @@ class BrokersUnavailable(EosError):
     """No broker answered in time; the message names the request, the servers and the last error.
 
     Safe: If the brokers became unavailable during the commit, the run may be committed. A retry or a clear
-    asks the ledger: no record is lost or doubled.
-    Do: Let Airflow retry. If it fails again, see `bootstrap.servers` and `security.protocol` of the
-    connection.
+    asks the ledger first.
+    Do: If it fails again, see `bootstrap.servers` and `security.protocol` of the connection.
 
         airflow eos doctor
     """
@@ -581,14 +575,13 @@ class FetchStalled(BrokersUnavailable):
     """A read made no progress in time; the message names the position and the reason.
 
     Safe: This try committed nothing.
-    Do: Let Airflow retry. If it fails again, see the leader of the partition that the message names.
+    Do: If it fails again, see the leader of the partition that the message names.
     """
 
 
 class RequestRefused(EosError):
     """A broker refused a request, and would refuse it again; the message names request and answer.
 
-    Safe: The class does not show whether the run is committed; a retry or a clear asks the ledger first.
     Do: Follow the message, and see the log of the broker.
     """
 

@@ -29,10 +29,7 @@ def _option(
 
 _CONFIG = {
     "eos": {
-        "description": (
-            "Defaults of the exactly-once operators, read when a task runs. "
-            "An operator's own parameter wins.\n"
-        ),
+        "description": ("Defaults of the exactly-once operators, read when a task or a command runs.\n"),
         "options": {
             "prefix": _option(
                 "First part of every transactional id, without a dot. Give each environment that\n"
@@ -52,12 +49,12 @@ _CONFIG = {
             ),
             "ledger_topic": _option(
                 "Compacted topic that holds the record of every committed run. Do not delete or\n"
-                "re-create it while pipelines that use it exist.\n",
+                "re-create it while pipelines use it.\n",
                 example="airflow-eos-ledger",
                 default="airflow-eos-ledger",
             ),
             "ledger_key": _option(
-                "Secret that signs the records of the ledger (HMAC-SHA256); records that it did not\n"
+                "Secret that signs the ledger's records (HMAC-SHA256); records that it did not\n"
                 "sign do not count. All users of a ledger need the same key, of at least 16\n"
                 "characters, such as ``openssl rand -base64 32`` makes. Set it before the first run,\n"
                 "or run ``airflow eos sign``. Of several keys, separated by blanks, the first signs\n"
@@ -88,9 +85,8 @@ _CONFIG = {
                 example="/opt/airflow/eos-class-data",
             ),
             "write_class_data": _option(
-                "After a task that started Spark without class data, write them in the background, as\n"
-                "`airflow eos warm-spark` does: once, at the lowest priority, and at most once a day\n"
-                "if that fails.\n",
+                "After a task that started Spark without class data, write them in the background:\n"
+                "once, at the lowest priority, and at most once a day if that fails.\n",
                 type="boolean",
                 example="False",
                 default="True",

@@ -7,6 +7,8 @@ What stands above the mark is written by hand and stays. A test compares the res
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +18,35 @@ MARK = "<!-- Below this line: made by tools/cli_reference.py. -->\n"
 
 
 def render(commands: Any, common: Any) -> str:
-    """Return the reference."""
+    """Return the reference; an option that several commands have is explained once."""
+    items = Counter(_item(option) for command in commands for option in command.options)
+    shared = [item for item, count in items.items() if count > 1]
     parts = [
-        "Every command also takes:\n\n" + _options(common),
-        *(
-            f"### {command.name}\n\n{command.description}\n\n{_options(command.options)}".rstrip()
-            for command in commands
-        ),
+        "Every command also takes:\n\n" + _listed(map(_item, common)),
+        "An option without a text below means:\n\n" + _listed(shared),
     ]
+    for command in commands:
+        own = [
+            (usage, "" if (usage, text) in shared else text) for usage, text in map(_item, command.options)
+        ]
+        parts.append(f"### {command.name}\n\n{command.description}\n\n{_listed(own)}".rstrip())
     return "\n\n".join(parts) + "\n"
 
 
-def _options(options: Any) -> str:
-    if not options:
-        return ""
-    rows = [f"| {_usage(option)} | {_help(option)} |" for option in options]
-    return "\n".join(["| option | |", "|---|---|", *rows])
+def _listed(items: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"- {usage}: {text}".removesuffix(": ") for usage, text in items)
+
+
+def _item(option: Any) -> tuple[str, str]:
+    """Return how an option is written, and what it says."""
+    return _usage(option), _help(option)
 
 
 def _usage(option: Any) -> str:
     settings = option.settings
     if settings.get("action") == "store_true":
         return f"`{option.flag}`"
-    value = settings.get("metavar") or "\\|".join(settings.get("choices", ())) or option.flag[2:].upper()
+    value = settings.get("metavar") or "|".join(settings.get("choices", ())) or option.flag[2:].upper()
     value = " ".join(value) if isinstance(value, tuple) else value
     return f"`{option.flag} {value}`"
 

@@ -12,13 +12,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "configuration.md"
+_FIRST_VERSION = "0.1.0"
 
 HEAD = """\
 <!-- Made by tools/config_reference.py from the provider info: change that, then run the tool. -->
 # Configuration
 
-Set options in `airflow.cfg` or in environment variables. Tasks and `airflow eos` read them when they run; a
-parameter of an operator, a sensor or a command wins.
+Set options in `airflow.cfg` or in environment variables; a parameter of an operator, a sensor or a command
+wins.
 
 The extra of a connection of type `kafka` (parameter `kafka_config_id`, default `kafka_default`) configures
 the clients, in librdkafka's names as in the Kafka provider. This package adds `eos.max.batch.bytes` and
@@ -33,30 +34,28 @@ def render(info: dict[str, Any]) -> str:
     for section, content in info["config"].items():
         parts.append(f"## [{section}]\n\n{_paragraph(content['description'])}")
         for name, option in content["options"].items():
-            default = f"default `{option['default']}`" if option["default"] else "no default"
-            example = f", example `{option['example']}`" if option.get("example") else ""
-            facts = (
-                f"`AIRFLOW__{section.upper()}__{name.upper()}`: {option['type']}, {default}{example}, "
-                f"since {option['version_added']}"
-            )
-            parts.append(f"### {name}\n\n{_paragraph(option['description'])}\n\n{facts}.")
+            facts = [option["type"]]
+            facts += [f"{key} `{option[key]}`" for key in ("default", "example") if option.get(key)]
+            facts += [f"since {option['version_added']}"] * (option["version_added"] != _FIRST_VERSION)
+            variable = f"`AIRFLOW__{section.upper()}__{name.upper()}`: {', '.join(facts)}."
+            parts.append(f"### {name}\n\n{_paragraph(option['description'])}\n\n{variable}")
     parts.append(_parts(info))
     return "\n\n".join(parts) + "\n"
 
 
 def _parts(info: dict[str, Any]) -> str:
-    lines = ["## What the provider registers", "", "| kind | modules or classes |", "|---|---|"]
+    lines = ["## What the provider registers", ""]
     for kind in ("operators", "sensors", "hooks", "triggers"):
         modules = [name for entry in info.get(kind, []) for name in entry["python-modules"]]
-        lines.append(f"| {kind} | {', '.join(f'`{name}`' for name in modules)} |")
+        lines.append(f"- {kind}: {', '.join(f'`{name}`' for name in modules)}")
     decorators = [f"`@task.{decorator['name']}`" for decorator in info.get("task-decorators", [])]
     links = [f"`{link}`" for link in info.get("extra-links", [])]
     lines += [
-        f"| {kind} | {', '.join(names)} |"
+        f"- {kind}: {', '.join(names)}"
         for kind, names in (("task decorators", decorators), ("extra links", links))
         if names
     ]
-    lines.append("| command line | `airflow eos`: [the commands](cli.md) |")
+    lines.append("- command line: [`airflow eos`](cli.md)")
     return "\n".join(lines)
 
 

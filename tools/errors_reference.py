@@ -15,6 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "errors.md"
 MARK = "<!-- Below this line: made by tools/errors_reference.py. -->\n"
+_NOTHING = "This try committed nothing."
+"""Of ``Safe``: said in two words."""
 _LABEL = re.compile(r"^(Safe|Do): ")
 
 
@@ -28,8 +30,7 @@ def render(exceptions: Any, retry_after: Any, exit_codes: Any) -> str:
     kinds = classes(exceptions)
     codes = ["| what the error ends | exit code |", "|---|---|"]
     codes += [f"| {process} | {code} |" for process, code in exit_codes.items()]
-    rows = ["| error | is a | Airflow |", "|---|---|---|"]
-    rows += [f"| {_link(kind)} | {_link(kind.__base__)} | {retry_after(kind).value} |" for kind in kinds]
+    rows = _families(kinds, retry_after)
     details = [_section(kind, retry_after(kind)) for kind in kinds]
     return "\n\n".join(["\n".join(codes), "\n".join(rows), "## Each error", *details]) + "\n"
 
@@ -79,16 +80,26 @@ def _with_subclasses(kind: type, own: list[type]) -> list[type]:
     return [kind, *(each for child in own if child.__base__ is kind for each in _with_subclasses(child, own))]
 
 
+def _families(kinds: list[type], retry_after: Any) -> list[str]:
+    """Return a table with a row for each class that has subclasses, and a column for each reaction."""
+    reactions = list(dict.fromkeys(map(retry_after, kinds)))
+    rows = [f"| class | {' | '.join(f'subclasses {reaction.value}' for reaction in reactions)} |"]
+    rows.append("|---" * (1 + len(reactions)) + "|")
+    for base in kinds:
+        children = [kind for kind in kinds if kind.__base__ is base]
+        cells = [[kind for kind in children if retry_after(kind) is reaction] for reaction in reactions]
+        if children:
+            rows.append(f"| {_link(base)} | {' | '.join(', '.join(map(_link, cell)) for cell in cells)} |")
+    return rows
+
+
 def _section(kind: type, retry: Any) -> str:
-    return "\n\n".join(
-        [
-            f"### {kind.__name__}",
-            _markdown(explained(kind, "What")),
-            f"**Safe:** {_markdown(explained(kind, 'Safe'))}",
-            f"**Do:** {_markdown(explained(kind, 'Do'))}",
-            f"**Airflow:** {retry.value}.",
-        ]
-    )
+    safe = explained(kind, "Safe")
+    facts = f"nothing committed, {retry.value}" if safe == _NOTHING else retry.value
+    parts = [f"### {kind.__name__}", f"{_markdown(explained(kind, 'What'))} *{facts.capitalize()}.*"]
+    if safe != _NOTHING:
+        parts.append(f"**Safe:** {_markdown(safe)}")
+    return "\n\n".join([*parts, f"**Do:** {_markdown(explained(kind, 'Do'))}"])
 
 
 def _markdown(text: str) -> str:
@@ -98,9 +109,7 @@ def _markdown(text: str) -> str:
     return f"{prose}\n\n```console\n{copied}\n```" if copied else prose
 
 
-def _link(kind: type | None) -> str:
-    if kind is None or kind is Exception:
-        return ""
+def _link(kind: type) -> str:
     return f"[`{kind.__name__}`](#{kind.__name__.lower()})"
 
 

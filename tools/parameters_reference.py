@@ -21,10 +21,10 @@ HEAD = """\
 <!-- Made by tools/parameters_reference.py from signatures and docstrings: change those, then run it. -->
 # Parameters
 
-All are keyword arguments, and operators and sensors take those of Airflow's base classes besides (`retries`,
-`pool`, `default_args`, ...). What is templated may be a Jinja template or the result of another task.
-Everything here is imported `from airflow_eos`; `@task.kafka_eos` takes the parameters of
-`ReadProcessWriteOperator` except `process`.
+Keyword arguments with type and default; those without a default are required. Operators and sensors also
+take those of Airflow's base classes (`retries`, `pool`, `default_args`, ...). Those with an asterisk take a
+Jinja template or the result of another task. Import everything `from airflow_eos`; `@task.kafka_eos` takes
+the parameters of `ReadProcessWriteOperator` except `process`.
 """
 GROUPS = {
     "Operators": (
@@ -39,24 +39,23 @@ GROUPS = {
 }
 _PARAM = re.compile(r":param (\w+): *(.*?)(?=\n *:(?:param|raises|returns)\b|\n\s*\n|\Z)", re.DOTALL)
 _ROLE = re.compile(r":(?:class|func|mod|meth|data|attr):`~?([^`]*)`")
+_TEMPLATED = r"\*"
 _HIDDEN = ("self", "kwargs", "args")
 _WITHOUT_USE = {
     "ReplayOffsetRangesOperator": ("ranges", "allowed_lateness", "partition_duration", "accept_deleted")
 }
-_FEW = 5
-"""Up to so many rows of an earlier class are repeated."""
 
 
 def render(package: Any) -> str:
     """Return the page."""
     parts = [HEAD.rstrip()]
-    tables: dict[str, dict[str, str]] = {}
+    lists: dict[str, dict[str, str]] = {}
     for title, names in GROUPS.items():
         parts.append(f"## {title}")
         for name in names:
-            rows = _rows(getattr(package, name))
-            parts.append(_section(getattr(package, name), rows, tables))
-            tables[name] = rows
+            items = _items(getattr(package, name))
+            parts.append(_section(getattr(package, name), items, lists))
+            lists[name] = items
     return "\n\n".join(parts) + "\n"
 
 
@@ -71,37 +70,42 @@ def unexplained(package: Any) -> list[str]:
     ]
 
 
-def _section(operator: type, rows: dict[str, str], earlier: dict[str, dict[str, str]]) -> str:
-    """Return heading, summary and table; parameters of an earlier class are named, not repeated."""
+def _section(operator: type, items: dict[str, str], earlier: dict[str, dict[str, str]]) -> str:
+    """Return heading, summary and list; parameters of an earlier class are named, not repeated."""
     parts = [f"### {operator.__name__}", _markdown((inspect.getdoc(operator) or "").partition("\n\n")[0])]
-    own = rows
+    own, shared = items, []
     for name, others in earlier.items():
-        same = [parameter for parameter, row in own.items() if others.get(parameter) == row]
-        if len(same) > _FEW:
-            named = ", ".join(f"`{parameter}`" for parameter in same)
-            parts.append(f"As in [{name}](#{name.lower()}): {named}.")
-            own = {parameter: row for parameter, row in own.items() if parameter not in same}
-    parts.append("\n".join(["| parameter | type | default | |", "|---|---|---|---|", *own.values()]))
-    return "\n\n".join(parts)
+        same = [parameter for parameter in own if _is_same(operator, own[parameter], others.get(parameter))]
+        if same:
+            left_out = [parameter for parameter in others if parameter not in same]
+            few = len(left_out) < len(same)
+            names = ", ".join(f"`{parameter}`" for parameter in (left_out if few else same))
+            shared.append(f"in [{name}](#{name.lower()}){', except' if few else ':'} {names}")
+            own = {parameter: item for parameter, item in own.items() if parameter not in same}
+    if shared:
+        parts.append(f"As {'; '.join(shared)}.")
+    return "\n\n".join([*parts, "\n".join(own.values())])
 
 
-def _rows(operator: type) -> dict[str, str]:
-    """Return the rows of a class's table, by parameter."""
+def _is_same(operator: type, item: str, other: str | None) -> bool:
+    """Whether an earlier class has the same parameter; in a class without templates it is not templated."""
+    if other and not hasattr(operator, "template_fields"):
+        other = other.replace(_TEMPLATED, "", 1)
+    return item == other
+
+
+def _items(operator: type) -> dict[str, str]:
+    """Return the items of a class's list, by parameter."""
     explained, own = _explained(operator), _own(operator)
     names = [*own, *(name for name in explained if name not in own)]
     templated = getattr(operator, "template_fields", ())
-    rows = {}
+    items = {}
     for name in names:
-        parameter = own.get(name)
         text = _markdown(explained.get(name, "")).replace("(templated)", "").strip()
-        if name in templated:
-            text += " Templated."
         # What Airflow's own class takes may differ between its versions.
-        facts = (
-            f"{_kind(parameter)} | {_default(operator, parameter)}" if parameter else "| as Airflow has it"
-        )
-        rows[name] = f"| `{name}` | {facts} | {_escaped(text)} |"
-    return rows
+        facts = _declared(operator, own[name]) if name in own else f"`{name}`, as Airflow has it"
+        items[name] = f"- {facts}{_TEMPLATED if name in templated else ''}: {text}"
+    return items
 
 
 def _own(operator: type) -> dict[str, inspect.Parameter]:
@@ -125,11 +129,10 @@ def _explained(operator: type) -> dict[str, str]:
     return texts
 
 
-def _kind(parameter: inspect.Parameter) -> str:
-    if parameter.annotation is inspect.Parameter.empty:
-        return ""
+def _declared(operator: type, parameter: inspect.Parameter) -> str:
     kind = parameter.annotation
-    return f"`{_escaped(kind if isinstance(kind, str) else inspect.formatannotation(kind))}`"
+    text = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+    return f"`{' '.join(f'{parameter.name}: {text}{_default(operator, parameter)}'.split())}`"
 
 
 def _default(operator: type, parameter: inspect.Parameter) -> str:
@@ -138,23 +141,19 @@ def _default(operator: type, parameter: inspect.Parameter) -> str:
     factories = {field.name: field.default_factory for field in fields}
     factory = factories.get(parameter.name, dataclasses.MISSING)
     if isinstance(factory, type | FunctionType):
-        return f"`{factory.__name__}()`"
+        return f" = {factory.__name__}()"
     if value is inspect.Parameter.empty:
-        return "required"
+        return ""
     if type(value) is object:
-        return "see text"
+        return " = ..."
     is_time = type(value).__name__ == "timedelta"
-    return f"{value.total_seconds():g} s" if is_time else f"`{_escaped(repr(value))}`"
+    return f" = {value.total_seconds():g} s" if is_time else f" = {value!r}"
 
 
 def _markdown(text: str) -> str:
     text = " ".join(text.split())
     text = _ROLE.sub(lambda match: f"`{match[1].rpartition('.')[2]}`", text)
     return text.replace("``", "`")
-
-
-def _escaped(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def main() -> None:

@@ -134,7 +134,7 @@ COMMON = (
     option("--ledger-topic", "default: [eos] ledger_topic, or airflow-eos-ledger", metavar="TOPIC"),
     option("--prefix", "first part of transactional ids, default: [eos] prefix, or airflow-eos"),
 )
-_YES = switch("--yes", "do it; without, only show what would be done")
+_YES = switch("--yes", "do it, instead of only showing it")
 _TIMEZONE = option("--timezone", "of days and times that name none, such as Europe/Berlin", metavar="ZONE")
 _GROUP = option("--group", "consumer group that holds the cursor", required=True)
 _SERVER_FOLDER = option("--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME")
@@ -142,8 +142,8 @@ NO_CONNECTION = "none"
 """Of ``--storage``: as ``DeltaTable(connection=None)``."""
 _STORAGE = option(
     "--storage",
-    f"connection of the object store of Delta Lake tables, {NO_CONNECTION!r} where this host has credentials "
-    "of its own; default: delta_default",
+    f"connection of the object store of Delta Lake tables, {NO_CONNECTION!r} for this host's own "
+    "credentials; default: delta_default",
     metavar="ID",
     default="delta_default",
 )
@@ -153,24 +153,23 @@ COMMANDS = (
     Command(
         "init",
         "Create the ledger topic and fix its identity",
-        "Create the ledger topic and fix its identity. Does nothing if both exist. Refused if the brokers "
-        "still remember that runs have used a ledger of this name and prefix: it was lost.",
+        "Create the ledger topic and fix its identity, unless both exist. Refused if the brokers remember "
+        "that runs have used a ledger of this name and prefix: it was lost.",
         (
             option("--partitions", "of a new ledger, default: 32", number(1, 100_000), "N", default=32),
             option("--replication-factor", "of a new ledger, default: the brokers'", number(1, 10_000), "N"),
             switch(
                 "--adopt-new",
-                "replace a lost ledger: its runs count as not committed, and are written again when they are "
-                "cleared, retried or backfilled",
+                "replace a lost ledger: a clear, a retry or a backfill of its runs writes them again",
             ),
         ),
     ),
     Command(
         "doctor",
         "Check brokers, permissions, ledger, topics and group",
-        "Check what runs need: brokers and their partition verification, time-outs, permissions of this "
-        "principal, the ledger's settings, replicas and min.insync.replicas, retention and timestamps of the "
-        "topics, the group's cursor; with --table catalog, format and rights of a table, and data files that "
+        "Check what runs need: brokers and their partition verification, time-outs, this principal's "
+        "permissions, the ledger's settings, replicas and min.insync.replicas, retention and timestamps of "
+        "the topics, the group's cursor; with --table a table's catalog, format, rights and data files that "
         "no snapshot names; with --spark the executors' versions. Exit code 3 if a check fails.",
         (
             option("--group", "consumer group to look at"),
@@ -204,8 +203,7 @@ COMMANDS = (
     Command(
         "plan",
         "Show what a run would read",
-        "Show run key, transactional id and offset ranges of a run that would start now. Nothing is fenced, "
-        "pinned or committed.",
+        "Show run key, transactional id and offset ranges of a run that would start now; change nothing.",
         (
             _PIPELINE,
             _GROUP,
@@ -233,41 +231,40 @@ COMMANDS = (
     Command(
         "status",
         "Show the ledger, cursors with their lag, and runs",
-        "Show the ledger's identity, cursors of groups with their lag and open transaction, and runs; "
-        "without names all groups, the latest run of each pipeline, the table that it writes with the last "
-        "snapshot, open INTENTs of runs that publish in a table or died there, gaps between the committed "
-        "intervals of pipelines, and all open transactions of the prefix. Exit code 3 if the ledger has no "
-        "record of a name, or a limit is passed.",
+        "Show the ledger's identity, cursors of groups with lag and open transaction, and runs; without "
+        "names all groups, each pipeline's latest run, its table with the last snapshot, open INTENTs, gaps "
+        "between its committed intervals, and all open transactions of the prefix. Exit code 3 if the ledger "
+        "has no record of a name, or a limit is passed.",
         (
             repeatable("--group", "a group's cursor; repeatable"),
             repeatable("--run", "a run, named as in run keys; repeatable", metavar="PIPELINE/RUN_ID"),
             option(
                 "--max-lag",
-                "maximum lag of a group, offsets behind open transactions included",
+                "maximum lag of a group, with offsets behind open transactions",
                 not_negative,
                 "OFFSETS",
             ),
             option(
                 "--max-open",
                 "maximum age of a group's open transaction, or of one that it waits behind; without names, "
-                "of any transaction of the prefix that the principal may describe",
+                "of any of the prefix that the principal may describe",
                 not_negative,
                 "SECONDS",
             ),
             option(
                 "--max-gaps",
-                "maximum number of gaps between a pipeline's committed intervals",
+                "maximum number of a pipeline's gaps",
                 not_negative,
                 "N",
             ),
-            switch("--send-metrics", "also send the results as gauges, by this Airflow's metrics"),
+            switch("--send-metrics", "also send the results as gauges of this Airflow's metrics"),
         ),
     ),
     Command(
         "ledger",
         "List the records of the ledger",
-        "List the latest committed records of the ledger: runs, cursors, pinned boundaries, resets. Exit "
-        "code 1 if it has none of the named pipeline or key.",
+        "List the ledger's latest committed records: runs, cursors, pinned boundaries, resets. Exit code 1 "
+        "if it has none of the named pipeline or key.",
         (
             option("--pipeline", "only the runs of this pipeline"),
             option("--key", "only this key, such as cursor:<group>"),
@@ -278,11 +275,10 @@ COMMANDS = (
         "verify",
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
-        "the receipts in the ledger: checksums, sequence, number of records; for a table the rows in "
-        "the data files of the run's snapshot or transaction. Records, snapshots and transactions that were "
-        "deleted since are reported as expired, records that a compacted topic's cleaner may have removed as "
-        "compacted, partitions without a leader as unavailable. Exit code 3 for a mismatch or an unavailable "
-        "partition, 1 if the ledger has no run of the pipeline.",
+        "the ledger's receipts: checksums, sequence, number of records; of a table the rows in the data "
+        "files of the run's snapshot or transaction. Reports as expired what was deleted since, as compacted "
+        "what a compacted topic's cleaner may have removed, as unavailable partitions without a leader. Exit "
+        "code 3 for a mismatch or an unavailable partition, 1 if the ledger has no run of the pipeline.",
         (
             _PIPELINE,
             option("--run-key", "only this run, as `ledger` shows it; repeatable", action="append"),
@@ -293,15 +289,14 @@ COMMANDS = (
     Command(
         "abort",
         "End a transaction that hangs",
-        "Show an open transaction: its owner's epoch, start and time-out. With --yes end it before its "
-        "time-out does. Takes no epoch: an owner that is still alive gets an error and starts over.",
+        "Show an open transaction: its owner's epoch, start and time-out. With --yes end it. Takes no epoch: "
+        "an owner that is still alive gets an error and starts over.",
         (
             option("--transactional-id", "the id", metavar="ID"),
             option("--group", "instead of the id: the consumer group of a whole cursor"),
             option(
                 "--epoch",
-                "with --yes: the epoch that was shown without it; a transaction of another epoch is left "
-                "alone",
+                "with --yes: the epoch that was shown without it; another epoch's transaction is left alone",
                 not_negative,
                 "N",
             ),
@@ -313,11 +308,11 @@ COMMANDS = (
         "repair",
         "End transactions that brokers forgot to end",
         "List transactions of the prefix that partition leaders hold open although their coordinator has "
-        "ended them, and end them as they were decided, by markers, which need ClusterAction on the cluster.",
+        "ended them, and end them as decided, by markers, which need ClusterAction on the cluster.",
         (
             repeatable(
                 "--topic",
-                "where to look, beside ledger and offsets; repeatable; default: all that runs wrote to",
+                "beside ledger and offsets; repeatable; default: all that runs wrote to",
                 topic,
             ),
             option(
@@ -331,10 +326,10 @@ COMMANDS = (
         "Make a key of the ledger unused that somebody else wrote, or an INTENT whose table is gone",
         "Write a tombstone over a ledger record that no run wrote or that is garbage, if the key has no "
         "record of ours. A run of that name is then done (again): first check the sink for its output. "
-        "Refused if a run at work has written a record of the key. The key of an INTENT (intent:...) belongs "
-        "to a run that was about to publish in a table: the INTENT is taken back if that table no longer "
-        "exists, and the next run reads the same records again. Where no run wrote the INTENT, one of yours "
-        "may have been there: look for rows of the pipeline's next run in the table first, and delete them.",
+        "Refused if a run at work has written a record of the key. An INTENT (intent:...), of a run that was "
+        "about to publish in a table, is taken back if that table no longer exists: the next run reads the "
+        "same records again. If no run wrote the INTENT, one of yours may have been there: first look for "
+        "rows of the pipeline's next run in the table, and delete them.",
         (
             option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
             option(
@@ -344,7 +339,7 @@ COMMANDS = (
             ),
             switch(
                 "--table-gone",
-                "of an INTENT: do not ask catalog, store or database whether the table is gone",
+                "of an INTENT: do not ask whether the table is gone",
             ),
             _STORAGE,
             _YES,
@@ -361,17 +356,16 @@ COMMANDS = (
     Command(
         "index",
         "Index the ledger",
-        "Update the index of every ledger partition, which keeps look-ups as quick behind a million runs as "
-        "behind none. Runs do this themselves; use it for a ledger that was used for long without one, and "
-        "after `sign`.",
+        "Update the index of every ledger partition, which keeps look-ups quick. Runs do this themselves; "
+        "use it for a ledger that was used for long without one, and after `sign`.",
     ),
     Command(
         "prune",
         "Remove old run records from the ledger",
         "Write tombstones over the records of runs that were committed before a date, and keep a digest of "
-        "each with what they have read: such a run is never done again, but refused as `LedgerPruned`. The "
-        "last run of each pipeline and cursor, runs whose rounds have not ended, cursors and boundaries "
-        "stay. Without --yes it shows their number.",
+        "each with what they have read: such a run is refused as `LedgerPruned`. The last run of each "
+        "pipeline and cursor, runs whose rounds have not ended, cursors and boundaries stay. Without --yes "
+        "it shows their number.",
         (
             option("--before", "date or time, UTC; at least a day ago", metavar="DATE", required=True),
             option("--pipeline", "only the runs of this pipeline", metavar="NAME"),
@@ -406,8 +400,8 @@ COMMANDS = (
     Command(
         "warm-spark",
         "Make local Spark sessions of tasks start sooner",
-        "Start Spark once and keep an archive of the classes it loads (150 MB): local sessions of tasks "
-        "map it and start in about half the time. Once per worker or image, and again when Spark or Java has "
+        "Start Spark once and keep an archive of the classes it loads (150 MB), with which local sessions of "
+        "tasks start in about half the time. Once per worker or image, and again when Spark or Java has "
         "changed.",
         (option("--folder", "of the archive, default: [eos] class_data_folder"),),
         cluster=False,
@@ -417,7 +411,7 @@ COMMANDS = (
         "Run a Spark Connect server for the tasks of this host",
         "Print the server's address and the command that imports its Airflow connection with the token, then "
         "become the installed Spark's Connect server, on loopback, in the foreground. SIGTERM ends it; let a "
-        "service manager such as systemd restart it. Linux only.",
+        "service manager restart it. Linux only.",
         (
             _SERVER_FOLDER,
             option("--port", "default: that of the last start, at first a free one", port),

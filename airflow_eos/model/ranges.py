@@ -77,13 +77,12 @@ class OffsetRange:
 class Cursor:
     """Read from the group's committed offsets to the last stable offset, and move the offsets forward.
 
-    :param max_records: upper bound of the offsets that one run reads, over all partitions; leading offsets
-        without records (aborted, compacted, markers) do not count. None reads everything.
+    :param max_records: upper bound of the offsets that one run reads, over all partitions, without leading
+        ones that hold no records (aborted, compacted, markers). None reads everything.
     :param start: where to begin if neither group offsets nor a ledger cursor exist.
     :param until_caught_up: continue in rounds of ``max_records``, each in its own transaction, until a round
         has read up to the last stable offset. A retry continues after the last committed round.
-    :param max_rounds: the run ends after this many rounds even if the source grows faster than the run reads;
-        its record says so.
+    :param max_rounds: the run ends after this many rounds even if it has not caught up; its record says so.
     """
 
     max_records: int | None = None
@@ -146,8 +145,8 @@ class Interval:
     :param start: aware datetime, inclusive.
     :param end: aware datetime, exclusive; must be in the past when the run starts.
     :param allowed_lateness: how long after a boundary's time to wait for an idle partition.
-    :param accept_deleted: read the remaining records if records of the interval are, or may be, deleted; the
-        run record says what was accepted. By default such an interval is refused.
+    :param accept_deleted: read the remaining records if records of the interval are, or may be, deleted, and
+        record the loss. By default such an interval is refused.
     """
 
     start: dt.datetime
@@ -172,7 +171,7 @@ class Interval:
 class PartitionInterval:
     """Read an interval on behalf of a named partition (an Airflow partition key).
 
-    :param key: the partition key; it names the run, so that each key is committed once.
+    :param key: the partition key, which names the run: each is committed once.
     :param interval: the interval whose records make up the partition.
     """
 

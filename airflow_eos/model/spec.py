@@ -114,17 +114,20 @@ class RunSpec:
     :param run_id: the run that this work belongs to (a Dag run id, a date).
     :param source_topics: topics to read.
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
-    :param sink: a table that the run appends to, in place of topics.
+    :param sink: a table that the run writes to instead of topics:
+        :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
+        ``iceberg``, :class:`~airflow_eos.model.delta_table.DeltaTable`, or
+        :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type ``postgres``.
     :param group_id: consumer group that holds the cursor.
-    :param dead_letter_topic: topic for records on which ``process`` raises, with the error in their headers,
-        written in the run's transaction; None: such a record fails the run.
-    :param max_dead_letters: the run fails if it has more dead letters than this.
+    :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
+        headers, in the run's transaction; without it such a record fails the run.
+    :param max_dead_letters: a run, or a round, with more dead letters fails.
     :param allow_loop: allow the run to write to a topic that it reads; the next run reads its output.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.
     :param prefix: first part of every transactional id, without a dot; one per environment that shares a
         cluster.
-    :param origin: names the environment of the run (an address, never a secret). A record with another origin
-        does not count as this run's. Empty if unknown.
+    :param origin: the run's environment (an address, never a secret); a record with another one does not
+        count. Empty if unknown.
     :param skip_offsets: unreadable offsets to skip: the run commits past them, and its record says so.
     :param source_partition: read only this partition of the only source topic (mapped cursor: a task per
         partition).
@@ -132,17 +135,16 @@ class RunSpec:
     :param try_number: number of the try; only recorded.
     :param round: round of a cursor that reads until it has caught up, from 0; set by the engine.
     :param audit: who requested the run and why; kept in the run record.
-    :param task: the Airflow task of the run: ``dag_id``, ``task_id``, ``map_index`` (-1 if not mapped),
-        ``run_id``, ``max_tries`` and ``dag_run_start``; kept in the run record, which is visible to users who
-        may read that Dag.
+    :param task: the Airflow task: ``dag_id``, ``task_id``, ``map_index`` (-1 if not mapped), ``run_id``,
+        ``max_tries`` and ``dag_run_start``; kept in the run record, which users who may read that Dag see.
     :param on_committed: what to do if another run id or clear has committed the run; ``accept`` also accepts
         a record of a run with other parameters.
-    :param mark_output: which records get headers that name their run, ``eos.run`` and ``eos.reprocessing``:
-        those of a reprocessing, all (``always``), or none (``never``).
+    :param mark_output: which records get headers that name their run: those of a reprocessing or a replay
+        (``reprocessed``), all (``always``), or none.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
-    :param delivery_timeout: the attempt fails if a batch is not acknowledged within this time.
-    :param max_send_attempts: how often sealed batches are sent, each time with a new epoch.
-    :param compression: codec of the output's record batches.
+    :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
+    :param max_send_attempts: how often one try sends its output, each time in a new transaction.
+    :param compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
     :param ledger: see :class:`LedgerSettings`.
     """
 

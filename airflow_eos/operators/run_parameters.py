@@ -71,14 +71,14 @@ class RunParameters(CheckedParameters):
         end of a partition: ``timedelta`` or ``relativedelta``. Whole days, months and years are those of the
         Dag's time zone.
     :param accept_deleted: for intervals and partitions whose records are, or may be, deleted: read what is
-        left, and record the loss. Without it such a run is refused. A template accepts for one Dag run:
+        left, and record the loss, instead of failing. For one Dag run:
         ``"{{ dag_run.conf.get('accept_deleted', False) }}"``. (templated)
     :param skip_offsets: unreadable offsets to skip: ``[[topic, partition, start, end]]`` as the error names
-        them, or its text. The run commits past them, and its record says so. A template skips for one Dag
-        run: ``"{{ dag_run.conf.get('skip_offsets', []) }}"``. (templated)
+        them, or its text. The run commits past them, and its record says so. For one Dag run:
+        ``"{{ dag_run.conf.get('skip_offsets', []) }}"``. (templated)
     :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; keep it when you rename a Dag or
-        task, so that it keeps its ledger. A task that is mapped over anything but ``source_partition`` needs
-        one for each of its instances. (templated)
+        task. A task that is mapped over anything but ``source_partition`` needs one for each instance.
+        (templated)
     :param prefix: first part of transactional ids, without a dot; default ``[eos] prefix``. (templated)
     :param source_partition: read only this partition; expand over it to map a task per partition, each with
         its own cursor. (templated)
@@ -86,8 +86,8 @@ class RunParameters(CheckedParameters):
         ``skip`` (succeed from the record), ``fail``, or ``reprocess`` (the recorded ranges again, without
         moving offsets, to where the task writes now). After a commit by an earlier try the task always
         succeeds; a record of other work (topics, sink, ranges) counts only with ``accept``.
-    :param mark_output: which records get headers that name their run, so that consumers can tell a
-        repetition: those of a reprocessing or a replay (``reprocessed``), all (``always``), or none.
+    :param mark_output: which records get headers that name their run: those of a reprocessing or a replay
+        (``reprocessed``), all (``always``), or none.
     :param on_empty: after an empty run: ``succeed``, or ``skip`` the task, and so downstream tasks, after the
         commit.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
@@ -96,9 +96,8 @@ class RunParameters(CheckedParameters):
     :param compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
     :param ledger: default: topic and creation from ``[eos]``; the topic is created only if there never was
         one (:class:`~airflow_eos.model.spec.MayCreate`).
-    :param max_active_tis_per_dag: as in every operator, but by default 1 if ``ranges`` is a ``Cursor``: two
-        Dag runs on one cursor only fence each other. Mapped tasks, and tasks of a mapped group, with a
-        cursor each, have no such default.
+    :param max_active_tis_per_dag: as in every operator, but by default 1 if ``ranges`` is a ``Cursor`` and
+        the task is not mapped, also not by its group: two Dag runs on one cursor only fence each other.
     :param retry_policy: as in every operator, but by default a
         :class:`~airflow_eos.operators.retry.TransactionRetryPolicy`.
     """

@@ -33,12 +33,12 @@ class KafkaDataIntervalSensor(WaitingSensor):
     future, the sensor fails as the run would (``IntervalUnaccountable``).
 
     :param topics: the topics. (templated)
-    :param allowed_lateness: how long after the end an idle partition is waited for; give the run the same.
-    :param idle_partitions: what a partition means that holds nothing at or after the end:
-        ``"allowed_lateness"``: it has passed once the allowed lateness is over, the run's own rule;
-        ``"wait"``: wait for a record in every partition, however long.
+    :param allowed_lateness: how long after the end to wait for an idle partition; give the run the same.
+    :param idle_partitions: a partition that holds nothing at or after the end has passed once the allowed
+        lateness is over, the run's own rule (``"allowed_lateness"``), or when it holds such a record
+        (``"wait"``).
     :param partition_duration: in a partitioned Dag: as the operator has it.
-    :param accept_deleted: as the run has it: do not fail where records are deleted. (templated)
+    :param accept_deleted: as the operator has it: do not fail where records are deleted. (templated)
     :param interval: this interval instead of the Dag run's.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.

@@ -32,10 +32,9 @@ class KafkaLagSensor(WaitingSensor):
 
     :param topics: topics the group reads. (templated)
     :param group_id: the group. (templated)
-    :param min_records: wait for this many offsets over all partitions: an upper bound of the records, since
-        transaction markers and aborted records take offsets too.
-    :param max_delay: from this long after the sensor began to wait, a single record is enough. With none at
-        all it goes on waiting, until ``timeout``.
+    :param min_records: wait for this many offsets over all partitions, transaction markers and aborted
+        records included.
+    :param max_delay: after this wait a single record is enough; without one it waits until ``timeout``.
     :param start: where a partition without a position begins, as in ``Cursor(start=...)``.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.

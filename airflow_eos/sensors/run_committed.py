@@ -37,15 +37,14 @@ class RunCommittedSensor(WaitingSensor):
             ranges="data_interval", topics=["flights"],
         )
 
-    :param pipeline: name of the pipeline: ``<dag_id>.<task_id>`` unless the operator was given another.
-        (templated)
-    :param run_id: the Dag run of a cursor run, default: the id of this Dag run. (templated)
+    :param pipeline: name of the pipeline, by default of the operator ``<dag_id>.<task_id>``. (templated)
+    :param run_id: the Dag run of a cursor run. (templated)
     :param ranges: as given to the operator; ``"data_interval"``: the interval, or the partition, of *this*
         Dag run.
     :param topics: topics of the operator; needed with intervals and partitions. (templated)
     :param source_partition: of a mapped operator.
     :param run_key: names the run instead of all of these; ``airflow eos ledger`` lists keys. (templated)
-    :param partition_duration: with ``"data_interval"`` in a partitioned Dag: as the operator has it.
+    :param partition_duration: in a partitioned Dag: as the operator has it.
     :param ledger_topic: default ``[eos] ledger_topic``. (templated)
     :param prefix: first part of transactional ids, without a dot; default ``[eos] prefix``. (templated)
     :param kafka_config_id: connection of type ``kafka``. (templated)

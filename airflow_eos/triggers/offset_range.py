@@ -72,12 +72,11 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
     :param topics: topics to watch.
     :param group_id: consumer group of the pipeline that reads them.
     :param min_records: offsets that make a batch.
-    :param max_delay: seconds after which a batch need not be full any more; None: it must be.
+    :param max_delay: seconds after which a batch need not be full; None: it must be.
     :param max_records: upper bound of a batch; None: all there is.
-    :param start: where a partition without a position begins, as in ``Cursor(start=...)``: ``earliest`` or
-        ``latest``.
-    :param ledger_topic: ledger that knows the group's cursor where committed offsets have expired; default
-        ``[eos] ledger_topic``.
+    :param start: where a partition without a position begins, as in ``Cursor(start=...)``.
+    :param ledger_topic: ledger that knows the group's cursor if its offsets have expired; default ``[eos]
+        ledger_topic``.
     :param kafka_config_id: connection of type ``kafka``.
     :param poll_interval: seconds between two looks.
     :raises ConfigurationError: a value is wrong; Airflow shows it as an import error of the Dag.
