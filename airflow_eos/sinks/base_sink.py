@@ -121,12 +121,8 @@ class BaseSink(Closeable):
     @contextmanager
     def _telling(self) -> Iterator[None]:
         """Log once what is waited for: a silent minute looks like a hang."""
-        told = (
-            f"%s: {self.SYSTEM} has not answered for %.0f s{self.WAIT_ADVICE}",
-            self.name,
-            _SILENT_SECONDS,
-        )
-        timer = threading.Timer(_SILENT_SECONDS, log.warning, told)
+        text = f"%s: {self.SYSTEM} has not answered for %.0f s{self.WAIT_ADVICE}"
+        timer = threading.Timer(_SILENT_SECONDS, log.warning, (text, self.name, _SILENT_SECONDS))
         timer.daemon = True
         timer.start()
         try:
