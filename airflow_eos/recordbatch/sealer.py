@@ -235,6 +235,6 @@ def _too_large(limits: _Limits, partition: int, size: int) -> RecordTooLarge:
     how = "uncompressed" if codec is Codec.NONE else f"compressed with {codec.label}"
     return RecordTooLarge(
         f"one record for {limits.topic}-{partition} takes {size} bytes {how}, more than the topic's "
-        f"max.message.bytes of {limits.max_message_bytes}: raise it, and a segment.bytes that is no more, or "
-        "store the payload elsewhere and send a reference"
+        f"max.message.bytes of {limits.max_message_bytes}: raise it (and segment.bytes, if that is the lower "
+        "one), or store the payload elsewhere and send a reference"
     )

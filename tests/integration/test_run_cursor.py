@@ -70,6 +70,18 @@ def test_the_next_run_reads_only_what_came_since(pipeline):
     assert (again.run_key, again.receipts, again.try_number) == (first.run_key, first.receipts, 1)
 
 
+def test_notes_of_very_many_partitions_leave_room_in_the_record(pipeline, monkeypatch):
+    """One for each of thousands, as after the group's offsets have expired, would be refused with it."""
+    monkeypatch.setattr("airflow_eos.run.planner.MOST_NOTES", 4)
+    pipeline.run("r0")
+    pipeline.add_partitions(pipeline.source, 9)
+    notes = pipeline.run("r1").details["notes"]
+    assert notes[2] == "3 more notes, of other partitions"
+    assert [note.split(":")[0] for note in (*notes[:2], *notes[3:])] == [
+        f"{pipeline.source}-{number}" for number in (2, 3, 7, 8)
+    ]
+
+
 def test_an_empty_run_is_a_success_that_is_recorded(pipeline):
     """Nothing to read: committed all the same, found again."""
     record = pipeline.run("r1")
