@@ -97,6 +97,7 @@ def reset_cursor(deployment: Deployment, reset: Reset, *, execute: bool = True) 
     :raises GroupOwned: the group's cursor belongs to another pipeline.
     :raises LedgerReplaced: the group's offsets were committed beside another ledger.
     :raises OffsetsOutOfRange: an offset is outside the log.
+    :raises ConfigurationError: a partition has no such offset, or would keep none.
     :raises OutcomeUnknown: an earlier transaction of the cursor's id is still open, which only a run may end.
     :raises NotYetVisible: the reset is committed, but not yet visible on all leaders.
     """
@@ -252,6 +253,17 @@ class CursorMove:
         ledger = self._control.ledger.topic
         check_ledger(self._reset.group, committed, ledger, self._ledger.topic_id)
         kept = self._without_recreated(before)
+        before_ids = before.topic_ids if before and mapped is None else {}
+        if unplaced := [
+            str(tp)
+            for tp in self._every
+            if before_ids.get(tp.topic, self._topic_ids[tp.topic]) != self._topic_ids[tp.topic]
+            and tp not in partitions
+        ]:
+            raise ConfigurationError(
+                f"{', '.join(unplaced)}: the topic was created again, so the cursor has no position there; "
+                "give an offset for each of its partitions, or --to earliest or latest"
+            )
         recorded = {tp: kept.ends.get(tp) if kept else None for tp in partitions}
         begins, ends = cluster.log_starts(partitions), cluster.last_stable_offsets(partitions)
         changes = []

@@ -27,6 +27,7 @@ FINAL: tuple[type[EosError], ...] = (
     exceptions.TableReplaced,
     exceptions.TableRewritten,
     exceptions.TopicRecreated,
+    exceptions.UnsupportedMagic,
 )
 """Errors that stay the same until somebody acts: the same call again meets the same state.
 

@@ -86,8 +86,8 @@ def seal(
     :param compressor: made once per task, or a codec's name
     :param batch_bytes: bound of a batch's records before compression; a larger record gets a batch of its
         own. Default: 900,000, or less where ``max_message_bytes`` asks for it
-    :param max_message_bytes: the topic's ``max.message.bytes``, which the broker compares with the batch as
-        it is sent
+    :param max_message_bytes: the topic's ``max.message.bytes``, or its ``segment.bytes`` if that is less:
+        what the broker compares with the batch as it is sent
     :raises RecordTooLarge: one record alone exceeds ``max_message_bytes``, compressed
     :raises ProcessFailed: a column's type cannot be written
     """
@@ -99,7 +99,8 @@ def seal(
     if isinstance(compressor, str):
         compressor = Compressor(compressor)
     if batch_bytes is None:
-        batch_bytes = min(BATCH_BYTES, max_message_bytes - HEADER_BYTES)
+        # A hundredth less: a topic's own codec makes a little more of what is compressed already.
+        batch_bytes = min(BATCH_BYTES, max_message_bytes * 99 // 100 - HEADER_BYTES)
     limits = _Limits(topic, compressor, max_message_bytes)
     listed = headers_column(headers)
     columns = RecordColumns(
@@ -234,6 +235,6 @@ def _too_large(limits: _Limits, partition: int, size: int) -> RecordTooLarge:
     how = "uncompressed" if codec is Codec.NONE else f"compressed with {codec.label}"
     return RecordTooLarge(
         f"one record for {limits.topic}-{partition} takes {size} bytes {how}, more than the topic's "
-        f"max.message.bytes of {limits.max_message_bytes}: raise it, or store the payload "
-        "elsewhere and send a reference"
+        f"max.message.bytes of {limits.max_message_bytes}: raise it (and segment.bytes, if that is the lower "
+        "one), or store the payload elsewhere and send a reference"
     )

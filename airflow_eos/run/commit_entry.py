@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.ledger import cursor, keys
@@ -16,7 +16,7 @@ from airflow_eos.ledger.records.run_record import (
     WORK,
     RunRecord,
 )
-from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
+from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
@@ -122,8 +122,10 @@ def check_with_brokers(
     entry: CommitEntry,
     record: RunRecord,
     messages: Sequence[LedgerMessage],
-) -> None:
+) -> Mapping[str, TopicDescription]:
     """Check with coordinator and leaders that the transaction holds exactly this entry (KIP-664).
+
+    :returns: the target topics that hold it.
 
     :raises ProtocolViolation: it does not.
     :raises PlanError: the plan no longer holds.
@@ -139,3 +141,4 @@ def check_with_brokers(
     laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)
     laws.begins_with_receipts(record.producer, record.receipts, staged, producers)
     collaborators.planner.recheck(entry.planned.plan, topics, staged=True)
+    return {name: topics[name] for name in manifest.topics}

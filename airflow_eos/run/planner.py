@@ -33,6 +33,9 @@ from airflow_eos.run.cursor_position import CursorPosition, CursorReader
 from airflow_eos.run.replacing import replaces_rows
 from airflow_eos.run.undecided import undecided
 
+MOST_NOTES = 100
+"""Most notes of a plan: of thousands of partitions they would not fit into a record of the ledger."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -94,7 +97,11 @@ class Planner:
             sinks = {name: SinkTopic(leaders.get(name, {}), settings.get(name, {})) for name in self._sinks}
             plan = replace(plan, sinks=sinks)
         notes = retention.notes(self.cluster, plan, self.spec.sink_topic, interval, self.now())
-        return replace(planned, plan=replace(plan, notes=(*plan.notes, *notes)))
+        notes = [*plan.notes, *notes]
+        if len(notes) > MOST_NOTES:
+            half = MOST_NOTES // 2
+            notes[half:-half] = [f"{len(notes) - MOST_NOTES} more notes, of other partitions"]
+        return replace(planned, plan=replace(plan, notes=tuple(notes)))
 
     def _chosen(
         self, topics: Mapping[str, TopicDescription], mode: RangeMode

@@ -377,7 +377,7 @@ class RunProtocol:
         session.stage(entry.planned.plan.offsets_group, entry.offsets(), messages)
         self._trace.enter(State.STAGED)
 
-        check_with_brokers(self._collaborators, entry, record, messages)
+        self._targets.proven = check_with_brokers(self._collaborators, entry, record, messages)
         self._trace.enter(State.PROVEN)
         self._kill.take_turn()
         return record, messages

@@ -114,11 +114,11 @@ def refuse_targets(spec: RunSpec, manifest: SealedManifest) -> None:
 class Targets:
     """The target topics of one run, by name and id.
 
-    :ivar opened: as they were before the transaction opened.
+    :ivar proven: as they were when their leaders confirmed what was written.
     """
 
     cluster: Cluster
-    opened: Mapping[str, TopicDescription] = field(default_factory=dict)
+    proven: Mapping[str, TopicDescription] = field(default_factory=dict)
 
     def fit(self, manifest: SealedManifest, described: Mapping[str, TopicDescription]) -> None:
         """Compare the topics with the sealed batches, before the transaction opens.
@@ -127,13 +127,12 @@ class Targets:
         :raises AuthorizationFailed: Write on a topic, or Read on it, is missing.
         :raises SinkChanged: a topic lacks a partition of the sealed batches.
         """
-        self.opened = {name: described[name] for name in sorted(manifest.topics)}
         _refuse_missing(
-            dict.fromkeys(self.opened, _READ_AND_WRITE),
-            {name: topic.operations for name, topic in self.opened.items()},
+            dict.fromkeys(manifest.topics, _READ_AND_WRITE),
+            {name: described[name].operations for name in manifest.topics},
         )
         for target in manifest.targets:
-            partitions = self.opened[target.topic].partitions
+            partitions = described[target.topic].partitions
             if target.partition >= partitions:
                 raise SinkChanged(
                     f"topic {target.topic!r} has {partitions} partition{'s' if partitions != 1 else ''} now, "
@@ -146,10 +145,10 @@ class Targets:
 
         :raises OutputLost: a written topic does not exist, or has another id.
         """
-        lost = [name for name in self.opened if not self._is_kept(name)]
+        lost = [name for name in sorted(self.proven) if not self._is_kept(name)]
         if lost:
             raise OutputLost(
-                f"the run is committed, and topic {', '.join(lost)} was deleted or made again while it was "
+                f"the run is committed, and topic {', '.join(lost)} was deleted or made again since it was "
                 "written: its output there is gone, offsets and run record stand. Write it again with "
                 "ReplayOffsetRangesOperator, "
                 + (
@@ -168,7 +167,7 @@ class Targets:
         except Exception as failure:  # noqa: BLE001 - the run is committed; nothing speaks against its output
             log.warning("the commit is done, topic %s could not be looked at again: %s", name, failure)
             return True
-        return now.topic_id == self.opened[name].topic_id
+        return now.topic_id == self.proven[name].topic_id
 
 
 def _needed(spec: RunSpec) -> Mapping[str, frozenset[str]]:

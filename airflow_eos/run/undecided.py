@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.ledger.keys import utc_text
-from airflow_eos.model.kafka import ActiveProducer
+from airflow_eos.model.kafka import ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.ports import Cluster
 from airflow_eos.wording import moment_of
@@ -109,24 +109,25 @@ def _described(cluster: Cluster, open_ranges: Collection[OffsetRange]) -> list[U
     }
     producers = {producer.producer_id for producer in first.values() if producer is not None}
     ids = cluster.transactional_ids(producers) if producers else {}
+    transactions = {name: cluster.describe_transaction(name) for name in sorted(set(ids.values()))}
     described = []
     for offsets in open_ranges:
         producer = first[offsets.topic_partition]
         named = None if producer is None else ids.get(producer.producer_id)
-        since = None if producer is None else _since(cluster, producer, named)
+        transaction = None if named is None else transactions[named]
+        since = None if producer is None else _since(producer, transaction)
         described.append(Undecided(offsets, producer, named, since))
     return described
 
 
-def _since(cluster: Cluster, producer: ActiveProducer, transactional_id: str | None) -> dt.datetime | None:
+def _since(producer: ActiveProducer, transaction: TransactionDescription | None) -> dt.datetime | None:
     """Return the start of a transaction; the time of its last record if no coordinator calls it open."""
     milliseconds = producer.last_timestamp
-    if transactional_id is not None:
-        status = cluster.describe_transaction(transactional_id)
-        if (
-            status is not None
-            and status.start_ms >= 0
-            and (status.producer_id, status.producer_epoch) == (producer.producer_id, producer.producer_epoch)
-        ):
-            milliseconds = status.start_ms
+    if (
+        transaction is not None
+        and transaction.start_ms >= 0
+        and (transaction.producer_id, transaction.producer_epoch)
+        == (producer.producer_id, producer.producer_epoch)
+    ):
+        milliseconds = transaction.start_ms
     return moment_of(milliseconds) if milliseconds >= 0 else None

@@ -14,13 +14,13 @@ from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.describe_configs import topic_settings
 
-_MAX_BYTES = "max.message.bytes"
+_MAX_BYTES, _SEGMENT = "max.message.bytes", "segment.bytes"  # below Kafka 4.0 the latter may be less
 _CLEANUP = "cleanup.policy"
 _COMPRESSION = "compression.type"
 _TIMESTAMPS = "message.timestamp.type"
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _DIFFERENCE = "message.timestamp.difference.max.ms"  # of brokers below 4.0, where it is not the default
-_SETTINGS = [_MAX_BYTES, _CLEANUP, _COMPRESSION, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
+_SETTINGS = [_MAX_BYTES, _SEGMENT, _CLEANUP, _COMPRESSION, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
 _NO_LIMIT = (1 << 63) - 1
 _NO_TIMESTAMP = -1  # brokers take it, whatever the limits
 
@@ -33,7 +33,7 @@ class TargetTopic:
     """A target topic; settings that may not be read have Kafka's defaults.
 
     :param leaders: leader's node id per partition, at the time of asking.
-    :param max_message_bytes: the topic's ``max.message.bytes``.
+    :param max_message_bytes: the topic's ``max.message.bytes``, or ``segment.bytes`` where that is less.
     :param needs_keys: whether it is compacted: its brokers refuse records without a key.
     :param before_ms: milliseconds that a timestamp may be before the broker's time.
     :param after_ms: milliseconds that a timestamp may be after the broker's time.
@@ -58,7 +58,7 @@ class TargetTopic:
         return cls(
             topic,
             dict(leaders),
-            int(settings.get(_MAX_BYTES, MAX_MESSAGE_BYTES)),
+            min(int(settings.get(_MAX_BYTES, MAX_MESSAGE_BYTES)), int(settings.get(_SEGMENT, _NO_LIMIT))),
             needs_keys="compact" in settings.get(_CLEANUP, "").split(","),
             before_ms=limits[_BEFORE] if checked else _NO_LIMIT,
             after_ms=limits[_AFTER] if checked else _NO_LIMIT,

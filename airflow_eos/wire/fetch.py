@@ -213,8 +213,13 @@ class _RangeReader:
         if part.records:
             raise CorruptBatch(f"{self.tp} at offset {position}: an answer without one whole batch")
         if bound < self.end:
-            name = "last stable offset (an open transaction holds it)" if committed else "high watermark"
-            raise _Waiting(f"the {name} is {bound}, below the end of the range")
+            why = f"the last stable offset (an open transaction holds it) is {bound}"
+            if part.high_watermark < self.end:
+                why = (
+                    f"the high watermark is {part.high_watermark} (the topic was made again or lost its end, "
+                    "or a new leader is behind)"
+                )
+            raise _Waiting(f"{why}, below the end of the range")
         if answer.throttle_time_ms:
             raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
         # A broker that reads from remote storage may return an empty answer although records exist (KIP-405).

@@ -21,6 +21,10 @@ from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
 from airflow_eos.wire.node_connections import ANSWER_TIMEOUT
 
+# A quarter of what brokers allow a batch by default (message.max.bytes).
+_REQUEST_BYTES = 1 << 18
+_ENTRY_BYTES = 100  # of a stored offset, without its names and metadata
+
 
 def add_offsets_to_txn(
     connections: BrokerConnections,
@@ -56,6 +60,9 @@ def commit_offsets_in_txn(
 ) -> None:
     """Send offsets to the group's coordinator, where they are pending until the transaction ends; idempotent.
 
+    It writes those of a request as one batch of ``__consumer_offsets``, so thousands of partitions take
+    several requests.
+
     Call :func:`add_offsets_to_txn` first.
 
     :param offsets: next offset to read, with metadata, per partition.
@@ -74,23 +81,34 @@ def commit_offsets_in_txn(
             committed_metadata=offsets[tp].metadata,
         )
 
-    request = TxnOffsetCommitRequest(
-        **identity.to_dict(),
-        group_id=group,
-        generation_id=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[
-            topic_class(name=topic, partitions=parts) for topic, parts in by_topic(offsets, part).items()
-        ],
-        min_version=3,
-        max_version=3,
-    )
+    requests: list[list[TopicPartition]] = []
+    left = 0
+    for tp in sorted(offsets):
+        size = _ENTRY_BYTES + len(group) + len(tp.topic) + len(offsets[tp].metadata)
+        if size > left:
+            requests.append([])
+            left = _REQUEST_BYTES
+        requests[-1].append(tp)
+        left -= size
 
     async def attempt(node: int) -> None:
-        answer = await connections.send(request, node, timeout=min(ANSWER_TIMEOUT, timeout))
-        for tp, answered in parts_of(answer):
-            coordinator.check(TXN_OFFSET_COMMIT, answered.error_code, f"{subject} in {tp}")
+        for partitions in requests:
+            request = TxnOffsetCommitRequest(
+                **identity.to_dict(),
+                group_id=group,
+                generation_id=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=[
+                    topic_class(name=topic, partitions=parts)
+                    for topic, parts in by_topic(partitions, part).items()
+                ],
+                min_version=3,
+                max_version=3,
+            )
+            answer = await connections.send(request, node, timeout=min(ANSWER_TIMEOUT, timeout))
+            for tp, answered in parts_of(answer):
+                coordinator.check(TXN_OFFSET_COMMIT, answered.error_code, f"{subject} in {tp}")
 
     coordinator.ask(attempt, subject, timeout)
 

@@ -142,6 +142,17 @@ def test_a_commit_publishes_offsets_metadata_and_ledger_records_together(
     assert [(r.key, r.value) for r in read_topic(config, ledger.topic)] == [(b"run/1", b"{}")]
 
 
+def test_offsets_of_more_partitions_than_one_batch_of_the_group_holds(fence, cluster, kafka_topic, name):
+    """As of thousands of partitions with names of usual length: 1.5 MB for brokers that take 1 MB."""
+    source = kafka_topic(partitions=60)
+    offsets = {tp(source, number): CommittedOffset(number, "v1 abc 3") for number in range(60)}
+    group = unique("group").ljust(25_000, "g")
+    session = staged(fence(name), group=group, offsets=offsets)
+    session.commit()
+    completed(cluster, name)
+    assert cluster.committed(group, list(offsets)) == offsets
+
+
 def test_the_coordinator_sees_exactly_the_partitions_that_were_added_or_staged(
     fence, cluster, ledger, kafka_topic, name
 ):

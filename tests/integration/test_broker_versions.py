@@ -5,8 +5,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.spark.targets import describe_targets
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.txn_requests import end_txn
 from airflow_eos_testing import EmbeddedKafka
 from tests.integration.test_broker_cluster import (
     test_broker_settings_of_a_default_broker,
@@ -31,6 +39,8 @@ from tests.integration.test_broker_transactions import (
     test_abort_with_an_older_identity_leaves_the_live_transaction_alone,
     test_the_coordinator_sees_exactly_the_partitions_that_were_added_or_staged,
 )
+from tests.support.brokers import tp
+from tests.support.wire_requests import open_transaction
 
 __all__ = [
     "fence",
@@ -58,3 +68,20 @@ def embedded_kafka(request):
     """Stands in for the shared broker of the default version."""
     with EmbeddedKafka(version=request.param) as kafka:
         yield kafka
+
+
+def test_batches_fit_a_topics_segments(embedded_kafka, config, kafka_topic):
+    """Brokers refuse larger ones, whatever max.message.bytes says; from 4.0 on no segment is below 1 MiB."""
+    size = 100_000 if embedded_kafka.version.startswith("3.") else 1 << 20
+    where = tp(kafka_topic("segments", config={"segment.bytes": str(size)}))
+    value = pa.array([np.random.default_rng(5).bytes(10_000)] * 150, pa.binary())
+    with BrokerConnections(ClientConfig.of(config)) as connections:
+        limit = describe_targets(connections, [where.topic])[where.topic].max_message_bytes
+        batches = seal(
+            value, np.zeros(150, np.int32), topic=where.topic, compressor="none", max_message_bytes=limit
+        )
+        identity = open_transaction(connections, f"tx-{where}", [where])
+        sent = [(batch.records, batch.data) for batch in batches]
+        (receipt,) = send_partitions(connections, identity, {where: sent})
+        assert (limit, receipt.records) == (size, 150)
+        end_txn(connections, identity, commit=False)

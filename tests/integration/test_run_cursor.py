@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import (
+    ConfigurationError,
     CursorMoved,
     GroupNotEmpty,
     GroupOwned,
@@ -19,7 +20,9 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.model.ranges import Cursor
+from airflow_eos.model.ranges import TopicPartition as ProductPartition
 from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.queries import create_ledger
 from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until
@@ -68,6 +71,18 @@ def test_the_next_run_reads_only_what_came_since(pipeline):
     assert second.records_read == 1
     assert again.found
     assert (again.run_key, again.receipts, again.try_number) == (first.run_key, first.receipts, 1)
+
+
+def test_notes_of_very_many_partitions_leave_room_in_the_record(pipeline, monkeypatch):
+    """One for each of thousands, as after the group's offsets have expired, would be refused with it."""
+    monkeypatch.setattr("airflow_eos.run.planner.MOST_NOTES", 4)
+    pipeline.run("r0")
+    pipeline.add_partitions(pipeline.source, 9)
+    notes = pipeline.run("r1").details["notes"]
+    assert notes[2] == "3 more notes, of other partitions"
+    assert [note.split(":")[0] for note in (*notes[:2], *notes[3:])] == [
+        f"{pipeline.source}-{number}" for number in (2, 3, 7, 8)
+    ]
 
 
 def test_an_empty_run_is_a_success_that_is_recorded(pipeline):
@@ -202,10 +217,19 @@ def test_a_topic_made_again_is_refused(pipeline):
     pipeline.run("r1")
     pipeline.kafka.delete_topic(pipeline.source)
     pipeline.kafka.create_topic(pipeline.source, partitions=2)
-    pipeline.publish(["b", "c"])
+    pipeline.publish(["b"])
+    pipeline.publish(["c"], partition=1)
     with pytest.raises(TopicRecreated, match="deleted and made again"):
         pipeline.run("r2")
     assert pipeline.output() == ["a"]
+    # A start of "latest" would leave out what is in a partition without a position.
+    deployment, first = pipeline.spec.deployment, ProductPartition(pipeline.source, 0)
+    with pytest.raises(ConfigurationError, match=f"{pipeline.source}-1: the topic was created again"):
+        reset_cursor(deployment, Reset(pipeline.spec.group_id, offsets={first: 0}))
+    second = ProductPartition(pipeline.source, 1)
+    reset_cursor(deployment, Reset(pipeline.spec.group_id, offsets={first: 0, second: 0}))
+    pipeline.run("r2", ranges=Cursor(start="latest"))
+    assert pipeline.output() == ["a", "b", "c"]
 
 
 def test_deleted_records_are_a_loss_and_refused(pipeline):

@@ -123,6 +123,12 @@ def test_a_sink_that_vanishes_before_the_commit_is_no_success(pipeline, again):
     assert len(pipeline.output()) == COUNT
 
 
+def test_a_sink_that_is_made_again_before_it_is_written_has_lost_nothing(pipeline):
+    """The output is in the new topic, and there once: to write it again would double it."""
+    record = pipeline.run(on_state=at(State.OPEN, remade(pipeline, 2)))
+    assert record.records_written == len(pipeline.output()) == COUNT
+
+
 def test_lost_rounds_of_a_run_that_goes_on_are_written_by_a_replay(pipeline):
     """A clear writes the rest: it cannot repeat a run that has not ended."""
     proofs = []

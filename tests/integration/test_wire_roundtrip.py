@@ -257,6 +257,24 @@ def test_a_batch_of_exactly_max_message_bytes_is_accepted_and_one_byte_more_is_r
     end_txn(connections, identity, commit=False)
 
 
+@pytest.mark.parametrize("own", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_full_batch_leaves_room_for_the_codec_of_its_topic(connections, kafka_topic, own):
+    """The broker compresses again, and compares that: of what is compressed already, a little more."""
+    limit = 100_000
+    config = {"max.message.bytes": str(limit), "compression.type": own}
+    where = partition(kafka_topic("room", config=config))
+    noise = np.random.default_rng(5).bytes(limit)
+    for size in (limit // 2 - 55, limit // 3 - 45, limit // 4 - 40):  # two, three or four fill a batch
+        column = pa.array([noise[:size]] * 12, pa.binary())
+        target = np.zeros(12, np.int32)
+        batches = seal(column, target, topic=where.topic, compressor="none", max_message_bytes=limit)
+        identity = open_transaction(connections, f"tx-{where}", [where])
+        sent = [(batch.records, batch.data) for batch in batches]
+        (receipt,) = send_partitions(connections, identity, {where: sent})
+        assert receipt.records == 12
+        end_txn(connections, identity, commit=True)
+
+
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_topic_with_log_append_time_gives_the_brokers_times(connections, kafka_topic, producers, codec):
     """The broker rewrites the header only; the producer's deltas stay in the records and mean nothing."""

@@ -647,6 +647,7 @@ FINAL = {
     "TableRewritten",
     "TimeoutsInconsistent",
     "TopicRecreated",
+    "UnsupportedMagic",
     "UntranslatableConfig",
 }
 
