@@ -79,7 +79,8 @@ def described(cluster: Cluster, roles: Mapping[str, Collection[str]]) -> Mapping
         return cluster.describe_topics([name for names in roles.values() for name in names])
     except UnknownTopic as error:
         text = error.message
-        missing = [role for role, names in roles.items() if any(repr(name) in text for name in names)]
+        subject = text.partition("; did you mean")[0]  # that may be a topic of another role
+        missing = [role for role, names in roles.items() if any(repr(name) in subject for name in names)]
         raise UnknownTopic(f"{' and '.join(missing)} {text}") from error
 
 

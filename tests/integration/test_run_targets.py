@@ -78,6 +78,8 @@ def test_a_missing_source_is_told_from_a_missing_sink(pipeline):
     with pytest.raises(UnknownTopic, match=rf"^source topic '{near}' does not exist") as refused:
         pipeline.run(data=Unread, source_topics=(near,))
     assert refused.value.message.endswith(f"correct the name; did you mean {pipeline.source!r}?")
+    with pytest.raises(UnknownTopic, match=rf"^sink topic '{near}' .*did you mean '{pipeline.source}'"):
+        pipeline.run(data=Unread, sink_topic=near)
 
 
 def test_a_sink_made_again_with_fewer_partitions_fails_at_once_and_the_next_try_fits(pipeline):

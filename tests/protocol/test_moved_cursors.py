@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import OutcomeUnknown
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from tests.protocol.model import scenes
@@ -60,14 +60,16 @@ def test_a_partial_move_of_a_mapped_cursor_does_not_make_an_added_partition_know
     assert record.ranges == (OffsetRange("src", 2, 0, 1),)
 
 
-def test_a_cursor_moved_on_a_topic_that_was_made_again_counts_its_partitions_anew() -> None:
-    """Partitions of the new topic are not taken for added ones of the old: the start policy applies."""
+def test_a_cursor_on_a_topic_that_was_made_again_is_moved_in_each_of_its_partitions() -> None:
+    """Those left out would have no position: a start of latest would skip their records."""
     scene = a_cursor()
     scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
     del scene.broker.groups["group"]
-    moved_by_hand(scene)
+    with pytest.raises(ConfigurationError, match=r"^src-1, src-2: the topic was created again"):
+        moved_by_hand(scene)
+    reset(scene, {TopicPartition("src", number): 1 for number in range(3)})
     record = before(scene, spec("next", ranges=LATEST))
-    assert OffsetRange("src", 2, 1, 1) in record.ranges
+    assert set(record.ranges) == {OffsetRange("src", number, 1, end) for number, end in enumerate((2, 2, 1))}
 
 
 @pytest.mark.parametrize("to", [0, 2])
