@@ -375,8 +375,9 @@ class RunFenced(RunError):
 
     Safe: This attempt committed nothing. The newer one may: a retry asks the ledger first, so that no record
     is lost or doubled.
-    Do: Let Airflow retry. If no second attempt exists, `transactional.id.expiration.ms` of the brokers may be
-    shorter than the run: see the doctor.
+    Do: Let Airflow retry. If the other attempt is of another Dag run, give the Dag `max_active_runs=1`. If no
+    second attempt exists, `transactional.id.expiration.ms` of the brokers may be shorter than the run: see
+    the doctor.
 
         airflow eos doctor
     """
