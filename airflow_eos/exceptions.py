@@ -371,8 +371,8 @@ class RunFenced(RunError):
     """A newer attempt owns the transactional id, and this run is not committed, according to the ledger.
 
     Safe: This attempt committed nothing. The newer one may.
-    Do: If no second attempt exists, `transactional.id.expiration.ms` of the brokers may be shorter than the
-    run:
+    Do: If the other attempt is of another Dag run, give the Dag `max_active_runs=1`. If no second attempt
+    exists, `transactional.id.expiration.ms` of the brokers may be shorter than the run:
 
         airflow eos doctor
     """

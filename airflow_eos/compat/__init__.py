@@ -11,6 +11,7 @@ import contextvars
 import datetime as dt
 import functools
 import re
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
@@ -71,6 +72,9 @@ TASK_SIGNALS = (
 )
 """Exceptions by which a task tells Airflow its end state; others than an ``Exception`` pass."""
 
+TIME_OUT_AGAIN = 30.0
+"""Seconds after which a task that is still there has its time-out again: the first is for its clean-up."""
+
 
 def with_options_of_providers(reads: Read) -> Read:
     """Return a function that reads an option which a command or a secrets backend may give.
@@ -96,6 +100,17 @@ def also(error: Exception, another: type[Exception]) -> Exception:
     same: Exception = both.__new__(both, *error.args)
     same.__dict__.update(vars(error))
     return same.with_traceback(error.__traceback__)
+
+
+def repeat_time_out() -> None:
+    """Have Airflow raise the time-out of the running task again, as long as the task goes on.
+
+    Airflow raises it once, wherever the task is. Python drops an exception in the callback of a weak
+    reference, as of the garbage collection, and a library may take it for its own.
+    """
+    left, _ = signal.getitimer(signal.ITIMER_REAL)
+    if left:
+        signal.setitimer(signal.ITIMER_REAL, left, TIME_OUT_AGAIN)
 
 
 @functools.cache

@@ -37,12 +37,12 @@ class KafkaEosHook(KafkaBaseHook):
             ) from error
         except AttributeError as error:
             # The provider searches the servers as a text; a call-back's module may fail like this, too.
-            connection = self.get_connection(self.kafka_config_id)
-            if isinstance(connection.extra_dejson.get("bootstrap.servers"), str):
+            extra: Any = self.get_connection(self.kafka_config_id).extra_dejson
+            if isinstance(extra, dict) and isinstance(extra.get("bootstrap.servers"), str):
                 raise
             raise ConfigurationError(
-                f"Kafka connection {self.kafka_config_id!r}: 'bootstrap.servers' must be text, such as "
-                "'host:9092,host2:9092'"
+                f"Kafka connection {self.kafka_config_id!r}: its extra must be a JSON object, in which "
+                "'bootstrap.servers' must be text, such as 'host:9092,host2:9092'"
             ) from error
         for name, value in config.items():
             if type(value) in (str, int, float) and is_secret(name):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 
+from airflow_eos.compat import repeat_time_out
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import EosError, OutcomeUnknown, RunAlreadyCommitted, RunFenced
 from airflow_eos.operators.author_signals import raise_asked
@@ -157,6 +158,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``; or ``process`` said so.
         :raises AirflowFailException: ``process`` raised it.
         """
+        repeat_time_out()
         return self.finish(context, self._execute(context))
 
     def on_kill(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.compat import AirflowFailException
 from airflow_eos.compat.retry_policy import RetryDecision, RetryPolicy
-from airflow_eos.exceptions import IntervalNotReady, NotYetVisible, ProcessFailed
+from airflow_eos.exceptions import IntervalNotReady, NotYetVisible, ProcessFailed, RunFenced
 from airflow_eos.model.kinds import duration
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators.author_signals import asked_of_airflow
@@ -32,7 +32,7 @@ class TransactionRetryPolicy(RetryPolicy):
     errors that stay until somebody acts
     ``RunFenced``, ``OutcomeUnknown``      ask the ledger: committed -> retry at once, it succeeds from the
                                            record; not (yet) -> retry with back-off, so that the newer
-                                           attempt can finish
+                                           attempt can finish: fenced, as long as this try took
     ``NotYetVisible``                      retry with back-off: it is committed, a retry waits for leaders
     a record that the sink's settings      fail: they would refuse it again
     refuse (``RecordRefused``)
@@ -86,9 +86,12 @@ class TransactionRetryPolicy(RetryPolicy):
             return RetryDecision.default()
         if _committed(context) is not None:
             return RetryDecision.retry(dt.timedelta(0), "committed by another attempt; a retry returns it")
-        return RetryDecision.retry(
-            self.delay(try_number), f"{type(exception).__name__}: a newer attempt may own the work"
-        )
+        delay = self.delay(try_number)
+        began = context and getattr(context["ti"], "start_date", None)
+        if began and isinstance(exception, RunFenced):
+            # Sooner, the retry would fence the newer attempt, which may take as long.
+            delay = min(max(delay, utc_now() - began), self.max_delay)
+        return RetryDecision.retry(delay, f"{type(exception).__name__}: a newer attempt may own the work")
 
     def delay(self, try_number: int) -> dt.timedelta:
         """Return the back-off after the given try, from 1."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook
 
+from airflow_eos.compat import repeat_time_out
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
@@ -174,6 +175,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         """
         from airflow_eos.engine import answer
 
+        repeat_time_out()
         spec = self.build_spec(context)
         record = answer(spec, may_create=spec.may_create_ledger)
         if record is None:
@@ -209,6 +211,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
         :raises EosError: the run did not commit.
         """
+        repeat_time_out()
         spec = self.build_spec(context)
         ending = f"Spark driver {event['driver_id']}: {event['status']}"
         if event["status"] == "TIMED_OUT":

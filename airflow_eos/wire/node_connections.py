@@ -16,14 +16,13 @@ from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
-from kafka.net.selector import NetworkSelector
 
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, EnvironmentMismatch
 from airflow_eos.wire.backoff import TRANSIENT, Backoff, NotYet, describe, translated
 from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 from airflow_eos.wire.kafka_python_config import for_kafka_python
-from airflow_eos.wire.transport import DEFAULTS, Manager, quiet_logging
+from airflow_eos.wire.transport import DEFAULTS, EventLoop, Manager, quiet_logging
 
 T = TypeVar("T")
 
@@ -63,7 +62,7 @@ class NodeConnections(Closeable):
         self.cluster_id: str | None = None
         self._suspects: dict[Any, float] = {}
         # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
-        self._net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
+        self._net = EventLoop(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self._manager = Manager(self._net, **settings)
         try:
             self._bootstrap(bootstrap_timeout)

@@ -17,6 +17,7 @@ from typing import Any
 
 import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from airflow_eos.wire.login_log import hide_logins
@@ -104,6 +105,13 @@ class _LargeReads:
         # answer; the next read sees the end again.
         return b"".join(pieces), None if pieces else failure
 
+    def abort(self, error: Exception | None = None) -> None:
+        """Close at once; kafka-python takes whatever is raised while it sends for a lost connection."""
+        super().abort(error)  # type: ignore[misc]
+        for cause in () if error is None else error.args:
+            if isinstance(cause, BaseException) and not isinstance(cause, Exception):
+                raise cause
+
 
 class TcpTransport(_LargeReads, KafkaTCPTransport):
     """A plain connection."""
@@ -148,6 +156,15 @@ DEFAULTS: dict[str, Any] = {
     "client_id": "airflow-eos",
 }
 """Default settings; the client configuration overrides them."""
+
+
+class EventLoop(NetworkSelector):
+    """A loop that the time-out of an Airflow task, or Ctrl-C, ends: kafka-python would only log it."""
+
+    def _task_done(self, task: Any) -> None:
+        super()._task_done(task)
+        if not isinstance(task.exception, Exception | None):
+            raise task.exception
 
 
 class Manager(KafkaConnectionManager):

@@ -11,8 +11,8 @@ from airflow_eos.hooks import kafka_eos
 from airflow_eos.hooks.kafka_eos import KafkaEosHook
 
 
-def connection(monkeypatch: pytest.MonkeyPatch, **extra: Any) -> KafkaEosHook:
-    document = json.dumps({"conn_type": "kafka", "extra": extra})
+def connection(monkeypatch: pytest.MonkeyPatch, *listed: Any, **extra: Any) -> KafkaEosHook:
+    document = json.dumps({"conn_type": "kafka", "extra": listed or extra})
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", document)
     return KafkaEosHook("cluster")
 
@@ -51,6 +51,12 @@ def test_unusable_connection_is_named(
     with pytest.raises(ConfigurationError, match=says) as error:
         hook.get_config()
     assert "'cluster'" in str(error.value)
+
+
+def test_an_extra_that_is_a_list_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other try would read it."""
+    with pytest.raises(ConfigurationError, match="'cluster': its extra must be a JSON object"):
+        connection(monkeypatch, {"bootstrap.servers": "a:1"}).get_config()
 
 
 def test_secrets_are_masked_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:

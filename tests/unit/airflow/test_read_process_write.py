@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -12,7 +18,7 @@ from airflow.sdk.definitions.asset import AssetUniqueKey
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_eos import exceptions
+from airflow_eos import compat, exceptions
 from airflow_eos.compat import (
     AirflowException,
     AirflowFailException,
@@ -735,6 +741,47 @@ def test_on_kill_ends_this_attempt_only(dag: DAG, runs: list[FakeRun]) -> None:
     execute(operator)
     operator.on_kill()
     assert [run.kills for run in runs] == [1]
+
+
+class TimedOut(BaseException):
+    """As Airflow's ``AirflowTaskTimeout``."""
+
+
+@contextlib.contextmanager
+def time_out() -> Iterator[None]:
+    """Airflow's ``execution_timeout``: a signal raises it once, wherever the task is."""
+
+    def interrupt(*_: Any) -> None:
+        raise TimedOut
+
+    timer, handler = signal.setitimer(signal.ITIMER_REAL, 0.05), signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+def test_a_time_out_that_python_drops_is_raised_again(
+    dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes in the callback of a weak reference, as while Spark's modules are imported: it was lost."""
+    dropped: list[Any] = []
+
+    def hang(_: Any) -> Any:
+        thing = type("Thing", (), {})()
+        reference = weakref.ref(thing, lambda _: time.sleep(5))
+        del thing
+        time.sleep(5)
+        return reference
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: dropped.append(lost.exc_type))
+    monkeypatch.setattr(compat, "TIME_OUT_AGAIN", 0.1)
+    monkeypatch.setattr(FakeRun, "execute", hang)
+    with pytest.raises(TimedOut), time_out():
+        execute(make(dag))
+    assert dropped == [TimedOut]
 
 
 # -- secrets and templates --------------------------------------------------------------------------------

@@ -72,6 +72,18 @@ def test_fenced_try_asks_the_authority_then_backs_off(
     assert [spec.pipeline for spec in asked["specs"]] == ["pipelines.copy"] * 5
 
 
+def test_fenced_try_leaves_the_newer_attempt_as_long_as_it_took_itself(
+    asked: dict[str, Any], context: Any
+) -> None:
+    """Two Dag runs of a mapped cursor fenced each other, retry by retry, until one had no more."""
+    context["ti"].start_date = utc_now() - 20 * SECOND
+    policy = TransactionRetryPolicy(5 * SECOND, 30 * SECOND)
+    delays = [policy.evaluate(RunFenced("by epoch 7"), number, 9, context).retry_delay for number in (1, 4)]
+    assert delays[0] is not None
+    assert 20 * SECOND <= delays[0] < delays[1] == 30 * SECOND
+    assert policy.evaluate(OutcomeUnknown("no answer"), 1, 9, context).retry_delay == 5 * SECOND
+
+
 def test_fenced_try_whose_work_is_committed_retries_at_once(asked: dict[str, Any], context: Any) -> None:
     """The retry succeeds from the record: there is nothing to wait for."""
     asked["answer"] = a_record()

@@ -1,16 +1,17 @@
-"""A connection to a host of several addresses, some of which may drop packets."""
+"""Connections: to a host of several addresses, and what a time-out of the task interrupts."""
 
 from __future__ import annotations
 
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from types import SimpleNamespace
 
 import kafka.errors as kafka_errors
 import pytest
 from kafka.net.selector import NetworkSelector
 
-from airflow_eos.wire.transport import connect
+from airflow_eos.wire.transport import EventLoop, TcpTransport, connect
 
 SILENT, ANSWERS = "127.0.0.3", "127.0.0.4"
 SECONDS = 0.6
@@ -57,3 +58,36 @@ def test_each_address_without_an_answer_is_named(monkeypatch, port):
     """Not the last one alone."""
     with pytest.raises(kafka_errors.KafkaConnectionError, match=rf"{SILENT}:{port}: .*; {SILENT}:{port}: "):
         connected(monkeypatch, SILENT, SILENT, port=port)
+
+
+class TimedOut(BaseException):
+    """As Airflow's ``AirflowTaskTimeout``, which a signal raises wherever the task is."""
+
+
+def interrupted(*_):
+    raise TimedOut
+
+
+class Interrupted(socket.socket):
+    """The time-out comes while it sends."""
+
+    send = interrupted
+
+
+@pytest.mark.parametrize("kind", [Interrupted, socket.socket], ids=["sends", "reads"])
+def test_a_time_out_of_the_task_ends_the_wait_for_a_broker(kind):
+    """kafka-python logs it, closes the connection, and waits on: the task would have no time-out any more."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs, closing(EventLoop(slow_task_threshold_secs=0)) as net:
+        transport = TcpTransport(net, kind(fileno=ours.detach()))
+        protocol = SimpleNamespace(_sensors=None, data_received=interrupted, connection_lost=print)
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+        transport.write(b"request")
+        theirs.send(b"answer")
+        try:
+            with pytest.raises(TimedOut):
+                net.run(net.sleep(SECONDS))
+        finally:
+            transport.abort()
