@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.run import RunAttempt
-from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed
+from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed, is_mistake
 from airflow_eos.model.spec_json import spec_from_json
 from airflow_eos.spark.distributions import import_session_class
 from airflow_eos.task_signals import signal_of
@@ -70,9 +70,14 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
         spark = _session()
         return _carry_out(_read_spec(name), process, spark, termination)
     except EosError as error:
-        text = " ".join(str(error).split())
-        print(f"{failure_mark(name)} {_kind(error)}: {text}", file=sys.stderr, flush=True)  # noqa: T201
-        raise SystemExit(FAILED_CODE) from error
+        raise _told(name, error) from error
+
+
+def _told(specification: str, error: EosError) -> SystemExit:
+    """Print an error for the submitting task; return what ends the application."""
+    text = " ".join(str(error).split())
+    print(f"{failure_mark(specification)} {_kind(error)}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    return SystemExit(FAILED_CODE)
 
 
 def _kind(error: EosError) -> str:
@@ -138,8 +143,13 @@ def command_line() -> None:
 
     try:
         process = getattr(import_module(module), function)
-    except SystemExit as error:  # with code 0 it would look like a run that committed
-        raise ImportError(f"{module} ends its program when it is imported: SystemExit: {error}") from error
+    except (Exception, SystemExit) as error:  # with code 0 it would look like a run that committed
+        log.exception("Spark's driver cannot load %s", name)
+        kind = ConfigurationError if is_mistake(error) else ProcessFailed
+        is_missing = isinstance(error, ModuleNotFoundError)
+        way = "; py_files takes modules that are not installed" if is_missing else ""
+        text = f"Spark's driver cannot load process {name!r}: {type(error).__name__}: {error}{way}"
+        raise _told(_take(given, SPEC_OPTION) or "", kind(text)) from error
     main(process)
 
 

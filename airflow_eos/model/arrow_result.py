@@ -8,8 +8,12 @@ import pyarrow as pa
 
 from airflow_eos.exceptions import ProcessFailed
 
-_DECODABLE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-"""Arrow decodes no dictionary of views."""
+_LARGE = {
+    pa.string(): pa.large_string(),
+    pa.binary(): pa.large_binary(),
+    pa.string_view(): pa.large_string(),
+    pa.binary_view(): pa.large_binary(),
+}
 
 
 def returned_table(result: Any) -> pa.Table | None:
@@ -32,14 +36,15 @@ def returned_table(result: Any) -> pa.Table | None:
 
 
 def without_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return the values of a column that may be encoded by a dictionary; views become large types."""
-    if not pa.types.is_dictionary(column.type):
-        return column
-    values = column.type.value_type
-    if values in _DECODABLE:
-        values = _DECODABLE[values]
-        column = column.cast(pa.dictionary(column.type.index_type, values))
-    return column.cast(values)
+    """Return the values of a column that may be encoded by a dictionary or by views; both become large types.
+
+    A few bytes of either stand for any number. Arrow casts views to 32-bit offsets, which overflow unseen.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        values = _LARGE.get(kind.value_type, kind.value_type)
+        return column.cast(pa.dictionary(kind.index_type, values)).cast(values)
+    return column.cast(_LARGE[kind]) if kind in (pa.string_view(), pa.binary_view()) else column
 
 
 def is_text(kind: pa.DataType) -> bool:

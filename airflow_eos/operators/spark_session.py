@@ -68,6 +68,8 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     if "spark.remote" not in settings:
         # A progress bar redraws its line: in a task log that is noise. (A static setting: not for a server.)
         settings.setdefault("spark.ui.showConsoleProgress", "false")
+        # A stream holds a hundred rows that it has passed: sealed ones have a megabyte each.
+        settings.setdefault("spark.serializer.objectStreamReset", "4")
     settings = {**local_defaults(settings.get("spark.master", ""), private_folders=True), **settings}
     if settings.get("spark.master", "").startswith("local") and _sockets_are_private():
         # Over TCP every small Python task waits 40 ms for a delayed acknowledgement. (Spark 4.1 and newer.)

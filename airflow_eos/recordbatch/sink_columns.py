@@ -25,8 +25,8 @@ _HEADER = ("key", "value")
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
-# Below this, 32-bit offsets always reach.
-_SMALL = (1 << 31) - 1
+SMALL = (1 << 31) - 1
+"""Bytes of a column up to which 32-bit offsets always reach."""
 
 
 class Strings(NamedTuple):
@@ -47,7 +47,7 @@ def binary_column(column: Column, name: str) -> pa.Array:
     has_short = pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind)
     if not has_short and not is_text(kind) and not is_bytes(kind):
         raise _not_bytes(name, kind)
-    is_large = not has_short or (isinstance(column, pa.ChunkedArray) and column.nbytes > _SMALL)
+    is_large = not has_short or (isinstance(column, pa.ChunkedArray) and column.nbytes > SMALL)
     target = pa.large_binary() if is_large else pa.binary()
     try:
         return _one_array(column if kind == target else column.cast(target))

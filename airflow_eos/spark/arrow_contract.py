@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.model.arrow_result import is_bytes, is_text, returned_table, without_dictionary
-from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, listed_headers
+from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, SMALL, listed_headers
 from airflow_eos.spark.frame_contract import check_names
 
 _IN_A_MILLISECOND = {"us": 1_000, "ns": 1_000_000}
@@ -55,7 +55,7 @@ def _bytes(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     has_bytes = is_text(kind) or is_bytes(kind) or pa.types.is_fixed_size_binary(kind)
     if not has_bytes and not pa.types.is_null(kind):
         raise _wrong(name, kind, "make it string or binary")
-    return column.cast(pa.binary())
+    return column.cast(pa.binary() if column.nbytes <= SMALL else pa.large_binary())
 
 
 def _text(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -113,7 +113,10 @@ class FrameBlocks:
         self.frame: DataFrame | None = None
 
     def keep(self, *, local: bool) -> BlockCounts:
-        """Materialise the rows on the executors, cut off from their source; count them by another action.
+        """Materialise the rows on executors, cut off from their source; count them by another action.
+
+        They are on disk: in memory G1 takes up to twice what Spark counts for rows and buffers of a megabyte,
+        until the JVM ends.
 
         :param local: in this process; else two replicas are kept, so that the loss of an executor needs no
             new seal.
@@ -121,7 +124,7 @@ class FrameBlocks:
         """
         from pyspark import StorageLevel
 
-        level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
+        level = StorageLevel.DISK_ONLY if local else StorageLevel.DISK_ONLY_2
         if local and not self._large:
             self._plan_settings = interpreted(self._spark, self.source)
         row_settings: Mapping[str, str] = {}

@@ -229,11 +229,18 @@ def process_failed(error: BaseException, place: str = "", way: str = "") -> Proc
     :param place: `` at ...``, if known.
     :param way: how to go on without correcting the function.
     """
-    raised = python_class(error)
+    sent = python_class(error)
+    raised = class_names(error) if sent is None else (sent,)
+    fix = "correct the function"
+    if any(name.endswith("ModuleNotFoundError") for name in raised):
+        fix = (
+            "import a module of your own at the top of the function's file, which sends it to the executors, "
+            "and install others there"
+        )
     return ProcessFailed(
-        f"process failed{place}, nothing was written: {root_cause(error)}; correct the function, then run "
-        f"the task again{way}",
-        raised=class_names(error) if raised is None else (raised,),
+        f"process failed{place}, nothing was written: {root_cause(error)}; {fix}, then run the task "
+        f"again{way}",
+        raised=raised,
     )
 
 

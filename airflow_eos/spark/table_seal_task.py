@@ -105,23 +105,25 @@ class TableSealTask:
 
 
 def flushes(batches: Iterator[pa.RecordBatch], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
-    """Yield neighbouring batches together, until they have so many bytes or rows.
+    """Yield neighbouring batches together, until they have so many bytes or rows, and cut larger ones.
 
-    Batches of other columns begin another table: the author's function may leave a column out of some.
+    The JVM takes what a flush makes as one Arrow batch, and the author's function may return any size.
+    Batches of other columns begin another table: that function may leave a column out of some.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        if waiting and batch.schema != waiting[0].schema:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows, size = [], 0, 0
-        waiting.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if size >= most_bytes or rows >= most_rows:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows, size = [], 0, 0
+    for result in batches:
+        most = max(1, result.num_rows * most_bytes // max(1, result.nbytes))
+        for start in range(0, result.num_rows, most):
+            batch = result.slice(start, most)
+            if waiting and batch.schema != waiting[0].schema:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if size >= most_bytes or rows >= most_rows:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)

@@ -226,6 +226,8 @@ def _command(master: str, memory: str, port: int) -> tuple[str, ...]:
         # Tasks share it: none waits for the end of another one's jobs.
         "spark.scheduler.mode": "FAIR",
         "spark.log.level": "WARN",
+        # A stream holds the rows since its last reset: a hundred sealed ones, in each task, have 90 MB.
+        "spark.serializer.objectStreamReset": "4",
         # Each session has Python workers of its own: they fork with their imports done.
         "spark.python.daemon.module": worker_daemon.__name__,
         # It authenticates nobody.

@@ -852,6 +852,24 @@ def test_batches_of_large_rows_are_bounded_by_their_bytes(broker, spark):
     assert (max(sizes) - 1) * 1_000_000 < int(most_bytes.removesuffix("b"))
 
 
+@pytest.mark.skipif(CONNECT, reason="a client does not see the server's blocks")
+def test_sealed_batches_are_on_disk_and_take_no_heap(broker, spark, topics):
+    """In memory, 600 MB of them ended a JVM with Spark's default heap of 1 GB."""
+
+    def blocks():
+        held = spark.sparkContext._jsc.sc().getRDDStorageInfo()
+        return {rdd.id(): (rdd.memSize(), rdd.diskSize()) for rdd in held}
+
+    before = blocks()
+    plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df)
+    sealed = plane.seal(broker.plan(topics[0]))
+    made = {number: sizes for number, sizes in blocks().items() if number not in before}
+    plane.release(sealed)
+    assert len(made) == 1
+    ((in_memory, on_disk),) = made.values()
+    assert (in_memory, on_disk > 0) == (0, True)
+
+
 def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):
     """As if their executor had died: the protocol seals again."""
     plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df)

@@ -82,6 +82,7 @@ def test_the_command_becomes_the_server(server):
     line = Path(f"/proc/{server.pid}/cmdline").read_bytes()
     assert b"SparkConnectServer" in line
     assert token.encode() not in line
+    assert b"spark.serializer.objectStreamReset=4" in line, "or each task's stream holds 90 MB of sealed rows"
     log = (server.home / "server.log").read_text()
     assert server.access.address in log
     assert f"airflow connections import --overwrite {server.folder / 'connection.json'}" in log

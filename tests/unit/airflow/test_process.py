@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from airflow_eos.engine.application import PROCESS_OPTION, command_line
+from airflow_eos.engine.application import PROCESS_OPTION, SPEC_OPTION, command_line, failure_mark
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed
 from airflow_eos.operators.process_function import load_process, ship_by_value
 from airflow_eos.operators.retriable import is_final
@@ -102,11 +102,33 @@ def test_installed_modules_are_named_not_shipped() -> None:
     assert cloudpickle.list_registry_pickle_by_value() == before
 
 
-def test_module_that_ends_the_driver_does_not_look_like_a_commit(
-    app: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "error", "final"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0", True),
+        ("import eos_absent", "ModuleNotFoundError: No module named 'eos_absent'; py_files takes", True),
+        ("raise TimeoutError('no answer')", "TimeoutError: no answer", False),
+    ],
+)
+def test_module_that_the_driver_cannot_load_is_told_to_the_submitting_task(
+    app: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    code: str,
+    error: str,
+    final: bool,
 ) -> None:
-    """An application that ends with code 0 has succeeded for its cluster."""
+    """With code 0 the application would have succeeded for its cluster; other codes give no reason."""
+    (app.parent / "apps" / "eos_unloadable.py").write_text(code)
     monkeypatch.syspath_prepend(str(app.parent / "apps"))
-    monkeypatch.setattr(sys, "argv", ["submit.py", PROCESS_OPTION, "eos_script:process"])
-    with pytest.raises(ImportError, match="eos_script ends its program when it is imported: SystemExit: 0"):
+    arguments = [PROCESS_OPTION, "eos_unloadable:process", SPEC_OPTION, "folder/spec-1.json"]
+    monkeypatch.setattr(sys, "argv", ["submit.py", *arguments])
+    with pytest.raises(SystemExit) as ended:
         command_line()
+    assert ended.value.code == 3
+    told = [
+        line for line in capfd.readouterr().err.splitlines() if line.startswith(failure_mark("spec-1.json"))
+    ]
+    assert len(told) == 1
+    assert f"cannot load process 'eos_unloadable:process': {error}" in told[0]
+    assert ("ConfigurationError" in told[0]) == final

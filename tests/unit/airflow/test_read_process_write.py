@@ -464,6 +464,7 @@ def test_spark_starts_when_the_run_asks_for_it(
             **local_defaults("local[*]", private_folders=True),
             "spark.sql.shuffle.partitions": "4",
             "spark.ui.showConsoleProgress": "false",
+            "spark.serializer.objectStreamReset": "4",
             "spark.python.unix.domain.socket.enabled": "true",
         }
     ]

@@ -16,7 +16,7 @@ from airflow_eos.operators.spark_session import TaskSession, spark_settings
 from airflow_eos.spark_host import jvm, local_session
 from tests.unit.airflow.fakes import FakeSession
 
-QUIET = {"spark.ui.showConsoleProgress": "false"}
+CLASSIC = {"spark.ui.showConsoleProgress": "false", "spark.serializer.objectStreamReset": "4"}
 PRIVATE = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
@@ -24,7 +24,7 @@ PRIVATE = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
-LOCAL = {**QUIET, **PRIVATE, "spark.python.unix.domain.socket.enabled": "true"}
+LOCAL = {**CLASSIC, **PRIVATE, "spark.python.unix.domain.socket.enabled": "true"}
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **connection: Any) -> dict[str, str]:
@@ -45,7 +45,7 @@ def test_sockets_that_others_could_use_are_not_used(umask: int) -> None:
         found = spark_settings(None, "app", {})
     finally:
         os.umask(before)
-    assert found == {"spark.app.name": "app", "spark.master": "local[*]", **QUIET, **PRIVATE}
+    assert found == {"spark.app.name": "app", "spark.master": "local[*]", **CLASSIC, **PRIVATE}
 
 
 def test_local_settings_are_defaults() -> None:
@@ -54,7 +54,7 @@ def test_local_settings_are_defaults() -> None:
     assert spark_settings(None, "app", tcp) == {
         "spark.app.name": "app",
         "spark.master": "local[*]",
-        **QUIET,
+        **CLASSIC,
         **PRIVATE,
         **tcp,
     }
@@ -83,7 +83,7 @@ def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPa
         "spark.app.name": "app",
         "spark.master": "spark://m:7077",
         "spark.executor.cores": "2",
-        **QUIET,
+        **CLASSIC,
     }
 
 
@@ -93,7 +93,7 @@ def test_spark_connect_address_is_the_remote(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch, {}, conn_type="spark_connect", host="sc://gateway", port=15002, password="hush-token"
     )
     assert found["spark.remote"].startswith("sc://gateway:15002/;")
-    assert not {"spark.master", *QUIET}.intersection(found)
+    assert not {"spark.master", *CLASSIC}.intersection(found)
     assert TaskSession(found).address == "sc://gateway:15002/"
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from airflow_eos import arrow_process
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed
+from airflow_eos.model.arrow_result import without_dictionary
+from airflow_eos.spark import arrow_contract
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.process import is_arrow_process
 
@@ -37,6 +39,23 @@ def test_dictionaries_are_decoded():
     topic = pa.array(["dead", "src", "dead"]).dictionary_encode()
     found = rows({"value": ["1", "2", "3"], "topic": topic})
     assert found.column("topic").to_pylist() == ["dead", "out", "dead"]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.binary_view(), pa.binary(1)])
+def test_values_beyond_32_bit_offsets_stay_large(kind, monkeypatch):
+    """A few bytes of views, or of a dictionary, may stand for gigabytes."""
+    monkeypatch.setattr(arrow_contract, "SMALL", 2)
+    value = pa.array([b"a", b"b", b"c"]).cast(kind)
+    for column in (value, pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), value)):
+        assert rows({"value": column})["value"].to_pylist() == [b"a", b"b", b"c"]
+        assert rows({"value": column})["value"].type == pa.large_binary()
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+def test_views_are_cast_by_way_of_64_bit_offsets(kind):
+    """More than 4 GiB of them ended the process: the shortest way to binary wraps its offsets around."""
+    views = pa.chunked_array([pa.array([b"a", None]).cast(kind)])
+    assert without_dictionary(views).type in (pa.large_string(), pa.large_binary())
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])

@@ -274,6 +274,19 @@ def test_a_failing_transform_is_the_process_functions_fault(python_error):
     assert "JVM" not in str(error)
 
 
+@PYTHON_ERRORS
+def test_a_module_that_executors_lack_is_not_corrected_in_the_function(python_error):
+    """One beside the function's file is sent if the file has imported it when the run begins."""
+    lacks = TRACEBACK.replace(
+        "ValueError: cannot parse record 77", "ModuleNotFoundError: No module named 'mine'"
+    )
+    error = process_error(python_error(lacks), MARK)
+    assert type(error) is ProcessFailed
+    assert "No module named 'mine'" in str(error)
+    assert "at the top of the function's file" in str(error)
+    assert "correct the function" not in str(error)
+
+
 WORDS = [
     "order 17 has been cancelled",
     "java.lang.OutOfMemoryError: Java heap space",

@@ -86,6 +86,15 @@ def test_order_is_kept_over_many_flushes(monkeypatch):
     assert sum(map(len, found.values())) == 3000
 
 
+def test_one_large_result_is_sealed_in_pieces():
+    """The JVM takes each as one Arrow batch: a result of 900 MB ended one of 1 GB, whoever else used it."""
+    whole = pa.record_batch({"value": pa.array([b"%5d" % i * 10_000 for i in range(400)], pa.binary())})
+    sealer = task(compression="none")
+    pieces = list(sealer.seal(iter([whole]), 5, 77))
+    assert max(piece.nbytes for piece in pieces) <= 2.1 * sealer.flush_bytes < whole.nbytes / 2
+    assert sum(map(len, values(pa.Table.from_batches(pieces).to_pylist()).values())) == 400
+
+
 def test_trailers_count_what_was_sealed():
     """One per target, and one for the task, which goes to owner 0."""
     rows = run(task(), [rows_of(1000)])
