@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Link(Closeable):
     """One :class:`~airflow_eos.wire.connection.BrokerConnections` for all parts of the control plane.
 
-    A lock serialises threads. Do not use it in signal handlers: one that interrupts a request would deadlock.
+    A lock serialises threads. Do not use it in signal handlers: one that interrupts a request would fail.
 
     :param config: client configuration in librdkafka's names.
     :ivar cluster_id: known from the first use on, if the brokers say it.
@@ -28,7 +28,8 @@ class Link(Closeable):
 
     def __init__(self, config: ClientConfig | Mapping[str, Any]) -> None:
         self.config = ClientConfig.of(config)
-        self._lock = threading.Lock()
+        # Reentrant: a time-out of the task may leave it taken, and this thread closes the connections.
+        self._lock = threading.RLock()
         self._connections: BrokerConnections | None = None
         self.cluster_id: str | None = None
 

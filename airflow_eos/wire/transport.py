@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -162,9 +163,9 @@ class EventLoop(NetworkSelector):
     """A loop that the time-out of an Airflow task, or Ctrl-C, ends: kafka-python would only log it."""
 
     def _task_done(self, task: Any) -> None:
+        if not isinstance(sys.exc_info()[1], Exception):  # StopIteration is the end of a task
+            raise  # noqa: PLE0704 - the loop handles it
         super()._task_done(task)
-        if not isinstance(task.exception, Exception | None):
-            raise task.exception
 
 
 class Manager(KafkaConnectionManager):

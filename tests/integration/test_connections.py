@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from kafka.errors import KafkaConnectionError
 from kafka.protocol.metadata import MetadataRequest
 
+from airflow_eos.broker import Link
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
@@ -53,6 +55,22 @@ def test_closing_gives_up_what_a_hanging_broker_does_not_read(embedded_kafka):
 
 
 @pytest.mark.timeout(60)
+def test_closing_waits_for_no_use_that_a_time_out_has_interrupted(embedded_kafka):
+    """Between the lock and the block behind it: the task hung for ever, without a word."""
+    closed = threading.Event()
+
+    def interrupted():
+        link = Link(embedded_kafka.client_config())
+        use = link.connections()
+        use.__enter__()
+        link.close()
+        closed.set()
+        del use
+
+    threading.Thread(target=interrupted, daemon=True).start()
+    assert closed.wait(20)
+
+
 def test_a_request_that_cannot_be_encoded_fails(embedded_kafka):
     """Also where its connection is still being made: nothing waits for an answer to what was never sent."""
     with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
