@@ -163,8 +163,9 @@ class EventLoop(NetworkSelector):
     """A loop that the time-out of an Airflow task, or Ctrl-C, ends: kafka-python would only log it."""
 
     def _task_done(self, task: Any) -> None:
-        if not isinstance(sys.exc_info()[1], Exception):  # StopIteration is the end of a task
-            raise  # noqa: PLE0704 - the loop handles it
+        error = sys.exc_info()[1]  # that the loop handles; StopIteration is the end of a task
+        if error is not None and not isinstance(error, Exception):
+            raise error
         super()._task_done(task)
 
 
