@@ -87,7 +87,7 @@ class TransactionRetryPolicy(RetryPolicy):
         if _committed(context) is not None:
             return RetryDecision.retry(dt.timedelta(0), "committed by another attempt; a retry returns it")
         delay = self.delay(try_number)
-        began = context and getattr(context["ti"], "start_date", None)
+        began = getattr(context.get("ti"), "start_date", None) if context else None
         if began and isinstance(exception, RunFenced):
             # Sooner, the retry would fence the newer attempt, which may take as long.
             delay = min(max(delay, utc_now() - began), self.max_delay)
