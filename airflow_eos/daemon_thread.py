@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,15 +25,3 @@ def in_daemon_thread(name: str, call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=body, name=name, daemon=True).start()
     return future
-
-
-@contextmanager
-def called_after(seconds: float, call: Callable[..., object], *arguments: object) -> Iterator[None]:
-    """Call once, in a daemon thread, if the block takes longer."""
-    timer = threading.Timer(seconds, call, arguments)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from airflow_eos.closeable import Closeable
-from airflow_eos.daemon_thread import called_after
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, StagedRowsLost
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.table import EarlierRows, TableCommit, TableReceipt
@@ -118,10 +118,17 @@ class BaseSink(Closeable):
                 f"({self._reason(error, version)}); a retry asks again"
             ) from None
 
-    def _telling(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
         """Log once what is waited for: a silent minute looks like a hang."""
         text = f"%s: {self.SYSTEM} has not answered for %.0f s{self.WAIT_ADVICE}"
-        return called_after(_SILENT_SECONDS, log.warning, text, self.name, _SILENT_SECONDS)
+        timer = threading.Timer(_SILENT_SECONDS, log.warning, (text, self.name, _SILENT_SECONDS))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _refuse_missing_files(self, paths: Sequence[str], present: Sequence[bool]) -> None:
         """Refuse to publish data files that the driver does not see: no reader could open the table.

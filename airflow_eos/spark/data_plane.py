@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.daemon_thread import called_after
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.blocks import planned_blocks
@@ -41,6 +40,7 @@ from airflow_eos.spark.sealing import ArrowSealing, FrameSealing
 from airflow_eos.spark.session import (
     add_tag,
     cancel_tag,
+    cancelled_after,
     is_connect,
     is_stopped,
     settings,
@@ -221,7 +221,7 @@ class SparkDataPlane:
             with (
                 # The tasks keep the time-out themselves; this is for those that start late, never start or
                 # hang.
-                called_after(timeout + _CANCEL_GRACE, cancel_tag, self._spark, self._tag),
+                cancelled_after(self._spark, self._tag, timeout + _CANCEL_GRACE),
                 tagged(self._spark, self._tag, once=True),
                 settings(self._spark, self._codec),
                 progress(self._spark, f"sending {manifest.records} records"),

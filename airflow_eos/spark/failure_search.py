@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.daemon_thread import called_after
 from airflow_eos.exceptions import EosError, ProcessFailed, RunFailed
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.spark.dead_letters import may_be_records
 from airflow_eos.spark.errors import ErrorMark, process_error, root_cause
 from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, failing_records, named
 from airflow_eos.spark.sealing import throw_away
-from airflow_eos.spark.session import cancel_tag
+from airflow_eos.spark.session import cancelled_after
 from airflow_eos.spark.set_aside import SECONDS as SET_ASIDE_SECONDS
 from airflow_eos.spark.set_aside import SetAside
 from airflow_eos.spark.spark_failure import is_of_jvm
@@ -61,7 +60,7 @@ class FailureSearch:
         self.check_cancelled()
         end = time.monotonic() + SEARCH_SECONDS
         try:
-            with called_after(SEARCH_SECONDS + _MORE, cancel_tag, self.spark, self.tag):
+            with cancelled_after(self.spark, self.tag, SEARCH_SECONDS + _MORE):
                 # As a seal does: on all cores, through Python workers, and a shuffle.
                 throw_away(self.spark.range(_ROWS).mapInArrow(_unchanged, "id long").repartition(2))
         except Exception as again:  # noqa: BLE001 - of whatever is broken
@@ -111,7 +110,7 @@ class FailureSearch:
             return None
 
         started = time.monotonic()
-        with called_after(seconds + _MORE, cancel_tag, self.spark, self.tag):
+        with cancelled_after(self.spark, self.tag, seconds + _MORE):
             may_be_more = rule.at_most - len(set_aside.records)
             search = failing_records(sealing.ranges, failure_on, may_be_more, seconds)
         return set_aside.and_more(search, time.monotonic() - started, rule, root_cause(error))
@@ -142,7 +141,7 @@ class FailureSearch:
                 "was read are processed again, nothing is written",
                 SEARCH_SECONDS,
             )
-            with called_after(SEARCH_SECONDS + _MORE, cancel_tag, self.spark, self.tag):
+            with cancelled_after(self.spark, self.tag, SEARCH_SECONDS + _MORE):
                 part = failing_part(sealing.ranges, raises, SEARCH_SECONDS)
         except RunFailed:  # cancelled: the error of the process is known
             return error, "", ""

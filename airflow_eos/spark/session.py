@@ -161,6 +161,18 @@ def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -
 
 
 @contextmanager
+def cancelled_after(spark: SparkSession, tag: str, seconds: float) -> Iterator[None]:
+    """Cancel the jobs of a tag if this block takes longer."""
+    timer = threading.Timer(seconds, cancel_tag, (spark, tag))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Set session settings in this block; the last of several blocks at once restores what was before them.
 
