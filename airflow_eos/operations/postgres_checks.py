@@ -35,7 +35,8 @@ _PLACE = """SELECT coalesce(n.nspname || '.' || c.relname, ''), p.runs, EXISTS (
     SELECT FROM pg_class o JOIN pg_namespace s ON s.oid = o.relnamespace
     WHERE s.nspname = %s AND o.relname = %s)
 FROM airflow_eos.published p
-    LEFT JOIN pg_class c ON c.oid = p.target LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_class c ON c.oid = p.target AND c.relkind IN ('r', 'p')
+    LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s"""
 _GROUPS = "SELECT runs FROM airflow_eos.published WHERE target = %s AND position('/' IN pipeline) = 0"
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
