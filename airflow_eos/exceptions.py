@@ -251,12 +251,13 @@ class StagedRowsLost(PlanError):
 class TableReplaced(PlanError):
     """The table was dropped and created again while a run was about to publish, or had published, in it.
 
-    Safe: The new table has no row of the run. Rows in the old table are lost with it. The run is refused
-    under the same name, because nothing shows whether the old table had its rows.
-    Do: Restore the old table, and run the pipeline. If it is lost for good, dismiss the run's INTENT in the
-    ledger; the message has key and routing. The next run then writes the same records to the new table. If
-    they were copied there, first move the cursor past them with `airflow eos reset-offsets`; this shows the
-    ranges:
+    Safe: The new table has no row of the run, unless it was copied or, in PostgreSQL, restored from a dump.
+    Rows in the old table are lost with it. The run is refused under the same name, because nothing shows
+    whether the old table had its rows.
+    Do: Restore the old table (in PostgreSQL a dump does not: it makes another one), and run the pipeline. If
+    it is lost for good, dismiss the run's INTENT in the ledger; the message has key and routing. The next run
+    then writes the same records to the new table. If they are there, first delete them, or move the cursor
+    past them with `airflow eos reset-offsets`; this shows the ranges:
 
         airflow eos dismiss --key intent:ID --routing GROUP --yes
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
@@ -26,6 +25,7 @@ PROPERTY = re.compile(r"eos\.[0-9a-f]+")
 _APPLICATION = ("app-id", "spark.app.id", "flink.job-id", "trino_query_id")
 """Under which names engines put themselves into the summary of a snapshot."""
 _MAX_AGE, _DEFAULT_AGE_MS = "history.expire.max-snapshot-age-ms", "432000000"
+_MAX_REF_AGE = "history.expire.max-ref-age-ms"
 _DELETES_METADATA = "write.metadata.delete-after-commit.enabled"
 _METADATA_KEPT = "write.metadata.previous-versions-max"
 # Counter and task of the writer, the digest of the run key, a random part.
@@ -84,12 +84,15 @@ class IcebergInspection(TableInspection):
     def branch_retention(self, branch: str) -> Retention | None:
         """Return for how long an expiry of snapshots keeps an idle branch; None: for ever."""
         ref = self._table.metadata.refs.get(branch)
-        if branch == MAIN or ref is None or ref.max_ref_age_ms is None:
+        source, age = "its max-ref-age-ms", None if ref is None else ref.max_ref_age_ms
+        if age is None:
+            source, age = _MAX_REF_AGE, self._table.metadata.properties.get(_MAX_REF_AGE)
+        if branch == MAIN or age is None:
             return None
         return Retention(
             f"branch {branch!r} and the rows of runs in it",
-            dt.timedelta(milliseconds=ref.max_ref_age_ms),
-            f"its max-ref-age-ms={ref.max_ref_age_ms}",
+            milliseconds(str(age)),
+            f"{source}={age}",
             "an expiry removes the branch, with rows of runs that the ledger has as committed",
         )
 
@@ -164,9 +167,12 @@ class IcebergInspection(TableInspection):
         ancestors = list(self._ancestors(head))
         if snapshot.snapshot_id in [ancestor.snapshot_id for ancestor in ancestors]:
             return False
-        oldest = ancestors[-1]
-        is_chain_cut = oldest.parent_snapshot_id is not None  # by an expiry, which leaves tagged snapshots
-        if is_chain_cut and (snapshot.sequence_number or 0) <= (oldest.sequence_number or 0):
+        oldest, numbers = ancestors[-1], {kept.sequence_number for kept in self._table.snapshots()}
+        own, first = snapshot.sequence_number or 0, oldest.sequence_number or 0
+        # An expiry leaves tagged snapshots, and those that were set back for as long as their age says. Only
+        # expired ones can have stood between this one and the head's; format version 1 has no numbers.
+        is_expired_between = any(number not in numbers for number in range(own + 1, first))
+        if is_expired_between or (not own and oldest.parent_snapshot_id is not None):
             return False
         live = {
             entry.data_file.file_path

@@ -30,7 +30,7 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
     :raises OutcomeUnknown: catalog, store or database do not say whether the table exists.
     """
     try:
-        if isinstance(table, PostgresTable) and _is_dropped(table, intent):
+        if isinstance(table, PostgresTable) and _is_dropped(table, intent, transactional_id):
             return
         name = keys.table_property(ledger_topic_id, intent.record.group_id, table.branch_name)
         with closing(open_table(table, name)) as sink:
@@ -51,14 +51,27 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
         )
 
 
-def _is_dropped(table: PostgresTable, intent: Intent) -> bool:
-    """Ask for the row of ``airflow_eos.published``: a look by a sink makes it where it is missing."""
+def _is_dropped(table: PostgresTable, intent: Intent, transactional_id: str) -> bool:
+    """Ask for the row of ``airflow_eos.published``: a look by a sink makes it where it is missing.
+
+    :raises ConfigurationError: it was dropped with the run's rows, and another table, which may be a copy or
+        restored from a dump, has its name.
+    """
     from airflow_eos.operations.postgres_checks import place_now
 
-    place = place_now(table, intent.layout.uuid)
-    if place is not None and place != table.schema_and_table:
-        raise _renamed(intent, ".".join(place))
-    return place is None
+    name, published, has_successor = place_now(table, intent.layout.uuid)
+    if name and name != table.name:
+        raise _renamed(intent, name)
+    run = published.runs.get(keys.table_scope(transactional_id, table.branch_name))
+    is_other = run is None or (run.key, run.token) != (intent.key, intent.token)
+    receipt = None if run is None or is_other else run.receipt
+    if not name and has_successor and receipt is not None and receipt.rows:
+        raise ConfigurationError(
+            f"{intent.sink} had the run's rows ({receipt.rows}), and is another table now: one that was "
+            "copied, or restored from a dump, has them too, and the next run would write them again. Look: "
+            "delete them, or move the cursor past them"
+        )
+    return not name
 
 
 def _version_of(sink: TableSink, intent: Intent) -> TableVersion | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown
+from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
@@ -31,8 +31,12 @@ FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s ORDER BY
 _SAME = """SELECT p.target, p.pipeline FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
     JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s AND n.nspname = %s AND c.relname = %s"""
-_PLACE = """SELECT n.nspname, c.relname FROM airflow_eos.published p
-    LEFT JOIN pg_class c ON c.oid = p.target LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+_PLACE = """SELECT coalesce(n.nspname || '.' || c.relname, ''), p.runs, EXISTS (
+    SELECT FROM pg_class o JOIN pg_namespace s ON s.oid = o.relnamespace
+    WHERE s.nspname = %s AND o.relname = %s)
+FROM airflow_eos.published p
+    LEFT JOIN pg_class c ON c.oid = p.target AND c.relkind IN ('r', 'p')
+    LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s"""
 _GROUPS = "SELECT runs FROM airflow_eos.published WHERE target = %s AND position('/' IN pipeline) = 0"
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
@@ -89,23 +93,25 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> RowsOf
     """Return what the database has of a run.
 
     :param identity: of the table, from the run's record.
+    :raises UnknownTable: the table was renamed, and no other one has its name.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
     with transaction(table) as connection:
         connection.read_only = True
         place = connection.execute(_SAME, (identity, *table.schema_and_table)).fetchone()
         if place is None:
-            return RowsOfRun(
-                0, f"the table had the id {identity}, and has another one now: it was made again"
-            )
+            now = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
+            if now is not None and now[0] and not now[2]:
+                raise UnknownTable(f"{table}, which the run wrote to, is {now[0]} now")
+            return RowsOfRun(0, f"the table with the id {identity} is gone: it was dropped or made again")
         target, pipeline = place
         if not is_noted(connection, target, pipeline, run):
             return RowsOfRun(0, NOT_NOTED)
         return RowsOfRun(rows_as_written(connection, table, run.snapshot))
 
 
-def place_now(table: PostgresTable, identity: str) -> tuple[str, str] | None:
-    """Return schema and name that a table of a run has now; None if it was dropped.
+def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, bool]:
+    """Return a table's name now, empty if it was dropped, its runs, and whether a table has its old name.
 
     What runs have published in a table outlives it. A database without that row is another one, or has lost
     what it knew.
@@ -116,7 +122,7 @@ def place_now(table: PostgresTable, identity: str) -> tuple[str, str] | None:
     try:
         with transaction(table) as connection:
             connection.read_only = True
-            row = connection.execute(_PLACE, (identity,)).fetchone()
+            row = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
     except psycopg.errors.UndefinedTable:
         row = None
     except psycopg.Error as error:
@@ -128,8 +134,8 @@ def place_now(table: PostgresTable, identity: str) -> tuple[str, str] | None:
             f"{table}: {SCHEMA}.published has no row of the table that the run was about to publish in: the "
             "connection leads to another database, or the row was deleted"
         )
-    schema, name = row
-    return None if schema is None else (schema, name)
+    name, runs, has_successor = row
+    return name, PublishedRuns.from_json(runs), has_successor
 
 
 def _policies(name: str, connection: psycopg.Connection[Any], oid: int) -> Iterator[Check]:

@@ -11,6 +11,8 @@ from airflow_eos.wording import span_text
 
 SHORT = dt.timedelta(days=1)
 """Within it a task is usually retried, and a failed one cleared."""
+_MOST_SECONDS = 86_399_999_999_999
+"""What a ``timedelta`` holds: 9223372036854775807 ms, the largest number of Java, means for ever."""
 _PART = re.compile(r"(\d+)\s*(week|day|hour|minute|second|millisecond|microsecond|nanosecond)s?\b")
 _SECONDS = {
     "week": 604_800.0,
@@ -55,9 +57,10 @@ def interval(text: str) -> dt.timedelta | None:
     parts = _PART.findall(text.lower())
     if not parts or _PART.sub("", text.lower().removeprefix("interval")).strip():
         return None
-    return dt.timedelta(seconds=sum(int(number) * _SECONDS[unit] for number, unit in parts))
+    seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+    return dt.timedelta(seconds=min(seconds, _MOST_SECONDS))
 
 
 def milliseconds(text: str) -> dt.timedelta | None:
     """Return a span as Iceberg's properties have it: a number of ms; None if it is not one."""
-    return dt.timedelta(milliseconds=int(text)) if text.isdecimal() else None
+    return dt.timedelta(milliseconds=min(int(text), 1000 * _MOST_SECONDS)) if text.isdecimal() else None

@@ -126,5 +126,7 @@ def _rows_in_database(
         return "mismatch", 0, held.lost
     if held.rows == run.receipt.rows:
         return "ok", held.rows, ""
+    if held.rows > run.receipt.rows:
+        return "table", held.rows, "the run's transaction wrote more rows: by a trigger or rule of the table"
     changed = f"{counted(held.rows, 'row')} as written; the others were changed or deleted since"
     return "table", held.rows, changed

@@ -135,6 +135,7 @@ RETENTIONS = [
     ("iceberg", "history", {}, "ok", "kept for 5 days"),
     ("iceberg", "history", {"history.expire.max-snapshot-age-ms": "3600000"}, "warn", "kept for 1 hour"),
     ("iceberg", "history", {"history.expire.max-snapshot-age-ms": "soon"}, "unknown", "soon"),
+    ("iceberg", "history", {"history.expire.max-snapshot-age-ms": str(2**63 - 1)}, "ok", "999,999,999 days"),
     ("iceberg", "metadata files", {}, "ok", "no commit deletes"),
     (
         "iceberg",
@@ -193,6 +194,19 @@ def test_a_branch_has_an_age_of_its_own(iceberg):
     assert (check.status, "are kept for 1 hour (its max-ref-age-ms=3600000)" in check.found) == ("warn", True)
 
 
+def test_a_branch_without_an_age_has_that_of_the_table(iceberg):
+    """An expiry removes it all the same; its own age wins, also one without end."""
+    append(iceberg)
+    with_properties(iceberg, {"history.expire.max-ref-age-ms": "60000"})
+    for name, age in {"audit": None, "kept": 2**63 - 1}.items():
+        table = iceberg.table
+        head = table.current_snapshot().snapshot_id
+        table.manage_snapshots().create_branch(head, name, max_ref_age_ms=age).commit()
+    check = check_of(iceberg, "branch", branch="audit")
+    assert (check.status, "1 minute (history.expire.max-ref-age-ms=60000)" in check.found) == ("warn", True)
+    assert check_of(iceberg, "branch", branch="kept").status == "ok"
+
+
 def test_a_vacuum_that_kept_less_than_the_table_says_is_named(delta):
     """It would delete what a run at work has written: the log says how it was called."""
     append(delta)
@@ -211,6 +225,7 @@ def test_a_vacuum_that_kept_less_than_the_table_says_is_named(delta):
         ("INTERVAL 1 day 12 hours", dt.timedelta(hours=36)),
         ("interval 1500 milliseconds", dt.timedelta(seconds=1.5)),
         ("2 minutes", dt.timedelta(minutes=2)),
+        ("interval 9223372036854775807 days", dt.timedelta(days=999_999_999, seconds=86_399)),
         ("interval 1 month", None),
         ("interval 1 day 1 month", None),
         ("", None),

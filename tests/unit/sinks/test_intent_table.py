@@ -7,6 +7,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
@@ -146,6 +147,31 @@ def test_a_table_that_was_renamed_is_there(database):
     database.sql(f"ALTER TABLE {database.table} RENAME TO u; CREATE TABLE {database.table} (id bigint)")
     with pytest.raises(UnknownTable, match=rf"is {database.schema}\.u now: rename it back"):
         attempt.ask()
+
+
+def test_a_table_that_was_restored_from_a_dump_may_have_the_rows(database):
+    """It has another oid: to the sink it is another table. One that never had the rows is given up."""
+    first, second = Attempt(database), Attempt(database)
+    writer = first.sink.writer(first.version, "a" * 20)
+    first.files += writer.write(writer.columns(pa.table({"id": [1]})))
+    second.intent = replace(second.intent, token=20)
+    first.publish()
+    database.sql(
+        f"CREATE TABLE {database.schema}.u AS TABLE {database.table}; DROP TABLE {database.table}; "
+        f"ALTER TABLE {database.schema}.u RENAME TO t"
+    )
+    with pytest.raises(ConfigurationError, match=r"had the run's rows \(1\), .* from a dump, .*--table-gone"):
+        first.ask()
+    second.ask()
+    # In a database of its own the number may be one of any object.
+    database.sql(
+        "UPDATE airflow_eos.published SET target = 'pg_class_oid_index'::regclass "
+        f"WHERE id = '{first.intent.layout.uuid}'"
+    )
+    with pytest.raises(ConfigurationError, match="restored from a dump"):
+        first.ask()
+    database.sql(f"DROP TABLE {database.table}")
+    first.ask()
 
 
 # -- Delta Lake: a folder is the witness --------------------------------------------------------------------

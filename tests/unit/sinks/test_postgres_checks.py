@@ -108,23 +108,49 @@ def test_only_a_name_of_such_a_table_is_read(name):
     assert PostgresTable.named(name) is None
 
 
-def test_rows_of_a_run_are_compared_with_its_record(database):
-    """By the transaction that wrote them: what others have changed since is said, and is not a mismatch."""
-    attempt = Attempt(database)
+def record_of(database, attempt):
+    """Publish a run; return its record."""
     receipt = attempt.publish()
     details = {"sink": f"postgres:c/{database.table}", "uuid": attempt.claim.layout.uuid, **receipt.to_dict()}
-    record = run_record(run_key=attempt.claim.key, details={"table": details})
+    return run_record(run_key=attempt.claim.key, details={"table": details})
 
-    def finding():
-        connected = lambda table: replace(table, properties=database.properties)  # noqa: E731
-        return table_finding(record, connected, lambda: None)
 
+def finding_of(database, record):
+    connected = lambda table: replace(table, properties=database.properties)  # noqa: E731
+    found = table_finding(record, connected, lambda: None)
+    return found.outcome, found.found, found.detail
+
+
+def test_rows_of_a_run_are_compared_with_its_record(database):
+    """By the transaction that wrote them: what others have changed since is said, and is not a mismatch."""
+    record = record_of(database, Attempt(database))
     Attempt(database, "run/p/2", 20).publish()
-    assert (finding().outcome, finding().found, finding().detail) == ("ok", 2, "")
+    assert finding_of(database, record) == ("ok", 2, "")
     database.sql(f"UPDATE {database.table} SET name = 'mine' WHERE id = 100")
-    assert (finding().outcome, finding().found) == ("table", 1)
-    assert "1 row as written; the others were changed or deleted" in finding().detail
-    database.sql(f"DROP TABLE {database.table}")
-    database.create()
-    assert (finding().outcome, "made again" in finding().detail) == ("mismatch", True)
+    changed = "1 row as written; the others were changed or deleted since"
+    assert finding_of(database, record) == ("table", 1, changed)
     assert table_finding(record, None, lambda: None).outcome == "table"
+
+
+def test_a_table_that_was_renamed_is_not_one_that_was_made_again(database):
+    """A mismatch would have its rows written again."""
+    record = record_of(database, Attempt(database))
+    database.sql(f"ALTER TABLE {database.table} RENAME TO u")
+    outcome, _, detail = finding_of(database, record)
+    assert (outcome, f"is {database.schema}.u now" in detail) == ("table", True)
+    database.create()
+    for drop in (f"DROP TABLE {database.schema}.u", f"DROP TABLE {database.table}"):
+        outcome, _, detail = finding_of(database, record)
+        assert (outcome, "dropped or made again" in detail) == ("mismatch", True)
+        database.sql(drop)
+
+
+def test_rows_that_a_trigger_adds_are_not_taken_for_changed_ones(database):
+    """They have the number of the run's transaction, too."""
+    database.sql(
+        f"CREATE FUNCTION {database.schema}.f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF pg_trigger_depth() = 1 THEN INSERT INTO {database.table} VALUES (0); END IF; RETURN NULL; "
+        f"END $$; CREATE TRIGGER f AFTER INSERT ON {database.table} EXECUTE FUNCTION {database.schema}.f()"
+    )
+    outcome, rows, detail = finding_of(database, record_of(database, Attempt(database)))
+    assert (outcome, rows, "wrote more rows: by a trigger" in detail) == ("table", 3, True)

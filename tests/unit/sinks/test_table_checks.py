@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,6 +192,42 @@ def test_a_run_behind_which_the_table_was_set_back_is_a_mismatch(iceberg):
     assert "was set back behind the snapshot" in finding_of(iceberg, receipts[3]).detail
     iceberg.table.manage_snapshots().set_current_snapshot(receipts[3].snapshot).commit()
     assert outcomes() == ["ok", "expired", "ok", "ok"]
+
+
+def expired_by_java(iceberg, *ids):
+    """Remove snapshots as Iceberg's Java library does: their successors keep the parents' ids."""
+    path = Path(iceberg.table.metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    for history in ("snapshots", "snapshot-log"):
+        metadata[history] = [entry for entry in metadata[history] if entry["snapshot-id"] not in ids]
+    path.write_text(json.dumps(metadata))
+
+
+def test_a_run_stays_undone_when_the_snapshot_before_it_expires(iceberg):
+    """It is older than the run's, which no branch names and whose age keeps it for a while."""
+    first, second, undone = (
+        Attempt(iceberg, f"run/p/{number}", 10 + number).publish() for number in range(3)
+    )
+    iceberg.table.manage_snapshots().rollback_to_snapshot(first.snapshot).commit()
+    append(iceberg)
+    for expired in (first, second):
+        expired_by_java(iceberg, expired.snapshot)
+        assert finding_of(iceberg, undone).outcome == "mismatch"
+
+
+@pytest.mark.parametrize("by", ["java", "pyiceberg"])
+def test_a_tagged_run_that_was_compacted_is_not_undone(iceberg, by):
+    """Whoever expires what came between: its rows would be written again."""
+    tagged, *between = (Attempt(iceberg, f"run/p/{number}", 10 + number).publish() for number in range(2))
+    iceberg.table.manage_snapshots().create_tag(tagged.snapshot, "kept").commit()
+    iceberg.compact()
+    *_, deleting, _ = iceberg.table.snapshots()
+    ids = [between[0].snapshot, deleting.snapshot_id]
+    if by == "java":
+        expired_by_java(iceberg, *ids)
+    else:
+        iceberg.table.maintenance.expire_snapshots().by_ids(ids).commit()
+    assert finding_of(iceberg, tagged).outcome == "ok"
 
 
 def test_a_table_that_cannot_be_read_is_not_compared(iceberg):
