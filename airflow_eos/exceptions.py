@@ -58,10 +58,10 @@ class UntranslatableConfig(ConfigurationError):
 
 
 class CredentialsRefused(ConfigurationError):
-    """The brokers refused the credentials of the Kafka connection.
+    """Brokers refused the Kafka connection's credentials; or these, or brokers' certificates, are not valid.
 
-    Do: Correct the Kafka connection, then clear the task. Credentials that were changed while a run worked
-    end it as `RunFailed`, and its retry reads them anew.
+    Do: Correct the Kafka connection, then clear the task. If they were accepted when the run began, it ends
+    as `RunFailed`, and its retry reads them anew.
     """
 
 

@@ -12,6 +12,8 @@ _INPUT = re.compile(r"input_value=.*?, (?=input_type=)", re.DOTALL)
 """The answer that pydantic could not read: a catalog's may hold a token."""
 _SESSION = re.compile(r"(x-amz-security-token\s*[:=]\s*)[^\s&<\"']+", re.IGNORECASE)
 """In a request that S3 refuses and repeats: a token of a role or the environment is no property's value."""
+_WORD = re.compile(r"[=:]\s*[\"']?([^\s,;&\"']+)")
+"""Behind a name: of a setting such as "id=me secret=..." or of JSON."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -48,7 +50,8 @@ def _parts(value: str) -> Iterator[str]:
     except ValueError:
         return
     pairs = address.query or value.replace(",", "&")  # also of a setting such as "id=me,secret=..."
-    for secret in (address.password, *(given for _, given in parse_qsl(pairs))):
+    words = () if address.netloc else _WORD.findall(value)
+    for secret in (address.password, *(given for _, given in parse_qsl(pairs)), *words):
         if secret:
             yield from (secret, unquote(secret))
     if not address.netloc and ":" in value:

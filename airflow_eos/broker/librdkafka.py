@@ -63,13 +63,8 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         "another attempt took the transactional id, or the transaction timed out",
     ),
     (
-        frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}),
+        frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}),
         CredentialsRefused,
-        "check the security settings of the kafka connection",
-    ),
-    (
-        frozenset({KafkaError._SSL}),
-        ConfigurationError,
         "check the security settings of the kafka connection",
     ),
     (

@@ -79,8 +79,8 @@ class RunAttempt:
                     record, _ = self._attempt(self._spec, collaborators)
             except CredentialsRefused as error:
                 raise RunFailed(
-                    f"{error.message}; they were taken when this run began, so they were changed since: a "
-                    "retry reads the connection anew"
+                    f"{error.message}; the credentials were accepted when this run began, so something has "
+                    "changed since: a retry reads the connection anew"
                 ) from error
             control.remember_ledger()
             control.keep_index(collaborators.ledger_id.prefix)

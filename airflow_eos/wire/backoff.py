@@ -127,7 +127,7 @@ def translated(error: Exception, subject: str) -> Exception:
             "the port of a listener with SASL in 'bootstrap.servers'"
         )
     if isinstance(error.__cause__, ssl.SSLCertVerificationError):
-        return ConfigurationError(f"{subject}: {error}; check 'ssl.ca.location' and the broker's host name")
+        return CredentialsRefused(f"{subject}: {error}; check 'ssl.ca.location' and the broker's host name")
     if _REFUSED_CERTIFICATE.search(str(getattr(error.__cause__, "reason", ""))):
         return CredentialsRefused(
             f"{subject}: the broker refused this client's certificate: {error}; check "

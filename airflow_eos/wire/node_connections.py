@@ -7,6 +7,7 @@ drives that loop and translates kafka-python's exceptions into this package's.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import socket
@@ -24,6 +25,7 @@ from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.transport import DEFAULTS, EventLoop, Manager, quiet_logging
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BOOTSTRAP_TIMEOUT = 60.0
@@ -32,6 +34,8 @@ ANSWER_TIMEOUT = 12.0
 """Seconds to wait for an answer without records: a frozen broker loses its roles after 9 s."""
 
 
+_THROTTLED = "throttle"
+"""Why kafka-python pauses a connection whose broker has named a time to wait (KIP-219)."""
 _FIRST_SLICE_MS = 500.0
 """To find a broker, at first: each further try may take twice as long."""
 
@@ -61,6 +65,7 @@ class NodeConnections(Closeable):
         self.patience = math.inf
         self.cluster_id: str | None = None
         self._suspects: dict[Any, float] = {}
+        self._told = False  # that a broker throttles this client
         # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
         self._net = EventLoop(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self._manager = Manager(self._net, **settings)
@@ -127,7 +132,11 @@ class NodeConnections(Closeable):
         """
         try:
             milliseconds = int((self.answer_timeout if timeout is None else timeout) * 1000)
-            future = self._manager.send(request, node, request_timeout_ms=milliseconds)
+            connection = self._manager._conns.get(node)  # noqa: SLF001
+            if connection is not None and _THROTTLED in connection.paused:
+                future = self.spawn(self._throttled(connection, request, milliseconds))
+            else:
+                future = self._manager.send(request, node, request_timeout_ms=milliseconds)
             # Sent when the connection is ready: a request that cannot be encoded then closes the connection,
             # which fails all other requests.
             connection = self._manager._conns.get(node)  # noqa: SLF001
@@ -140,6 +149,19 @@ class NodeConnections(Closeable):
         future.add_errback(lambda _: self._suspects.__setitem__(node, time.monotonic()))
         future.add_callback(lambda _: self._suspects.pop(node, None))
         return future
+
+    async def _throttled(self, connection: Any, request: Any, milliseconds: int) -> Any:
+        """Send a request, on this connection only, when its broker takes requests of this client again.
+
+        A failure would make its sender ask for leader or coordinator, whose answer is throttled too.
+        """
+        if not self._told:
+            self._told = True
+            log.warning("a broker throttles this client: see the quotas of its user and 'client.id'")
+        deadline = time.monotonic() + milliseconds / 1000
+        while _THROTTLED in connection.paused and connection._throttle_time < deadline:  # noqa: SLF001
+            await self.pause(max(connection._throttle_time - time.monotonic(), 0.001))  # noqa: SLF001
+        return await connection.send_request(request, request_timeout_ms=milliseconds)
 
     def call(self, request: Any, node: Any) -> Any:
         """Send a request and return its answer; blocks, does not retry; raises kafka-python's exceptions."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from airflow_eos.exceptions import ConfigurationError, is_mistake
+from airflow_eos.exceptions import ConfigurationError, CredentialsRefused, is_mistake
 from airflow_eos.redaction import redacted
 from airflow_eos.wire.client_config import ClientConfig, read_bool
 
@@ -108,7 +108,9 @@ def _guarded(key: str, load: Callable[[], object]) -> None:
         load()
     except (OSError, ValueError, ssl.SSLError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
-        raise ConfigurationError(f"client setting {key!r} cannot be used for TLS: {reason}") from None
+        # A missing file is a mistake; a certificate that does not fit its key may be one of two new files.
+        kind = CredentialsRefused if isinstance(error, ssl.SSLError) else ConfigurationError
+        raise kind(f"client setting {key!r} cannot be used for TLS: {reason}") from None
 
 
 _USED_LIFETIME = 0.8
@@ -152,7 +154,7 @@ class _CallbackTokens(AbstractTokenProvider):
             shown = redacted(str(error), {"sasl.oauthbearer.config": self._argument})
             message = f"'oauth_cb' failed: {type(error).__name__}: {shown}"
             if is_mistake(error):
-                raise ConfigurationError(message) from error
+                raise CredentialsRefused(message) from error
             # An issuer that does not answer now. Libraries name the address that they have asked.
             raise ConnectionError(message) from None
 

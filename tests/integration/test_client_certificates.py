@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from pathlib import Path
 
 import pytest
 
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.engine import RunAttempt
+from airflow_eos.exceptions import ConfigurationError, CredentialsRefused, RunFailed
+from airflow_eos.operators.retriable import is_final
+from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from tests.support.client_certificates import Authority, mutual_tls
+from tests.support.local_runs import LocalPlane, Pipeline, Session
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +73,32 @@ def test_a_trusted_certificate_is_taken(kafka, authorities):
     with BrokerConnections(config) as connections:
         assert connections.topics([]) == {}
     assert initialise(config).producer_epoch == 0
+
+
+@pytest.mark.parametrize("replaced", ["ssl.ca.location", "ssl.certificate.location"])
+def test_a_certificate_that_is_replaced_while_a_run_works_is_read_by_the_next_try(
+    kafka, authorities, tmp_path, monkeypatch, replaced
+):
+    """The authority before the brokers' certificates, or a certificate before its key: a retry may do."""
+    monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", LocalPlane)
+    trusted, strange = authorities
+    pipeline = Pipeline(kafka, partitions=1)
+    pipeline.publish(["a", "b"])
+    config = settings_with(kafka, trusted.client("rotated"))
+    file = tmp_path / "replaced.pem"
+    good = Path(config[replaced]).read_bytes()
+    file.write_bytes(good)
+
+    def entered(state):
+        if state is State.PLANNED:
+            file.write_bytes(strange.location.read_bytes())
+
+    spec = pipeline.changed("r1", kafka={**config, replaced: str(file)})
+    with pytest.raises(RunFailed, match=r"(?i)certificate.*a retry reads the connection") as failed:
+        RunAttempt(Session(), spec, None, on_state=entered).execute()
+    assert not is_final(failed.value)
+    with pytest.raises(CredentialsRefused, match=r"(?i)certificate"):
+        BrokerConnections(spec.kafka)
+    file.write_bytes(good)
+    assert RunAttempt(Session(), spec, None).execute().records_written == 2
+    assert pipeline.output() == ["a", "b"]

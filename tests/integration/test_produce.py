@@ -11,6 +11,7 @@ import kafka.errors as kafka_errors
 import pytest
 from kafka.future import Future
 from kafka.protocol.admin import AlterClientQuotasRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.exceptions import (
     BrokersUnavailable,
@@ -402,19 +403,34 @@ def test_a_broker_that_stays_dead_times_out():
             end_txn(connections, identity, commit=False, timeout=1.0)
 
 
+def limit(connections, client_id, quota, value):
+    """Give a client a quota."""
+    entry = AlterClientQuotasRequest.EntryData
+    given = entry(
+        entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
+        ops=[entry.OpData(key=quota, value=value, remove=False)],
+    )
+    request = AlterClientQuotasRequest(entries=[given], validate_only=False, max_version=1)
+    assert connections.run(connections.ask_any_async(request)).entries[0].error_code == 0
+
+
+def test_a_client_that_is_throttled_after_each_answer_gets_the_next_one(embedded_kafka, connections, caplog):
+    """Who fails until then asks for leader or coordinator again, whose answer is throttled too."""
+    limit(connections, "few-requests", "request_percentage", 0.0001)
+    request = MetadataRequest(topics=[], max_version=12)
+    with BrokerConnections({**embedded_kafka.client_config(), "client.id": "few-requests"}) as throttled:
+        (node,) = throttled.brokers()
+        wait_until(lambda: throttled.call(request, node).brokers and caplog.messages)
+    assert [text.split(":")[0] for text in caplog.messages] == ["a broker throttles this client"]
+
+
 def test_a_throttled_client_is_told_of_its_quota(embedded_kafka, connections, kafka_topic):
     """A broker answers, and takes the next request so many seconds later that the batch times out."""
     topic = kafka_topic("throttled")
     where = partition(topic)
     identity = open_transaction(connections, topic, [where])
-    entry = AlterClientQuotasRequest.EntryData
-    quota = entry(
-        entity=[entry.EntityData(entity_type="client-id", entity_name="throttled")],
-        ops=[entry.OpData(key="producer_byte_rate", value=1.0, remove=False)],
-    )
-    request = AlterClientQuotasRequest(entries=[quota], validate_only=False, max_version=1)
-    assert connections.run(connections.ask_any_async(request)).entries[0].error_code == 0
     client = {**embedded_kafka.client_config(), "client.id": "throttled"}
+    limit(connections, "throttled", "producer_byte_rate", 1.0)
     batches = {where: slowly(itertools.cycle(sealed(texts("a", 10))))}
     told = r"within 2 s .*throttles this client: see the quotas"
     with BrokerConnections(client) as throttled, pytest.raises(DeliveryTimedOut, match=told):

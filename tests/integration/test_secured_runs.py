@@ -10,7 +10,7 @@ import time
 import pytest
 
 from airflow_eos.engine import RunAttempt
-from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, RunFailed
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, CredentialsRefused, RunFailed
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.operations.queries import create_ledger
@@ -163,6 +163,30 @@ def test_a_password_that_is_changed_while_a_run_works_is_read_by_the_next_try(
     assert not is_final(failed.value)
     again = dataclasses.replace(spec, kafka={**spec.kafka, "sasl.password": "changed"}, try_number=2)
     assert RunAttempt(Session(), again, copy).execute().records_written == 2
+    assert pipeline.output() == ["a", "b"]
+
+
+def test_an_issuer_that_answers_an_error_while_a_run_works_costs_a_try(short_sessions, monkeypatch, tmp_path):
+    """A function that reads its answer as if it held a token: it is no mistake that every try would meet."""
+    monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", LocalPlane)
+    pipeline = Pipeline(short_sessions, partitions=1)
+    pipeline.publish(["a", "b"])
+    answer = tmp_path / "answer"
+    answer.write_text("{}")
+    spec = pipeline.changed("r1", kafka=with_tokens(short_sessions, "token_of_an_answer", str(answer)))
+    with pytest.raises(CredentialsRefused, match=r"'oauth_cb' failed: KeyError: 'expires_in'"):
+        RunAttempt(Session(), spec, copy).execute()
+
+    def entered(state):
+        if state is State.PLANNED:
+            answer.write_text("{}")
+
+    answer.write_text('{"expires_in": 60}')
+    with pytest.raises(RunFailed, match=r"KeyError: 'expires_in'.*a retry") as failed:
+        RunAttempt(Session(), spec, copy, on_state=entered).execute()
+    assert not is_final(failed.value)
+    answer.write_text('{"expires_in": 60}')
+    assert RunAttempt(Session(), spec, copy).execute().records_written == 2
     assert pipeline.output() == ["a", "b"]
 
 

@@ -34,10 +34,18 @@ def token_of_another_clock(seconds: str) -> tuple[str, float]:
     return _token(time.time() + float(seconds))
 
 
-def _token(now: float) -> tuple[str, float]:
-    parts = ({"alg": "none"}, {"sub": "short", "iat": int(now), "exp": now + SECONDS})
+def token_of_an_answer(answer: str) -> tuple[str, float]:
+    """Return a token of the seconds that an issuer's answer has.
+
+    :param answer: a file with JSON; comes from ``sasl.oauthbearer.config``.
+    """
+    return _token(time.time(), json.loads(Path(answer).read_text())["expires_in"])
+
+
+def _token(now: float, seconds: float = SECONDS) -> tuple[str, float]:
+    parts = ({"alg": "none"}, {"sub": "short", "iat": int(now), "exp": now + seconds})
     texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
-    return ".".join([*texts, ""]), now + SECONDS
+    return ".".join([*texts, ""]), now + seconds
 
 
 def noted(log: Path) -> dict[int, list[float]]:

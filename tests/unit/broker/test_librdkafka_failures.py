@@ -30,6 +30,7 @@ from airflow_eos.exceptions import (
         (KafkaError.INVALID_PRODUCER_EPOCH, ProducerFenced, "timed out"),
         (KafkaError.PRODUCER_FENCED, ProducerFenced, "another attempt"),
         (KafkaError._AUTHENTICATION, CredentialsRefused, "security settings"),
+        (KafkaError._SSL, CredentialsRefused, "security settings"),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopic, "create the topic"),
         (KafkaError.MSG_SIZE_TOO_LARGE, RecordTooLarge, "max.message.bytes"),
         (KafkaError.INVALID_TIMESTAMP, RecordRefused, "settings of the topic"),

@@ -231,7 +231,13 @@ def test_an_issuer_that_does_not_answer_is_asked_again(failure):
 
 
 @pytest.mark.parametrize(
-    "argument", ["https://issuer/token?client_id=me&client_secret=t0p%2Fsecret", "id=me,secret=t0p/secret"]
+    "argument",
+    [
+        "https://issuer/token?client_id=me&client_secret=t0p%2Fsecret",
+        "id=me,secret=t0p/secret",
+        "id=me secret=t0p/secret",
+        '{"id": "me", "secret": "t0p/secret"}',
+    ],
 )
 def test_an_issuer_that_does_not_answer_shows_no_part_of_the_call_backs_argument(argument):
     """Libraries name the address that they have asked, with its parameters."""
