@@ -78,7 +78,7 @@ class Planner:
         """
         topics, bounds = {name: described[name] for name in self.spec.source_topics}, None
         mode = self.spec.ranges
-        if recorded is not None or not keys.moves_cursor(self.spec):
+        if recorded is not None or not isinstance(mode, Cursor):
             self._refuse_changed_task(topics, recorded)
         if recorded is not None:
             laws.topics_unchanged(recorded.details.get(TOPIC_IDS, {}), topics, advances=False)
