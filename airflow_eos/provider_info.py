@@ -59,7 +59,8 @@ _CONFIG = {
                 "characters, such as ``openssl rand -base64 32`` makes. Set it before the first run,\n"
                 "or run ``airflow eos sign``. Of several keys, separated by blanks, the first signs\n"
                 "and each is believed. ``ledger_key_cmd`` and ``ledger_key_secret`` work as for\n"
-                "Airflow's own secrets. Empty: no signatures.\n",
+                "Airflow's own secrets; while no backend returns the latter, tries fail. Empty: no\n"
+                "signatures.\n",
                 sensitive=True,
             ),
             "create_ledger": _option(

@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 
 from airflow.sdk.log import mask_secret
 
-from airflow_eos.compat import conf, with_options_of_providers
+from airflow_eos.compat import AirflowConfigException, conf, with_options_of_providers
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
@@ -82,8 +82,12 @@ def ledger_key() -> str:
     """Return the secrets that sign the ledger's records; empty if there are none. They are masked in logs.
 
     :raises ConfigurationError: a secret is too short to be one.
+    :raises AirflowConfigException: the secrets backend has none now: without it, any record would count.
     """
     secrets = str(conf.get(SECTION, "ledger_key", fallback="") or "").strip()
+    name = "" if secrets else conf.get(SECTION, "ledger_key_secret", fallback="")
+    if name:
+        raise AirflowConfigException(f"[eos] ledger_key_secret: no secrets backend returns {name!r}")
     LedgerKey(secrets)
     for secret in (secrets, *secrets.split()):
         if secret:

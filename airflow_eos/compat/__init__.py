@@ -40,6 +40,7 @@ AIRFLOW_VERSION = supported_version(_installed)
 """Major and minor version of Airflow in this environment."""
 
 from airflow.providers.common.compat.sdk import (  # noqa: E402 - after the refusal, which says why
+    AirflowConfigException,
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,

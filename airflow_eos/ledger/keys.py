@@ -161,14 +161,22 @@ def run_key(spec: RunSpec) -> str:
             return _key_of_all_rounds(spec)
 
 
-def other_layout_key(spec: RunSpec) -> str | None:
-    """Return the run key of the same interval where the task is not mapped, or else mapped, of partition 0.
+def other_layout_keys(spec: RunSpec, partitions: int = 1) -> list[str]:
+    """Return the run keys of the same interval where the task is not mapped, or else mapped.
 
     None for cursors, whose group has one layout, for given offsets, and where a task cannot be mapped.
+
+    :param partitions: number of the source's partitions, each of which has a key where the task is mapped.
     """
     if isinstance(spec.ranges, Cursor | Explicit) or len(spec.source_topics) > 1:
-        return None
-    return run_key(replace(spec, source_partition=0 if spec.source_partition is None else None))
+        return []
+    numbers = range(partitions) if spec.source_partition is None else [None]
+    return [run_key(replace(spec, source_partition=number)) for number in numbers]
+
+
+def other_layout_id(spec: RunSpec, key: str) -> str:
+    """Return the transactional id of one of :func:`other_layout_keys`."""
+    return f"{transactional_id(spec).rpartition('.')[0]}.{_digest(key)}"
 
 
 def _key_of_topics(spec: RunSpec, kind: str, *work: str) -> str:

@@ -301,18 +301,32 @@ def group_is_ours(group: str, field: str, recorded: object, own: object) -> None
 
 
 def no_open_intent(group: str, key: str, value: LedgerValue | None) -> None:
-    """Law 7: a cursor's open INTENT is settled before another run reads on.
+    """Law 7: an open INTENT is settled before a cursor moves on, or its records go to another sink.
 
-    :param key: ledger key of the cursor's INTENT.
+    :param key: ledger key of the INTENT.
     :param value: its value in the ledger. A run whose sink is its table settles it before it plans.
     """
     if value is not None:
         intent = Intent.from_json(value, key)
         raise DifferentWork(
             f"run {intent.key} of group {group!r} was about to publish in {intent.sink}, and only that table "
-            "can tell whether its rows are there: run the pipeline once with that table as its sink, which "
-            "finds out, then go on"
+            "can tell whether its rows are there: run the task once as it was then, with that table as its "
+            "sink, which finds out, then go on"
         )
+
+
+def mapped_otherwise(run_key: str, *, mapped: bool) -> DifferentWork:
+    """Law 7: return the refusal of a run whose records a run of another layout of its task has written.
+
+    :param run_key: of that run.
+    :param mapped: whether the task is mapped now.
+    """
+    return DifferentWork(
+        f"{run_key} is committed, by this task before it was {'' if mapped else 'no longer '}mapped over "
+        "source_partition: this run would write the same records again. Undo that for this Dag run; or give "
+        "the task another pipeline, if they should be written again"
+        + ("; or on_committed='accept' lets the record stand" if mapped else "")
+    )
 
 
 def same_work(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
-from airflow_eos.exceptions import DifferentWork, LedgerPruned, RunAlreadyCommitted
+from airflow_eos.exceptions import LedgerPruned, RunAlreadyCommitted
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -61,8 +62,9 @@ class CommittedRuns:
             was_tried = self._spec.clear_number > 0 or self._spec.try_number > 1
             if keys.loops(self._spec) or (was_tried and isinstance(self._spec.ranges, Cursor)):
                 return self._ask_rounds(wait=wait)
-            key, other = keys.run_key(self._spec), keys.other_layout_key(self._spec)
-            records = self._look_up([key, *filter(None, [other])], wait=wait, whole=key)
+            key = keys.run_key(self._spec)
+            others = [] if isinstance(self._spec.ranges, Cursor) else keys.other_layout_keys(self._spec)
+            records = self._look_up([key, *others], wait=wait, whole=(key, *others))
         except LedgerPruned:
             # It may have been pruned while this very work repeated it: that record stands.
             repetition = self._repetition(wait=wait)
@@ -71,7 +73,7 @@ class CommittedRuns:
             return repetition
         if (first := records.get(key)) is not None:
             return self._settled(first, [first], wait=wait)
-        return self._of_other_layout(records[other]) if other in records else None
+        return self._of_other_layout(records[others[0]]) if records else None
 
     def _of_other_layout(self, record: RunRecord) -> RunRecord:
         """Let the record of a task that is mapped since stand, if asked to: that run read all partitions."""
@@ -79,12 +81,7 @@ class CommittedRuns:
         if mapped and self._may_differ:
             laws.same_work(record, record.producer.transactional_id, self._work, but_for=AUTHORS)
             return _answer(record, "its task, not mapped yet")
-        raise DifferentWork(
-            f"{record.run_key} is committed, by this task before it was {'' if mapped else 'no longer '}"
-            "mapped over source_partition: this run would write the same records again. Undo that for "
-            "this Dag run; or give the task another pipeline, if they should be written again"
-            + ("; or on_committed='accept' lets the record stand" if mapped else "")
-        )
+        raise laws.mapped_otherwise(record.run_key, mapped=mapped)
 
     def _repetition(self, *, wait: bool) -> RunRecord | None:
         """Return this very work's record as a repetition of a run, even if the run's record is pruned."""
@@ -110,7 +107,7 @@ class CommittedRuns:
         Rounds committed before a clear are not reprocessed: the run had not ended, and goes on.
         """
         whole = keys.run_key(replace(self._spec, ranges=Cursor()))
-        records = self._look_up([whole], wait=wait, whole=whole, prefix=keys.rounds_prefix(self._spec))
+        records = self._look_up([whole], wait=wait, whole=(whole,), prefix=keys.rounds_prefix(self._spec))
         parts, final = rounds.in_order(self._spec, records)
         if final is not None:
             return self._settled(rounds.merged([*parts, final]), [*parts, final], wait=wait)
@@ -181,14 +178,14 @@ class CommittedRuns:
             laws.same_work(record, own_fence, self._work, but_for={*but_for, *self._may_differ})
 
     def _look_up(
-        self, runs: Sequence[str], *, wait: bool, whole: str = "", prefix: str = ""
+        self, runs: Sequence[str], *, wait: bool, whole: Sequence[str] = (), prefix: str = ""
     ) -> dict[str, RunRecord]:
-        """Return records by run key; refuses the run ``whole`` if it was pruned."""
+        """Return records by run key; refuses the runs ``whole`` if they were pruned."""
         ask = self._authority.settle if wait else self._authority.peek
         pipeline = self._spec.pipeline
         wanted = [keys.run_record_key(key) for key in runs]
         values = ask(
-            [*wanted, keys.pruned_key(pipeline, whole)] if whole else wanted,
+            [*wanted, *map(keys.pruned_key, repeat(pipeline), whole)],
             routing=pipeline,
             prefixes=[keys.run_record_key(prefix)] if prefix else [],
         )
@@ -197,8 +194,8 @@ class CommittedRuns:
         ]
         by_key = {record.run_key: record for record in records}
         answers = {key for key in by_key if keys.ends_run(key)}
-        if whole and not answers:
-            laws.not_pruned(whole, pipeline, values)
+        for key in () if answers else whole:
+            laws.not_pruned(key, pipeline, values)
         return by_key
 
 

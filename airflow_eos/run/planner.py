@@ -78,6 +78,8 @@ class Planner:
         """
         topics, bounds = {name: described[name] for name in self.spec.source_topics}, None
         mode = self.spec.ranges
+        if recorded is not None or not isinstance(mode, Cursor):
+            self._refuse_changed_task(topics, recorded)
         if recorded is not None:
             laws.topics_unchanged(recorded.details.get(TOPIC_IDS, {}), topics, advances=False)
             planned = self._given(topics, recorded.ranges, "reprocess")
@@ -145,6 +147,32 @@ class Planner:
                 f"source_partition is {mapped.partition}"
             )
         return [mapped]
+
+    def _refuse_changed_task(
+        self, topics: Mapping[str, TopicDescription], recorded: RunRecord | None
+    ) -> None:
+        """Refuse records that the task has written, or may have, before its mapping or sink was changed.
+
+        An INTENT of a cursor is looked at with its position, one of a table by this run by the table.
+
+        :raises DifferentWork: names the other run.
+        """
+        partitions = max(topic.partitions for topic in topics.values())
+        others = [] if recorded is not None else keys.other_layout_keys(self.spec, partitions)
+        ids = [keys.other_layout_id(self.spec, key) for key in others]
+        if self.spec.sink is None:
+            again = recorded and keys.reprocess_transactional_id(self.spec, recorded.run_key)
+            ids.append(again or keys.transactional_id(self.spec))
+        if not ids:
+            return
+        records = {keys.run_record_key(key): key for key in others}
+        intents = [keys.intent_key(name) for name in ids]
+        routing = keys.intent_routing(self.spec)
+        values = self.authority.settle((), routing=routing, exceptional=[*records, *intents])
+        for name in values.keys() & records.keys():
+            raise laws.mapped_otherwise(records[name], mapped=self.spec.source_partition is not None)
+        for intent in intents:
+            laws.no_open_intent(self.spec.group_id, intent, values.get(intent))
 
     def _without_deleted(self, plan: RunPlan) -> RunPlan:
         """Return the plan without deleted offsets, and with the accepted loss."""

@@ -106,7 +106,8 @@ def test_a_pruned_run_is_written_again_as_its_refusal_says(spec, young):
         run(spec, f"i{number}", ranges=interval)
         run(spec, f"r{number}")
     prune(spec)
-    for changes in ({"run_id": "i0"}, {"run_id": "another"}):
+    mapped_since = {"run_id": "i0", "source_partition": 0}
+    for changes in ({"run_id": "i0"}, {"run_id": "another"}, mapped_since):
         with pytest.raises(
             LedgerPruned, match=r"use ReplayOffsetRangesOperator, or for an interval a task of"
         ):

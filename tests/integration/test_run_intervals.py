@@ -19,7 +19,14 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import CursorMoved, GroupOwned, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
+from airflow_eos.exceptions import (
+    CursorMoved,
+    DifferentWork,
+    GroupOwned,
+    IntervalNotReady,
+    OffsetsOutOfRange,
+    UnknownTopic,
+)
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.run.states import State
@@ -294,6 +301,16 @@ def test_a_mapped_interval_of_an_added_partition_is_empty_before_its_boundaries(
     assert [r.to_list() for r in added.ranges] == [[timed.source, 2, 0, 0]]
     assert timed.run("i5", ranges=between(5, 10), source_partition=2).records_read == 1
     assert timed.output() == ["p0m1", "p2m1"]
+
+
+def test_partitions_of_a_task_that_is_no_longer_mapped_are_not_written_again(timed):
+    """The instance of partition 0 failed, that of 1 is committed; then the author undoes the mapping."""
+    timed.run("i0", ranges=between(0, 5), source_partition=1)
+    with pytest.raises(DifferentWork, match="no longer mapped"):
+        timed.run("i0", ranges=between(0, 5))
+    assert timed.output() == ["p1m2"]
+    timed.run("i0", ranges=between(0, 5), source_partition=0)
+    assert timed.output() == ["p0m1", "p1m2"]
 
 
 def test_an_interval_is_not_read_without_partitions_that_its_boundaries_know(timed, monkeypatch):

@@ -388,19 +388,48 @@ def test_skipped_offsets_that_the_run_has_read_keep_their_rows(pipeline):
     assert pipeline.values() == ["V0", "V2", "V3", "V4"]
 
 
-def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline):
+NOON = dt.datetime(2026, 1, 5, 12, tzinfo=dt.timezone.utc)
+HOUR = Interval(NOON, NOON + dt.timedelta(hours=1), dt.timedelta(0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({}, ["a"]),
+        ({"ranges": HOUR}, ["a"]),
+        ({"clear_number": 1, "on_committed": "reprocess"}, ["a", "a"]),
+    ],
+    ids=["cursor", "interval", "reprocessing"],
+)
+def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline, changes, rows):
     """The sink was changed between a death and the next try: only the first table can tell."""
-    pipeline.publish(["a"])
+    pipeline.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
+    for _ in rows[1:]:
+        pipeline.run("r1")
     with pytest.raises(Died):
-        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED), **changes)
     pipeline.catalog.create_table("db.u", schema=pipeline.table.schema())
     other = IcebergTable("db.u", catalog="c", properties=pipeline.properties)
     with pytest.raises(DifferentWork, match=r"iceberg:c/db\.t"):
-        pipeline.run("r1", sink=other)
+        pipeline.run("r1", sink=other, **changes)
     with pytest.raises(DifferentWork, match=r"iceberg:c/db\.t"):
-        pipeline.run("r1", sink=None, sink_topic=pipeline.sink, data=LocalDataPlane)
-    pipeline.run("r1", try_number=2)
-    assert pipeline.values() == ["a"]
+        pipeline.run("r1", sink=None, sink_topic=pipeline.sink, data=LocalDataPlane, **changes)
+    assert pipeline.output() == []
+    pipeline.run("r1", try_number=2, **changes)
+    assert pipeline.values() == rows
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, None), (None, 0)], ids=["no longer", "since"])
+def test_what_is_open_is_not_read_again_by_a_task_that_is_mapped_otherwise(pipeline, before, now):
+    """The mapping was changed between a death and the next try, which has another transactional id."""
+    for partition, value in enumerate("ab"):
+        pipeline.publish([value], partition=partition, timestamp=int(NOON.timestamp() * 1000))
+    with pytest.raises(Died):
+        pipeline.run("r1", ranges=HOUR, source_partition=before, on_state=die_at(State.PUBLISHED))
+    with pytest.raises(DifferentWork, match="run the task once as it was then"):
+        pipeline.run("r1", ranges=HOUR, source_partition=now)
+    pipeline.run("r1", ranges=HOUR, source_partition=before)
+    assert pipeline.values() == (["a", "b"] if before is None else ["b"])
 
 
 def dismiss(pipeline, *, routing=None, asked=True, execute=True):
@@ -526,7 +555,7 @@ def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):
     reset = Reset(
         pipeline.spec.group_id, to="earliest", topics=(pipeline.source,), pipeline=pipeline.spec.pipeline
     )
-    with pytest.raises(DifferentWork, match="run the pipeline once"):
+    with pytest.raises(DifferentWork, match="run the task once"):
         reset_cursor(pipeline.spec.deployment, reset)
     pipeline.run("r1", try_number=2)
     reset_cursor(pipeline.spec.deployment, reset)

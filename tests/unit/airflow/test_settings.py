@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos import settings
+from airflow_eos.compat import AirflowConfigException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.triggers.run_committed import RunCommittedTrigger
 
 
@@ -54,6 +56,16 @@ def test_the_ledger_key_comes_from_a_command_as_airflows_own_secrets_do(
     """An option that is marked as sensitive, so that ``airflow config list`` hides it."""
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY_CMD", f"echo {SECRET}")
     assert settings.default_ledger().key == SECRET
+
+
+def test_a_ledger_key_that_no_secrets_backend_returns_is_not_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any record would count, and a new ledger would begin unsigned; a retry may get the key."""
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY_SECRET", "eos/key")
+    with pytest.raises(AirflowConfigException, match="no secrets backend returns 'eos/key'") as error:
+        settings.default_ledger()
+    assert not is_final(error.value)
 
 
 def test_the_ledger_key_is_masked_and_given_to_every_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
