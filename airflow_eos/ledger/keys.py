@@ -164,7 +164,7 @@ def run_key(spec: RunSpec) -> str:
 def other_layout_keys(spec: RunSpec, partitions: int = 1) -> list[str]:
     """Return the run keys of the same interval where the task is not mapped, or else mapped.
 
-    None for cursors, whose group has one layout, for given offsets, and where a task cannot be mapped.
+    Empty for cursors, whose group has one layout, for given offsets, and where a task cannot be mapped.
 
     :param partitions: number of the source's partitions, each of which has a key where the task is mapped.
     """
