@@ -34,6 +34,7 @@ _OPERATOR = "airflow.providers.apache.spark.operators.spark_submit:SparkSubmitOp
 # A method, an attribute that a method of the class sets, or a function of a module.
 BORROWED = [
     (AIRFLOW, "airflow.sdk:StartOfDayMapper", "_timezone"),
+    (KAFKA, "kafka.net.connection:KafkaConnection", "_throttle_time"),
     (KAFKA, "kafka.net.manager:KafkaConnectionManager", "_build_transport"),
     (KAFKA, "kafka.net.manager:KafkaConnectionManager", "_conns"),
     (KAFKA, "kafka.net.manager:KafkaConnectionManager", "_net"),
