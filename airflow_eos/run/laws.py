@@ -315,20 +315,6 @@ def no_open_intent(group: str, key: str, value: LedgerValue | None) -> None:
         )
 
 
-def mapped_otherwise(run_key: str, *, mapped: bool) -> DifferentWork:
-    """Law 7: return the refusal of a run whose records a run of another layout of its task has written.
-
-    :param run_key: of that run.
-    :param mapped: whether the task is mapped now.
-    """
-    return DifferentWork(
-        f"{run_key} is committed, by this task before it was {'' if mapped else 'no longer '}mapped over "
-        "source_partition: this run would write the same records again. Undo that for this Dag run; or give "
-        "the task another pipeline, if they should be written again"
-        + ("; or on_committed='accept' lets the record stand" if mapped else "")
-    )
-
-
 def same_work(
     record: RunRecord, transactional_id: str, current: WorkDefinition, *, but_for: Collection[str] = ()
 ) -> None:

@@ -14,7 +14,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import laws, rounds
-from airflow_eos.run.work import AUTHORS, SINK, WorkDefinition, differences
+from airflow_eos.run.work import AUTHORS, SINK, WorkDefinition, differences, mapped_otherwise
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class CommittedRuns:
         if mapped and self._may_differ:
             laws.same_work(record, record.producer.transactional_id, self._work, but_for=AUTHORS)
             return _answer(record, "its task, not mapped yet")
-        raise laws.mapped_otherwise(record.run_key, mapped=mapped)
+        raise mapped_otherwise(record.run_key, mapped=mapped)
 
     def _repetition(self, *, wait: bool) -> RunRecord | None:
         """Return this very work's record as a repetition of a run, even if the run's record is pruned."""

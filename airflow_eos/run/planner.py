@@ -32,6 +32,7 @@ from airflow_eos.run.boundaries import Boundaries, moved_by
 from airflow_eos.run.cursor_position import CursorPosition, CursorReader
 from airflow_eos.run.replacing import replaces_rows
 from airflow_eos.run.undecided import undecided
+from airflow_eos.run.work import mapped_otherwise
 
 MOST_NOTES = 100
 """Most notes of a plan: of thousands of partitions they would not fit into a record of the ledger."""
@@ -170,7 +171,7 @@ class Planner:
         routing = keys.intent_routing(self.spec)
         values = self.authority.settle((), routing=routing, exceptional=[*records, *intents])
         for name in values.keys() & records.keys():
-            raise laws.mapped_otherwise(records[name], mapped=self.spec.source_partition is not None)
+            raise mapped_otherwise(records[name], mapped=self.spec.source_partition is not None)
         for intent in intents:
             laws.no_open_intent(self.spec.group_id, intent, values.get(intent))
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_eos.exceptions import DifferentWork
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import WORK, RunRecord
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
@@ -229,3 +230,17 @@ def _ranges_texts(was: Sequence[OffsetRange], now: Sequence[OffsetRange]) -> tup
         )
 
     return text(was, now), text(now, was)
+
+
+def mapped_otherwise(run_key: str, *, mapped: bool) -> DifferentWork:
+    """Return the refusal (law 7) of a run whose records a run of another layout of its task has written.
+
+    :param run_key: of that run.
+    :param mapped: whether the task is mapped now.
+    """
+    return DifferentWork(
+        f"{run_key} is committed, by this task before it was {'' if mapped else 'no longer '}mapped over "
+        "source_partition: this run would write the same records again. Undo that for this Dag run; or give "
+        "the task another pipeline, if they should be written again"
+        + ("; or on_committed='accept' lets the record stand" if mapped else "")
+    )
