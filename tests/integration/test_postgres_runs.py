@@ -7,15 +7,21 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_eos.exceptions import RunFenced, StagedRowsLost, TableRefused
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    RunFenced,
+    StagedRowsLost,
+    TableRefused,
+    TableReplaced,
+)
 from airflow_eos.model.ranges import Cursor, OffsetRange
 from airflow_eos.run.states import State
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
 from tests.integration.test_table_runs import (
+    dismiss,
     # Runs here too, with the pipeline of this module.
     test_a_reprocessing_without_rows_takes_out_what_the_run_wrote,  # noqa: F401
-    test_a_table_made_again_is_refused_until_the_intent_is_taken_back,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
     test_the_table_is_replaced_in_whatever_it_is_called,  # noqa: F401
@@ -130,6 +136,20 @@ def test_a_retry_adopts_what_was_published_though_others_have_deleted_it(pipelin
     assert pipeline.values() == ["b"]
     assert record.details["table"]["rows"] == 2
     assert committed(pipeline) == 2
+
+
+def test_a_table_made_again_is_refused_until_somebody_has_looked(pipeline):
+    """One that is restored from a dump is another table, too, and has the rows: no command can tell."""
+    pipeline.publish(["a"])
+    pipeline.killed(State.PUBLISHED)
+    pipeline.make_again()
+    with pytest.raises(TableReplaced):
+        pipeline.run("r1", try_number=2)
+    with pytest.raises(ConfigurationError, match=r"is another table now.*say --table-gone"):
+        dismiss(pipeline)
+    assert dismiss(pipeline, asked=False).done
+    pipeline.run("r1", try_number=3)
+    assert pipeline.values() == ["a"]
 
 
 @pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED], ids=str)
