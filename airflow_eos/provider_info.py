@@ -29,7 +29,7 @@ def _option(
 
 _CONFIG = {
     "eos": {
-        "description": ("Defaults of the exactly-once operators, read when a task or a command runs.\n"),
+        "description": "Defaults of the exactly-once operators, read when a task or a command runs.\n",
         "options": {
             "prefix": _option(
                 "First part of every transactional id, without a dot. Give each environment that\n"

@@ -126,7 +126,6 @@ def check_with_brokers(
     """Check with coordinator and leaders that the transaction holds exactly this entry (KIP-664).
 
     :returns: the target topics that hold it.
-
     :raises ProtocolViolation: it does not.
     :raises PlanError: the plan no longer holds.
     """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 
 from airflow_eos.exceptions import LedgerPruned, RunAlreadyCommitted
 from airflow_eos.ledger import keys
@@ -62,8 +61,7 @@ class CommittedRuns:
             was_tried = self._spec.clear_number > 0 or self._spec.try_number > 1
             if keys.loops(self._spec) or (was_tried and isinstance(self._spec.ranges, Cursor)):
                 return self._ask_rounds(wait=wait)
-            key = keys.run_key(self._spec)
-            others = [] if isinstance(self._spec.ranges, Cursor) else keys.other_layout_keys(self._spec)
+            key, others = keys.run_key(self._spec), keys.other_layout_keys(self._spec)
             records = self._look_up([key, *others], wait=wait, whole=(key, *others))
         except LedgerPruned:
             # It may have been pruned while this very work repeated it: that record stands.
@@ -185,7 +183,7 @@ class CommittedRuns:
         pipeline = self._spec.pipeline
         wanted = [keys.run_record_key(key) for key in runs]
         values = ask(
-            [*wanted, *map(keys.pruned_key, repeat(pipeline), whole)],
+            [*wanted, *(keys.pruned_key(pipeline, key) for key in whole)],
             routing=pipeline,
             prefixes=[keys.run_record_key(prefix)] if prefix else [],
         )

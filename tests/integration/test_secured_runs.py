@@ -167,7 +167,7 @@ def test_a_password_that_is_changed_while_a_run_works_is_read_by_the_next_try(
 
 
 def test_an_issuer_that_answers_an_error_while_a_run_works_costs_a_try(short_sessions, monkeypatch, tmp_path):
-    """A function that reads its answer as if it held a token: it is no mistake that every try would meet."""
+    """A function that reads its answer as if it held a token: another try need not meet that."""
     monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", LocalPlane)
     pipeline = Pipeline(short_sessions, partitions=1)
     pipeline.publish(["a", "b"])
