@@ -115,12 +115,12 @@ class RunSpec:
     :param source_topics: topics to read.
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
     :param sink: a table that the run writes to instead of topics:
-        :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
-        ``iceberg``, :class:`~airflow_eos.model.delta_table.DeltaTable`, or
-        :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type ``postgres``.
+        :class:`~airflow_eos.model.iceberg_table.IcebergTable`,
+        :class:`~airflow_eos.model.delta_table.DeltaTable` or
+        :class:`~airflow_eos.model.postgres_table.PostgresTable`.
     :param group_id: consumer group that holds the cursor.
-    :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
-        headers, in the run's transaction; without it such a record fails the run.
+    :param dead_letter_topic: topic of the records on which ``process`` raises; without it such a record
+        fails the run.
     :param max_dead_letters: a run, or a round, with more dead letters fails.
     :param allow_loop: allow the run to write to a topic that it reads; the next run reads its output.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.

@@ -55,26 +55,25 @@ class RunParameters(CheckedParameters):
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
     :param sink: a table that the run writes to instead of topics:
-        :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
-        ``iceberg``, :class:`~airflow_eos.model.delta_table.DeltaTable`, or
-        :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type ``postgres``.
-    :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
-        headers, in the run's transaction; without it such a record fails the run. (templated)
+        :class:`~airflow_eos.model.iceberg_table.IcebergTable`,
+        :class:`~airflow_eos.model.delta_table.DeltaTable` or
+        :class:`~airflow_eos.model.postgres_table.PostgresTable`.
+    :param dead_letter_topic: topic of the records on which ``process`` raises; without it such a record
+        fails the run. (templated)
     :param max_dead_letters: a run, or a round, with more dead letters fails.
     :param allow_loop: allow the run to write to a topic that it reads; the next run reads its output.
     :param kafka_config_id: connection of type ``kafka``. (templated)
-    :param ranges: ``Cursor()`` continues from the group's offsets, with ``until_caught_up`` in rounds until
-        the last stable offset; ``"data_interval"`` reads the Dag run's interval, or its partition if it has
-        one; ``Interval``, ``PartitionInterval`` and ``Explicit`` as given.
+    :param ranges: ``Cursor()``, the default, continues from the group's offsets; ``"data_interval"`` reads
+        the Dag run's interval or partition; ``Interval``, ``PartitionInterval`` and ``Explicit`` as given.
     :param allowed_lateness: with ``"data_interval"``: how long an idle partition holds a boundary open.
     :param partition_duration: with ``"data_interval"`` in a partitioned Dag whose schedule does not give the
         end of a partition: ``timedelta`` or ``relativedelta``. Whole days, months and years are those of the
         Dag's time zone.
-    :param accept_deleted: for intervals and partitions whose records are, or may be, deleted: read what is
-        left, and record the loss, instead of failing. For one Dag run:
+    :param accept_deleted: read what is left of intervals and partitions whose records are, or may be,
+        deleted, and record the loss. For one Dag run:
         ``"{{ dag_run.conf.get('accept_deleted', False) }}"``. (templated)
     :param skip_offsets: unreadable offsets to skip: ``[[topic, partition, start, end]]`` as the error names
-        them, or its text. The run commits past them, and its record says so. For one Dag run:
+        them, or its text. For one Dag run:
         ``"{{ dag_run.conf.get('skip_offsets', []) }}"``. (templated)
     :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; keep it when you rename a Dag or
         task. A task that is mapped over anything but ``source_partition`` needs one for each instance.
@@ -83,9 +82,8 @@ class RunParameters(CheckedParameters):
     :param source_partition: read only this partition; expand over it to map a task per partition, each with
         its own cursor. (templated)
     :param on_committed: what to do if another Dag run, or this one before a clear, has committed the run:
-        ``skip`` (succeed from the record), ``fail``, or ``reprocess`` (the recorded ranges again, without
-        moving offsets, to where the task writes now). After a commit by an earlier try the task always
-        succeeds; a record of other work (topics, sink, ranges) counts only with ``accept``.
+        ``skip`` (succeed from the record), ``fail``, ``reprocess`` (write the recorded ranges again,
+        without moving offsets), or ``accept`` (as ``skip``, also for a record of other topics, sink, ranges).
     :param mark_output: which records get headers that name their run: those of a reprocessing or a replay
         (``reprocessed``), all (``always``), or none.
     :param on_empty: after an empty run: ``succeed``, or ``skip`` the task, and so downstream tasks, after the
@@ -96,10 +94,9 @@ class RunParameters(CheckedParameters):
     :param compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
     :param ledger: default: topic and creation from ``[eos]``; the topic is created only if there never was
         one (:class:`~airflow_eos.model.spec.MayCreate`).
-    :param max_active_tis_per_dag: as in every operator, but by default 1 if ``ranges`` is a ``Cursor`` and
-        the task is not mapped, also not by its group: two Dag runs on one cursor only fence each other.
-    :param retry_policy: as in every operator, but by default a
-        :class:`~airflow_eos.operators.retry.TransactionRetryPolicy`.
+    :param max_active_tis_per_dag: by default 1 if ``ranges`` is a ``Cursor`` and neither the task nor its
+        group is mapped: two Dag runs on one cursor only fence each other.
+    :param retry_policy: by default a :class:`~airflow_eos.operators.retry.TransactionRetryPolicy`.
     """
 
     run_fields: ClassVar[Sequence[str]] = (

@@ -86,8 +86,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         every executor.
     :param deferrable: in cluster mode, wait in the triggerer and free the worker
         (:class:`~airflow_eos.triggers.spark_driver.SparkDriverTrigger`); needs ``yarn_track_via_rm_api`` on
-        YARN, ``track_driver_via_k8s_api`` on Kubernetes, and ``durable`` to take a driver up again. Not with
-        ``yarn_rm_auth`` and ``post_submit_commands``: the triggerer has neither.
+        YARN, ``track_driver_via_k8s_api`` on Kubernetes, and ``durable`` to take a driver up again.
     :param kwargs: see :class:`~airflow_eos.operators.run_parameters.RunParameters` and
         ``SparkSubmitOperator``.
     """

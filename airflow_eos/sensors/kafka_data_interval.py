@@ -32,11 +32,10 @@ class KafkaDataIntervalSensor(WaitingSensor):
     Where the log cannot tell what the interval holds, because records are deleted or one is of the far
     future, the sensor fails as the run would (``IntervalUnaccountable``).
 
-    :param topics: the topics. (templated)
+    :param topics: one topic to read, a list, or the text of a list, as a template renders it. (templated)
     :param allowed_lateness: how long after the end to wait for an idle partition; give the run the same.
-    :param idle_partitions: a partition that holds nothing at or after the end has passed once the allowed
-        lateness is over, the run's own rule (``"allowed_lateness"``), or when it holds such a record
-        (``"wait"``).
+    :param idle_partitions: a partition without a record at or after the end has passed it once the allowed
+        lateness is over, as for the run (``"allowed_lateness"``), or never (``"wait"``).
     :param partition_duration: in a partitioned Dag: as the operator has it.
     :param accept_deleted: as the operator has it: do not fail where records are deleted. (templated)
     :param interval: this interval instead of the Dag run's.

@@ -30,8 +30,8 @@ class KafkaLagSensor(WaitingSensor):
             min_records=10_000, max_delay=timedelta(minutes=30),
         )
 
-    :param topics: topics the group reads. (templated)
-    :param group_id: the group. (templated)
+    :param topics: one topic to read, a list, or the text of a list, as a template renders it. (templated)
+    :param group_id: consumer group that holds the cursor. (templated)
     :param min_records: wait for this many offsets over all partitions, transaction markers and aborted
         records included.
     :param max_delay: after this wait a single record is enough; without one it waits until ``timeout``.
