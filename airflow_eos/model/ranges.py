@@ -145,8 +145,8 @@ class Interval:
     :param start: aware datetime, inclusive.
     :param end: aware datetime, exclusive; must be in the past when the run starts.
     :param allowed_lateness: how long after a boundary's time to wait for an idle partition.
-    :param accept_deleted: read the remaining records if records of the interval are, or may be, deleted, and
-        record the loss. By default such an interval is refused.
+    :param accept_deleted: read what is left of an interval whose records are, or may be, deleted, and record
+        the loss. By default such an interval is refused.
     """
 
     start: dt.datetime
@@ -190,7 +190,7 @@ class Explicit:
     """Read exactly these ranges.
 
     :param ranges: one or more ranges that do not overlap; with ``advance`` one for each partition.
-    :param advance: move the group's offsets to the ends, by the cursor's rules; by default they do not move.
+    :param advance: move the group's offsets to the ends, by the cursor's rules.
     """
 
     ranges: tuple[OffsetRange, ...]

@@ -63,7 +63,7 @@ class LedgerSettings:
     :param partitions: partitions of a new ledger.
     :param replication_factor: replicas of a new ledger; None uses the brokers' default.
     :param key: secrets that sign its records, see :class:`~airflow_eos.model.signature.LedgerKey`; empty for
-        unsigned records. Never shown; in Airflow it comes from ``[eos] ledger_key``, not from a Dag.
+        unsigned records. In Airflow it comes from ``[eos] ledger_key``, not from a Dag.
     """
 
     topic: str = "airflow-eos-ledger"
@@ -127,16 +127,15 @@ class RunSpec:
     :param prefix: first part of every transactional id, without a dot; one per environment that shares a
         cluster.
     :param origin: the run's environment (an address, never a secret); a record with another one does not
-        count. Empty if unknown.
+        count.
     :param skip_offsets: unreadable offsets to skip: the run commits past them, and its record says so.
-    :param source_partition: read only this partition of the only source topic (mapped cursor: a task per
-        partition).
+    :param source_partition: read only this partition of the only source topic.
     :param clear_number: how often the run was cleared; identifies the work together with ``run_id``.
     :param try_number: number of the try; only recorded.
     :param round: round of a cursor that reads until it has caught up, from 0; set by the engine.
     :param audit: who requested the run and why; kept in the run record.
-    :param task: the Airflow task: ``dag_id``, ``task_id``, ``map_index`` (-1 if not mapped), ``run_id``,
-        ``max_tries`` and ``dag_run_start``; kept in the run record, which users who may read that Dag see.
+    :param task: the Airflow task (``dag_id``, ``task_id``, ``map_index``, ``run_id``, ``max_tries``,
+        ``dag_run_start``); users who may read that Dag see the run record.
     :param on_committed: what to do if another run id or clear has committed the run; ``accept`` also accepts
         a record of a run with other parameters.
     :param mark_output: which records get headers that name their run: those of a reprocessing or a replay

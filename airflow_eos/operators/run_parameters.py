@@ -67,8 +67,7 @@ class RunParameters(CheckedParameters):
         the Dag run's interval or partition; ``Interval``, ``PartitionInterval`` and ``Explicit`` as given.
     :param allowed_lateness: with ``"data_interval"``: how long an idle partition holds a boundary open.
     :param partition_duration: with ``"data_interval"`` in a partitioned Dag whose schedule does not give the
-        end of a partition: ``timedelta`` or ``relativedelta``. Whole days, months and years are those of the
-        Dag's time zone.
+        end of a partition. Whole days, months and years are those of the Dag's time zone.
     :param accept_deleted: read what is left of intervals and partitions whose records are, or may be,
         deleted, and record the loss. For one Dag run:
         ``"{{ dag_run.conf.get('accept_deleted', False) }}"``. (templated)
@@ -76,8 +75,7 @@ class RunParameters(CheckedParameters):
         them, or its text. For one Dag run:
         ``"{{ dag_run.conf.get('skip_offsets', []) }}"``. (templated)
     :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; keep it when you rename a Dag or
-        task. A task that is mapped over anything but ``source_partition`` needs one for each instance.
-        (templated)
+        task. (templated)
     :param prefix: first part of transactional ids, without a dot; default ``[eos] prefix``. (templated)
     :param source_partition: read only this partition; expand over it to map a task per partition, each with
         its own cursor. (templated)
@@ -86,14 +84,12 @@ class RunParameters(CheckedParameters):
         without moving offsets), or ``accept`` (as ``skip``, also for a record of other topics, sink, ranges).
     :param mark_output: which records get headers that name their run: those of a reprocessing or a replay
         (``reprocessed``), all (``always``), or none.
-    :param on_empty: after an empty run: ``succeed``, or ``skip`` the task, and so downstream tasks, after the
-        commit.
+    :param on_empty: after an empty run, which commits, too: ``succeed``, or ``skip`` the task.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
     :param max_send_attempts: how often one try sends its output, each time in a new transaction.
     :param compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
-    :param ledger: default: topic and creation from ``[eos]``; the topic is created only if there never was
-        one (:class:`~airflow_eos.model.spec.MayCreate`).
+    :param ledger: default: topic and creation from ``[eos]``.
     :param max_active_tis_per_dag: by default 1 if ``ranges`` is a ``Cursor`` and neither the task nor its
         group is mapped: two Dag runs on one cursor only fence each other.
     :param retry_policy: by default a :class:`~airflow_eos.operators.retry.TransactionRetryPolicy`.

@@ -81,9 +81,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
         that the driver can import. Not templated: the user who triggers a Dag must not choose the code.
     :param application: instead of ``process``: an application whose last statement is
-        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is not a file here
-        (``local:///...``, ``s3a://...``) gets the specification by ``--files`` in cluster mode, and so does
-        every executor.
+        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) If it is not a file here
+        (``local:///...``, ``s3a://...``), executors also get the specification, by ``--files``.
     :param deferrable: in cluster mode, wait in the triggerer and free the worker
         (:class:`~airflow_eos.triggers.spark_driver.SparkDriverTrigger`); needs ``yarn_track_via_rm_api`` on
         YARN, ``track_driver_via_k8s_api`` on Kubernetes, and ``durable`` to take a driver up again.
