@@ -42,7 +42,8 @@ _ROLE = re.compile(r":(?:class|func|mod|meth|data|attr):`~?([^`]*)`")
 _TEMPLATED = r"\*"
 _HIDDEN = ("self", "kwargs", "args")
 _WITHOUT_USE = {
-    "ReplayOffsetRangesOperator": ("ranges", "allowed_lateness", "partition_duration", "accept_deleted")
+    "ReplayOffsetRangesOperator": ("ranges", "allowed_lateness", "partition_duration", "accept_deleted"),
+    "RunSpec": ("round", "task", "try_number"),  # set by the engine and by Airflow's operators
 }
 
 
