@@ -22,7 +22,7 @@ class EosError(Exception):
 
     Messages may quote names and records of other programs: the text escapes control characters.
 
-    Safe: The class does not tell whether the run is committed. A retry or a clear asks the ledger first.
+    Safe: The class does not tell whether the run is committed.
     Do: Follow the message, then clear the task.
     """
 
@@ -46,7 +46,7 @@ class ConfigurationError(EosError):
     """A parameter, a client setting or an environment is wrong.
 
     Safe: This try committed nothing.
-    Do: Correct what the message names, then clear the task.
+    Do: Correct what the message names.
     """
 
 
@@ -60,8 +60,8 @@ class UntranslatableConfig(ConfigurationError):
 class CredentialsRefused(ConfigurationError):
     """Brokers refused the Kafka connection's credentials; or these, or brokers' certificates, are not valid.
 
-    Do: Correct the Kafka connection, then clear the task. If they were accepted when the run began, it ends
-    as `RunFailed`, and its retry reads them anew.
+    Do: Correct the Kafka connection. If they were accepted when the run began, it ends as `RunFailed`, and
+    its retry reads them anew.
     """
 
 
@@ -100,7 +100,7 @@ class PlanError(EosError):
     """The run cannot be planned, or the conditions of its plan have changed.
 
     Safe: This try committed nothing.
-    Do: Correct what the message names, then clear the task.
+    Do: Correct what the message names.
     """
 
 
@@ -114,7 +114,7 @@ class UnknownTopic(PlanError):
 class AuthorizationFailed(PlanError):
     """The principal lacks a permission; the message names operation and resource.
 
-    Do: Grant it ([all that a run needs](security.md)), then clear the task. This lists missing permissions:
+    Do: Grant it ([all that a run needs](security.md#permissions)). This lists missing permissions:
 
         airflow eos doctor --group GROUP --source TOPIC --sink TOPIC
     """
@@ -236,7 +236,7 @@ class TableRefused(PlanError):
 
     Safe: This try committed nothing. The same rows would be refused again. Records that `skip_offsets` skips
     stay unprocessed.
-    Do: Correct the process, the conflicting rows of the table, or its catalog, then clear the task.
+    Do: Correct the process, the conflicting rows of the table, or its catalog.
     """
 
 
@@ -252,8 +252,7 @@ class TableReplaced(PlanError):
     """The table was dropped and created again while a run was about to publish, or had published, in it.
 
     Safe: The new table has no row of the run, unless it was copied or, in PostgreSQL, restored from a dump.
-    Rows in the old table are lost with it. The run is refused under the same name, because nothing shows
-    whether the old table had its rows.
+    Rows in the old table are lost with it. Nothing shows whether it had the run's rows.
     Do: Restore the old table (in PostgreSQL a dump does not: it makes another one), and run the pipeline. If
     it is lost for good, dismiss the run's INTENT in the ledger; the message has key and routing. The next run
     then writes the same records to the new table. If they are there, first delete them, or move the cursor
@@ -347,7 +346,7 @@ class LedgerTampered(PlanError):
     Do: Revoke that program's right to write to the ledger. If the run's output is in the sink, do nothing; if
     not, dismiss the key. If the record lacks only a signature and a run of yours wrote it, do not dismiss:
     set `[eos] ledger_key` again, or run `airflow eos sign`.
-    [Background](guarantees/limits.md#the-ledger-must-be-kept).
+    [Background](security.md#the-ledger).
 
         airflow eos dismiss --key KEY --routing PIPELINE
     """
@@ -440,8 +439,8 @@ class ProcessFailed(RunError):
 
     Safe: This try committed nothing. No later run reads records that `skip_offsets` or a dead-letter topic
     takes out of this run's output.
-    Do: Correct the function, then clear the task. To continue without the record, use the `skip_offsets` of
-    the message, or [dead letters](arrow-process.md#dead-letters). A `process` that raises [exceptions of
+    Do: Correct the function. To continue without the record, use the `skip_offsets` of the message, or [dead
+    letters](arrow-process.md#dead-letters). A `process` that raises [exceptions of
     Airflow](retries.md#what-process-may-ask-of-airflow) decides itself what follows.
 
     :param raised: qualified names of the class that ``process`` raised and of its bases; empty: not known.
@@ -458,7 +457,7 @@ class SealedBlockLost(RunError):
     """Sealed batches were lost with an executor, or replaced by another copy: the ranges are sealed again.
 
     Safe: This try committed nothing.
-    Do: Nothing: the run seals again, and Airflow retries. If it repeats, see the executors' logs.
+    Do: Nothing: the run is retried. If it repeats, see the executors' logs.
     """
 
 
@@ -531,7 +530,7 @@ class ProtocolViolation(SendError):
 class DecodeError(EosError):
     """Bytes read from the log are not a record batch this package can read.
 
-    Safe: This try committed nothing. No later run reads records that `skip_offsets` skips.
+    Safe: This try committed nothing.
     Do: Follow the message, which names topic, partition and offset.
     """
 
@@ -539,6 +538,7 @@ class DecodeError(EosError):
 class CorruptBatch(DecodeError):
     """A record batch has a wrong CRC or framing, or is larger than the limit; the message names the place.
 
+    Safe: This try committed nothing. No later run reads records that `skip_offsets` skips.
     Do: Compare the replicas with Kafka's `kafka-dump-log.sh`. If the bytes are the same everywhere, give the
     task the `skip_offsets` of the message: [alternatives](range-modes.md#what-can-never-be-read).
     """
@@ -564,8 +564,7 @@ class SparkUnavailable(EosError):
 class BrokersUnavailable(EosError):
     """No broker answered in time; the message names the request, the servers and the last error.
 
-    Safe: If the brokers became unavailable during the commit, the run may be committed. A retry or a clear
-    asks the ledger first.
+    Safe: If the brokers became unavailable during the commit, the run may be committed.
     Do: If it fails again, see `bootstrap.servers` and `security.protocol` of the connection.
 
         airflow eos doctor
