@@ -51,7 +51,7 @@ class ConfigurationError(EosError):
 
 
 class UntranslatableConfig(ConfigurationError):
-    """A librdkafka setting has no counterpart in the wire layer; the message names the key.
+    """A librdkafka setting has no counterpart in the wire layer.
 
     Do: Remove the setting from the Kafka connection, or use the one that the message names.
     """
@@ -66,7 +66,7 @@ class CredentialsRefused(ConfigurationError):
 
 
 class EnvironmentMismatch(ConfigurationError):
-    """Driver and executors differ in versions, packages, or the cluster they reach; the message names hosts.
+    """Driver and executors differ in versions, packages, or the cluster they reach.
 
     Do: Install the same versions everywhere, or let Airflow retry where executors come and go. Give
     `bootstrap.servers` names that lead to the same brokers from every host. If `pyspark` and
@@ -86,7 +86,7 @@ class TimeoutsInconsistent(ConfigurationError):
 
 
 class DifferentWork(ConfigurationError):
-    """The ledger has a run of this name that did other work; the message lists the differences.
+    """The ledger has a run of this name that did other work.
 
     Safe: The recorded run stays committed. The task's present work was not done.
     Do: Give tasks that share a name a `pipeline` each. If you changed the task on purpose, follow [the list
@@ -112,7 +112,7 @@ class UnknownTopic(PlanError):
 
 
 class AuthorizationFailed(PlanError):
-    """The principal lacks a permission; the message names operation and resource.
+    """The principal lacks a permission.
 
     Do: Grant it ([all that a run needs](security.md#permissions)). This lists missing permissions:
 
@@ -232,7 +232,7 @@ class TableChanged(PlanError):
 
 
 class TableRefused(PlanError):
-    """The database or catalog refused a run's rows: a constraint, a trigger, a limit; the message names it.
+    """The database or catalog refused a run's rows: a constraint, a trigger, a limit.
 
     Safe: This try committed nothing. The same rows would be refused again. Records that `skip_offsets` skips
     stay unprocessed.
@@ -253,10 +253,10 @@ class TableReplaced(PlanError):
 
     Safe: The new table has no row of the run, unless it was copied or, in PostgreSQL, restored from a dump.
     Rows in the old table are lost with it. Nothing shows whether it had the run's rows.
-    Do: Restore the old table (in PostgreSQL a dump does not: it makes another one), and run the pipeline. If
-    it is lost for good, dismiss the run's INTENT in the ledger; the message has key and routing. The next run
-    then writes the same records to the new table. If they are there, first delete them, or move the cursor
-    past them with `airflow eos reset-offsets`; this shows the ranges:
+    Do: Restore the old table (not from a dump in PostgreSQL, which makes another one), and run the pipeline.
+    If it is lost for good, dismiss the run's INTENT, with key and routing of the message. The next run then
+    writes the same records to the new table: if they are there, first delete them, or move the cursor past
+    them with `airflow eos reset-offsets`. This shows the ranges:
 
         airflow eos dismiss --key intent:ID --routing GROUP --yes
     """
@@ -388,7 +388,7 @@ class RunAlreadyCommitted(RunError):
 
 
 class RunFailed(RunError):
-    """The run was aborted, after all its attempts or because it was killed; the message has the last error.
+    """The run was aborted, after all its attempts or because it was killed.
 
     Safe: This try committed nothing.
     Do: If it fails again, correct the last error: the executors' logs say more about lost executors, memory
@@ -411,7 +411,7 @@ class OutcomeUnknown(RunError):
 
 
 class NotYetVisible(RunError):
-    """The run is committed, but some leader does not show it yet, or may not be asked; the message says so.
+    """The run is committed, but some leader does not show it yet, or may not be asked.
 
     Safe: Output and offsets are committed. A retry or a clear waits for the leaders and writes nothing.
     Do: If it persists, list the open transactions; `--yes` ends them as they were decided:
@@ -536,7 +536,7 @@ class DecodeError(EosError):
 
 
 class CorruptBatch(DecodeError):
-    """A record batch has a wrong CRC or framing, or is larger than the limit; the message names the place.
+    """A record batch has a wrong CRC or framing, or is larger than the limit.
 
     Safe: This try committed nothing. No later run reads records that `skip_offsets` skips.
     Do: Compare the replicas with Kafka's `kafka-dump-log.sh`. If the bytes are the same everywhere, give the
@@ -562,7 +562,7 @@ class SparkUnavailable(EosError):
 
 
 class BrokersUnavailable(EosError):
-    """No broker answered in time; the message names the request, the servers and the last error.
+    """No broker answered in time.
 
     Safe: If the brokers became unavailable during the commit, the run may be committed.
     Do: If it fails again, see `bootstrap.servers` and `security.protocol` of the connection.
@@ -572,7 +572,7 @@ class BrokersUnavailable(EosError):
 
 
 class FetchStalled(BrokersUnavailable):
-    """A read made no progress in time; the message names the position and the reason.
+    """A read made no progress in time.
 
     Safe: This try committed nothing.
     Do: If it fails again, see the leader of the partition that the message names.
@@ -580,7 +580,7 @@ class FetchStalled(BrokersUnavailable):
 
 
 class RequestRefused(EosError):
-    """A broker refused a request, and would refuse it again; the message names request and answer.
+    """A broker refused a request, and would refuse it again.
 
     Do: Follow the message, and see the log of the broker.
     """
