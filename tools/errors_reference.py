@@ -28,16 +28,11 @@ def render(exceptions: Any, retry_after: Any, exit_codes: Any) -> str:
     :param exit_codes: exit code by the kind of process that an error ends.
     """
     kinds = classes(exceptions)
-    codes = ["| what the error ends | exit code |", "|---|---|"]
-    codes += [f"| {process} | {code} |" for process, code in exit_codes.items()]
-    rows = _families(kinds)
-    details = [_section(kind, retry_after(kind)) for kind in kinds]
-    return (
-        "\n\n".join(
-            ["\n".join(codes), "Classes and their subclasses:", "\n".join(rows), "## Each error", *details]
-        )
-        + "\n"
-    )
+    codes = ", ".join(f"{process} with {code}" for process, code in exit_codes.items())
+    families = "\n".join(_families(kinds))
+    sections = [_section(kind, retry_after(kind)) for kind in kinds]
+    head = [f"An error ends {codes}.", "Classes and their subclasses:", families, "## Each error"]
+    return "\n\n".join([*head, *sections]) + "\n"
 
 
 def classes(exceptions: Any) -> list[type]:
@@ -70,14 +65,14 @@ def commands(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith("    ")]
 
 
-def exit_codes() -> dict[str, int]:
+def exit_codes() -> dict[str, str]:
     """Return the exit code by the kind of process that an error ends."""
     from airflow_eos.cli.definition import REFUSED
     from airflow_eos.engine.application import FAILED_CODE
 
     return {
-        "a [command](cli.md): `airflow eos`, `python -m airflow_eos`": REFUSED,
-        "an [application](spark-submit.md) of `spark-submit`: `airflow_eos.spark.main`": FAILED_CODE,
+        "a [command](cli.md) (`airflow eos`, `python -m airflow_eos`)": f"exit code {REFUSED}",
+        "an [application](spark-submit.md) of `spark-submit` (`airflow_eos.spark.main`)": str(FAILED_CODE),
     }
 
 
