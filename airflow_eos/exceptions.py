@@ -22,7 +22,7 @@ class EosError(Exception):
 
     Messages may quote names and records of other programs: the text escapes control characters.
 
-    Safe: The class does not tell whether the run is committed. A retry or a clear asks the ledger first.
+    Safe: The class does not tell whether the run is committed.
     Do: Follow the message, then clear the task.
     """
 
@@ -46,12 +46,12 @@ class ConfigurationError(EosError):
     """A parameter, a client setting or an environment is wrong.
 
     Safe: This try committed nothing.
-    Do: Correct what the message names, then clear the task.
+    Do: Correct what the message names.
     """
 
 
 class UntranslatableConfig(ConfigurationError):
-    """A librdkafka setting has no counterpart in the wire layer; the message names the key.
+    """A librdkafka setting has no counterpart in the wire layer.
 
     Do: Remove the setting from the Kafka connection, or use the one that the message names.
     """
@@ -60,13 +60,13 @@ class UntranslatableConfig(ConfigurationError):
 class CredentialsRefused(ConfigurationError):
     """Brokers refused the Kafka connection's credentials; or these, or brokers' certificates, are not valid.
 
-    Do: Correct the Kafka connection, then clear the task. If they were accepted when the run began, it ends
-    as `RunFailed`, and its retry reads them anew.
+    Do: Correct the Kafka connection. If they were accepted when the run began, it ends as `RunFailed`, and
+    its retry reads them anew.
     """
 
 
 class EnvironmentMismatch(ConfigurationError):
-    """Driver and executors differ in versions, packages, or the cluster they reach; the message names hosts.
+    """Driver and executors differ in versions, packages, or the cluster they reach.
 
     Do: Install the same versions everywhere, or let Airflow retry where executors come and go. Give
     `bootstrap.servers` names that lead to the same brokers from every host. If `pyspark` and
@@ -86,7 +86,7 @@ class TimeoutsInconsistent(ConfigurationError):
 
 
 class DifferentWork(ConfigurationError):
-    """The ledger has a run of this name that did other work; the message lists the differences.
+    """The ledger has a run of this name that did other work.
 
     Safe: The recorded run stays committed. The task's present work was not done.
     Do: Give tasks that share a name a `pipeline` each. If you changed the task on purpose, follow [the list
@@ -100,7 +100,7 @@ class PlanError(EosError):
     """The run cannot be planned, or the conditions of its plan have changed.
 
     Safe: This try committed nothing.
-    Do: Correct what the message names, then clear the task.
+    Do: Correct what the message names.
     """
 
 
@@ -112,9 +112,9 @@ class UnknownTopic(PlanError):
 
 
 class AuthorizationFailed(PlanError):
-    """The principal lacks a permission; the message names operation and resource.
+    """The principal lacks a permission.
 
-    Do: Grant it ([all that a run needs](security.md)), then clear the task. This lists missing permissions:
+    Do: Grant it ([all that a run needs](security.md#permissions)). This lists missing permissions:
 
         airflow eos doctor --group GROUP --source TOPIC --sink TOPIC
     """
@@ -232,11 +232,11 @@ class TableChanged(PlanError):
 
 
 class TableRefused(PlanError):
-    """The database or catalog refused a run's rows: a constraint, a trigger, a limit; the message names it.
+    """The database or catalog refused a run's rows: a constraint, a trigger, a limit.
 
     Safe: This try committed nothing. The same rows would be refused again. Records that `skip_offsets` skips
     stay unprocessed.
-    Do: Correct the process, the conflicting rows of the table, or its catalog, then clear the task.
+    Do: Correct the process, the conflicting rows of the table, or its catalog.
     """
 
 
@@ -252,12 +252,11 @@ class TableReplaced(PlanError):
     """The table was dropped and created again while a run was about to publish, or had published, in it.
 
     Safe: The new table has no row of the run, unless it was copied or, in PostgreSQL, restored from a dump.
-    Rows in the old table are lost with it. The run is refused under the same name, because nothing shows
-    whether the old table had its rows.
-    Do: Restore the old table (in PostgreSQL a dump does not: it makes another one), and run the pipeline. If
-    it is lost for good, dismiss the run's INTENT in the ledger; the message has key and routing. The next run
-    then writes the same records to the new table. If they are there, first delete them, or move the cursor
-    past them with `airflow eos reset-offsets`; this shows the ranges:
+    Rows in the old table are lost with it. Nothing shows whether it had the run's rows.
+    Do: Restore the old table (not from a dump in PostgreSQL, which makes another one), and run the pipeline.
+    If it is lost for good, dismiss the run's INTENT, with key and routing of the message. The next run then
+    writes the same records to the new table: if they are there, first delete them, or move the cursor past
+    them with `airflow eos reset-offsets`. This shows the ranges:
 
         airflow eos dismiss --key intent:ID --routing GROUP --yes
     """
@@ -347,7 +346,7 @@ class LedgerTampered(PlanError):
     Do: Revoke that program's right to write to the ledger. If the run's output is in the sink, do nothing; if
     not, dismiss the key. If the record lacks only a signature and a run of yours wrote it, do not dismiss:
     set `[eos] ledger_key` again, or run `airflow eos sign`.
-    [Background](guarantees/limits.md#the-ledger-must-be-kept).
+    [Background](security.md#the-ledger).
 
         airflow eos dismiss --key KEY --routing PIPELINE
     """
@@ -389,7 +388,7 @@ class RunAlreadyCommitted(RunError):
 
 
 class RunFailed(RunError):
-    """The run was aborted, after all its attempts or because it was killed; the message has the last error.
+    """The run was aborted, after all its attempts or because it was killed.
 
     Safe: This try committed nothing.
     Do: If it fails again, correct the last error: the executors' logs say more about lost executors, memory
@@ -412,7 +411,7 @@ class OutcomeUnknown(RunError):
 
 
 class NotYetVisible(RunError):
-    """The run is committed, but some leader does not show it yet, or may not be asked; the message says so.
+    """The run is committed, but some leader does not show it yet, or may not be asked.
 
     Safe: Output and offsets are committed. A retry or a clear waits for the leaders and writes nothing.
     Do: If it persists, list the open transactions; `--yes` ends them as they were decided:
@@ -440,8 +439,8 @@ class ProcessFailed(RunError):
 
     Safe: This try committed nothing. No later run reads records that `skip_offsets` or a dead-letter topic
     takes out of this run's output.
-    Do: Correct the function, then clear the task. To continue without the record, use the `skip_offsets` of
-    the message, or [dead letters](arrow-process.md#dead-letters). A `process` that raises [exceptions of
+    Do: Correct the function. To continue without the record, use the `skip_offsets` of the message, or [dead
+    letters](arrow-process.md#dead-letters). A `process` that raises [exceptions of
     Airflow](retries.md#what-process-may-ask-of-airflow) decides itself what follows.
 
     :param raised: qualified names of the class that ``process`` raised and of its bases; empty: not known.
@@ -458,7 +457,7 @@ class SealedBlockLost(RunError):
     """Sealed batches were lost with an executor, or replaced by another copy: the ranges are sealed again.
 
     Safe: This try committed nothing.
-    Do: Nothing: the run seals again, and Airflow retries. If it repeats, see the executors' logs.
+    Do: Nothing: the run is retried. If it repeats, see the executors' logs.
     """
 
 
@@ -531,14 +530,15 @@ class ProtocolViolation(SendError):
 class DecodeError(EosError):
     """Bytes read from the log are not a record batch this package can read.
 
-    Safe: This try committed nothing. No later run reads records that `skip_offsets` skips.
+    Safe: This try committed nothing.
     Do: Follow the message, which names topic, partition and offset.
     """
 
 
 class CorruptBatch(DecodeError):
-    """A record batch has a wrong CRC or framing, or is larger than the limit; the message names the place.
+    """A record batch has a wrong CRC or framing, or is larger than the limit.
 
+    Safe: This try committed nothing. No later run reads records that `skip_offsets` skips.
     Do: Compare the replicas with Kafka's `kafka-dump-log.sh`. If the bytes are the same everywhere, give the
     task the `skip_offsets` of the message: [alternatives](range-modes.md#what-can-never-be-read).
     """
@@ -562,10 +562,9 @@ class SparkUnavailable(EosError):
 
 
 class BrokersUnavailable(EosError):
-    """No broker answered in time; the message names the request, the servers and the last error.
+    """No broker answered in time.
 
-    Safe: If the brokers became unavailable during the commit, the run may be committed. A retry or a clear
-    asks the ledger first.
+    Safe: If the brokers became unavailable during the commit, the run may be committed.
     Do: If it fails again, see `bootstrap.servers` and `security.protocol` of the connection.
 
         airflow eos doctor
@@ -573,7 +572,7 @@ class BrokersUnavailable(EosError):
 
 
 class FetchStalled(BrokersUnavailable):
-    """A read made no progress in time; the message names the position and the reason.
+    """A read made no progress in time.
 
     Safe: This try committed nothing.
     Do: If it fails again, see the leader of the partition that the message names.
@@ -581,7 +580,7 @@ class FetchStalled(BrokersUnavailable):
 
 
 class RequestRefused(EosError):
-    """A broker refused a request, and would refuse it again; the message names request and answer.
+    """A broker refused a request, and would refuse it again.
 
     Do: Follow the message, and see the log of the broker.
     """

@@ -39,24 +39,7 @@ def render(info: dict[str, Any]) -> str:
             facts += [f"since {option['version_added']}"] * (option["version_added"] != _FIRST_VERSION)
             variable = f"`AIRFLOW__{section.upper()}__{name.upper()}`: {', '.join(facts)}."
             parts.append(f"### {name}\n\n{_paragraph(option['description'])}\n\n{variable}")
-    parts.append(_parts(info))
     return "\n\n".join(parts) + "\n"
-
-
-def _parts(info: dict[str, Any]) -> str:
-    lines = ["## What the provider registers", ""]
-    for kind in ("operators", "sensors", "hooks", "triggers"):
-        modules = [name for entry in info.get(kind, []) for name in entry["python-modules"]]
-        lines.append(f"- {kind}: {', '.join(f'`{name}`' for name in modules)}")
-    decorators = [f"`@task.{decorator['name']}`" for decorator in info.get("task-decorators", [])]
-    links = [f"`{link}`" for link in info.get("extra-links", [])]
-    lines += [
-        f"- {kind}: {', '.join(names)}"
-        for kind, names in (("task decorators", decorators), ("extra links", links))
-        if names
-    ]
-    lines.append("- command line: [`airflow eos`](cli.md)")
-    return "\n".join(lines)
 
 
 def _paragraph(text: str) -> str:

@@ -28,11 +28,11 @@ def render(exceptions: Any, retry_after: Any, exit_codes: Any) -> str:
     :param exit_codes: exit code by the kind of process that an error ends.
     """
     kinds = classes(exceptions)
-    codes = ["| what the error ends | exit code |", "|---|---|"]
-    codes += [f"| {process} | {code} |" for process, code in exit_codes.items()]
-    rows = _families(kinds, retry_after)
-    details = [_section(kind, retry_after(kind)) for kind in kinds]
-    return "\n\n".join(["\n".join(codes), "\n".join(rows), "## Each error", *details]) + "\n"
+    codes = ", ".join(f"{process} with {code}" for process, code in exit_codes.items())
+    families = "\n".join(_families(kinds))
+    sections = [_section(kind, retry_after(kind)) for kind in kinds]
+    head = [f"An error ends {codes}.", "Classes and their subclasses:", families, "## Each error"]
+    return "\n\n".join([*head, *sections]) + "\n"
 
 
 def classes(exceptions: Any) -> list[type]:
@@ -65,14 +65,14 @@ def commands(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith("    ")]
 
 
-def exit_codes() -> dict[str, int]:
+def exit_codes() -> dict[str, str]:
     """Return the exit code by the kind of process that an error ends."""
     from airflow_eos.cli.definition import REFUSED
     from airflow_eos.engine.application import FAILED_CODE
 
     return {
-        "a [command](cli.md): `airflow eos`, `python -m airflow_eos`": REFUSED,
-        "an [application](spark-submit.md) of `spark-submit`: `airflow_eos.spark.main`": FAILED_CODE,
+        "a [command](cli.md) (`airflow eos`, `python -m airflow_eos`)": f"exit code {REFUSED}",
+        "an [application](spark-submit.md) of `spark-submit` (`airflow_eos.spark.main`)": str(FAILED_CODE),
     }
 
 
@@ -80,17 +80,10 @@ def _with_subclasses(kind: type, own: list[type]) -> list[type]:
     return [kind, *(each for child in own if child.__base__ is kind for each in _with_subclasses(child, own))]
 
 
-def _families(kinds: list[type], retry_after: Any) -> list[str]:
-    """Return a table with a row for each class that has subclasses, and a column for each reaction."""
-    reactions = list(dict.fromkeys(map(retry_after, kinds)))
-    rows = [f"| class | {' | '.join(f'subclasses {reaction.value}' for reaction in reactions)} |"]
-    rows.append("|---" * (1 + len(reactions)) + "|")
-    for base in kinds:
-        children = [kind for kind in kinds if kind.__base__ is base]
-        cells = [[kind for kind in children if retry_after(kind) is reaction] for reaction in reactions]
-        if children:
-            rows.append(f"| {_link(base)} | {' | '.join(', '.join(map(_link, cell)) for cell in cells)} |")
-    return rows
+def _families(kinds: list[type]) -> list[str]:
+    """Return a line for each class that has subclasses."""
+    families = {base: [kind for kind in kinds if kind.__base__ is base] for base in kinds}
+    return [f"- {_link(base)}: {', '.join(map(_link, own))}" for base, own in families.items() if own]
 
 
 def _section(kind: type, retry: Any) -> str:

@@ -154,7 +154,7 @@ COMMANDS = (
         "init",
         "Create the ledger topic and fix its identity",
         "Create the ledger topic and fix its identity, unless both exist. Refused if the brokers remember "
-        "that runs have used a ledger of this name and prefix: it was lost.",
+        "an earlier ledger of this name and prefix, which was lost.",
         (
             option("--partitions", "of a new ledger, default: 32", number(1, 100_000), "N", default=32),
             option("--replication-factor", "of a new ledger, default: the brokers'", number(1, 10_000), "N"),
@@ -167,10 +167,9 @@ COMMANDS = (
     Command(
         "doctor",
         "Check brokers, permissions, ledger, topics and group",
-        "Check what runs need: brokers and their partition verification, time-outs, this principal's "
-        "permissions, the ledger's settings, replicas and min.insync.replicas, retention and timestamps of "
-        "the topics, the group's cursor; with --table a table's catalog, format, rights and data files that "
-        "no snapshot names; with --spark the executors' versions. Exit code 3 if a check fails.",
+        "Check what runs need: brokers, time-outs, this principal's permissions, the ledger, the topics, "
+        "the group's cursor; with --table a table's catalog, format, rights and data files that no snapshot "
+        "names; with --spark the executors' versions. Exit code 3 if a check fails.",
         (
             option("--group", "consumer group to look at"),
             repeatable("--source", "topic that is read; repeatable", topic, "TOPIC"),
@@ -275,10 +274,8 @@ COMMANDS = (
         "verify",
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
-        "the ledger's receipts: checksums, sequence, number of records; of a table the rows in the data "
-        "files of the run's snapshot or transaction. Reports as expired what was deleted since, as compacted "
-        "what a compacted topic's cleaner may have removed, as unavailable partitions without a leader. Exit "
-        "code 3 for a mismatch or an unavailable partition, 1 if the ledger has no run of the pipeline.",
+        "the ledger's receipts: checksums, sequence, number of records; of a table the number of rows. Exit "
+        "code 3 for a mismatch or a partition without a leader, 1 if the ledger has no run of the pipeline.",
         (
             _PIPELINE,
             option("--run-key", "only this run, as `ledger` shows it; repeatable", action="append"),
@@ -324,12 +321,11 @@ COMMANDS = (
     Command(
         "dismiss",
         "Make a key of the ledger unused that somebody else wrote, or an INTENT whose table is gone",
-        "Write a tombstone over a ledger record that no run wrote or that is garbage, if the key has no "
-        "record of ours. A run of that name is then done (again): first check the sink for its output. "
-        "Refused if a run at work has written a record of the key. An INTENT (intent:...), of a run that was "
-        "about to publish in a table, is taken back if that table no longer exists: the next run reads the "
-        "same records again. If no run wrote the INTENT, one of yours may have been there: first look for "
-        "rows of the pipeline's next run in the table, and delete them.",
+        "Write a tombstone over a ledger record that no run wrote, if the key has no record of ours. A run "
+        "of that name is then done (again): first check the sink for its output. Refused if a run at work "
+        "has written a record of the key. An INTENT (intent:...) is taken back if its table no longer "
+        "exists: the next run reads the same records again. If no run wrote the INTENT, first look for rows "
+        "of the pipeline's next run in the table, and delete them.",
         (
             option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
             option(
@@ -349,15 +345,15 @@ COMMANDS = (
         "sign",
         "Let what a ledger holds count without a signature",
         "For a ledger that was used before it had a key: write a signed record that everything below the "
-        "present end of each partition needs no signature, and everything after it does. First check the "
-        "ledger (`doctor`, `ledger`), and give the key to all its users.",
+        "present end of each partition needs no signature. First check the ledger (`doctor`, `ledger`), and "
+        "give the key to all its users.",
         (_YES,),
     ),
     Command(
         "index",
         "Index the ledger",
-        "Update the index of every ledger partition, which keeps look-ups quick. Runs do this themselves; "
-        "use it for a ledger that was used for long without one, and after `sign`.",
+        "Update the index of every ledger partition, which keeps look-ups quick. Runs do this themselves: "
+        "use it after `sign`, or for a ledger that was used for long without an index.",
     ),
     Command(
         "prune",
