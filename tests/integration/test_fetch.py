@@ -352,24 +352,6 @@ def test_a_compacted_log_with_holes_is_read_exactly(embedded_kafka, connections,
     ]
 
 
-def test_reading_follows_the_leader(embedded_kafka_cluster, kafka_topic):
-    """The leader is killed in the middle of a read: the rest comes from the new one, exactly."""
-    kafka = embedded_kafka_cluster
-    kafka.wait_in_sync()
-    where = partition(kafka_topic("moving", kafka=kafka))
-    with BrokerConnections(kafka.client_config()) as connections:
-        transaction(connections, where, texts("a", 400), records_per_batch=4)
-        end = end_of(connections, where)
-        reader = fetch_range(connections, where.topic, 0, 0, end, max_bytes=1)
-        got = [value for _ in range(20) for value in next(reader).value.to_pylist()]
-        victim = kafka.brokers[connections.leaders([where.topic])[where] - 1]
-        victim.kill()
-        got += [value for batch in reader for value in batch.value.to_pylist()]
-        assert [value.decode() for value in got] == texts("a", 400)
-        victim.start()
-        kafka.wait_in_sync()
-
-
 def test_reading_survives_a_broker_that_is_killed_and_comes_back():
     """One broker, SIGKILL in the middle of a read, started again: nothing is lost or doubled."""
     with (
