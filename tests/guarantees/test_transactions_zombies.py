@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import product
 
 import pytest
 
@@ -22,6 +23,11 @@ from tests.guarantees.experiment import Experiment, described, given, judged
 from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import LocalDataPlane, Paused
 
+
+def state_or_text(value):
+    return value.value if isinstance(value, State) else value
+
+
 ZOMBIE_STATES = (State.OPEN, State.WRITTEN, State.PROVEN)
 on_brokers_at_states = pytest.mark.parametrize(
     ("any_kafka", "state"),
@@ -34,7 +40,7 @@ on_brokers_at_states = pytest.mark.parametrize(
         ],
     ),
     indirect=["any_kafka"],
-    ids=lambda value: value.value if isinstance(value, State) else value,
+    ids=state_or_text,
 )
 
 
@@ -114,8 +120,22 @@ def test_two_attempts_at_once_leave_one_output(experiment):
 # -- what it may try -------------------------------------------------------------------------------------
 
 
-@on_brokers_at_states
-@pytest.mark.parametrize("successor", ["open", "committed"])
+@pytest.mark.parametrize(
+    ("successor", "any_kafka", "state"),
+    rest_in_chaos(
+        5,
+        [
+            *(("open", "4.3", state) for state in ZOMBIE_STATES),
+            ("committed", "4.3", State.WRITTEN),
+            ("open", "3.9", State.WRITTEN),
+            ("committed", "3.9", State.WRITTEN),
+            *(("committed", "4.3", state) for state in (State.OPEN, State.PROVEN)),
+            *product(("open", "committed"), ("3.9",), (State.OPEN, State.PROVEN)),
+        ],
+    ),
+    indirect=["any_kafka"],
+    ids=state_or_text,
+)
 def test_everything_a_zombie_may_try_is_refused(any_kafka, state, successor):
     """T5: with its old identity it aborts, commits, adds partitions and sends again: refused, one by one."""
     experiment = Experiment(any_kafka)

@@ -31,6 +31,8 @@ from airflow_eos.wire.txn_requests import describe_producers, end_txn
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.faults import KafkaProxy
 from tests.support import wire_requests as support
+from tests.support.cases import rest_in_chaos
+from tests.support.missing_topics import missing_at_once
 from tests.support.patience import wait_until
 from tests.support.wire_requests import (
     commit,
@@ -240,7 +242,7 @@ def test_a_batch_above_the_topics_limit_names_the_setting(connections, kafka_top
 
 def test_an_unknown_topic_is_named_before_anything_is_sent(connections):
     """The end offsets are read first."""
-    with pytest.raises(UnknownTopic, match="no-such-topic"):
+    with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-topic"):
         send_partitions(connections, ProducerIdentity("x", 1, 0), {partition("no-such-topic"): sealed(["a"])})
 
 
@@ -360,7 +362,7 @@ def test_a_restarted_broker_knows_the_last_batch_again(send_over_a_restart):
     assert values_of(read(connections, where)) == texts("a", 20)
 
 
-@pytest.mark.parametrize("unanswered", [2, 5])
+@pytest.mark.parametrize("unanswered", rest_in_chaos(1, [2, 5]))
 def test_a_restarted_broker_has_forgotten_all_but_the_last_batch(send_over_a_restart, unanswered):
     """It cannot tell the repetition from a second attempt: the attempt ends, the next one is exact."""
     send, connections, identity, where = send_over_a_restart
