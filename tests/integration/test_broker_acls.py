@@ -8,6 +8,7 @@ import re
 import time
 from argparse import Namespace
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.brokers import assert_hidden, make_transactions, message, tp, unique
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Paused, Pipeline
 
 PAGE = Path(__file__).parents[2] / "docs" / "page.md"
@@ -139,8 +141,18 @@ GRANTS = {
 }
 
 
-@pytest.mark.parametrize("ranges", ["cursor", "given"])
-@pytest.mark.parametrize("taken", [None, *GRANTS])
+# Given ranges without the grants whose names differ: the group of their offsets, and their id.
+@pytest.mark.parametrize(
+    ("taken", "ranges"),
+    rest_in_chaos(
+        len(GRANTS) + 4,
+        [
+            *product([None, *GRANTS], ["cursor"]),
+            *product([None, "Read on the group", "Write on the transactional id"], ["given"]),
+            *product([grant for grant in GRANTS if GRANTS[grant][0] == "topic"], ["given"]),
+        ],
+    ),
+)
 def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, user, caplog, taken, ranges):
     """With all of them, and no other, a run commits; without one it says so and neither reads nor writes."""
     pipeline = Pipeline(kafka, partitions=1)
