@@ -31,6 +31,7 @@ from tests.guarantees import without_law, without_transactions
 from tests.guarantees.data_planes import RoutedPlane
 from tests.guarantees.driver import in_a_process
 from tests.guarantees.experiment import Experiment, described, given, judged, values
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import LocalDataPlane, Row
 from tests.support.markers import wait_for_markers
 from tests.support.patience import wait_until
@@ -171,7 +172,9 @@ def coordinator_of(experiment):
     return experiment.kafka.brokers[node - 1]
 
 
-@pytest.mark.parametrize("state", [State.OPEN, State.WRITTEN, State.PROVEN], ids=lambda state: state.value)
+@pytest.mark.parametrize(
+    "state", rest_in_chaos(2, [State.OPEN, State.PROVEN, State.WRITTEN]), ids=lambda state: state.value
+)
 def test_a_coordinator_that_dies_loses_nothing(replicated, state):
     """T2: SIGKILL of the coordinator's broker: the transaction log has a new leader, the run one outcome."""
     replicated.feed(20)

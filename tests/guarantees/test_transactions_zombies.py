@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import product
 
 import pytest
 
@@ -19,15 +20,34 @@ from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
 from tests.guarantees.data_planes import ExecutorPlane
 from tests.guarantees.experiment import Experiment, described, given, judged
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import LocalDataPlane, Paused
 
+
+def state_or_text(value):
+    return value.value if isinstance(value, State) else value
+
+
 ZOMBIE_STATES = (State.OPEN, State.WRITTEN, State.PROVEN)
+on_brokers_at_states = pytest.mark.parametrize(
+    ("any_kafka", "state"),
+    # Older brokers at one state: an epoch fences at each of them.
+    rest_in_chaos(
+        4,
+        [
+            *(("4.3", state) for state in ZOMBIE_STATES),
+            *(("3.9", state) for state in (State.WRITTEN, State.OPEN, State.PROVEN)),
+        ],
+    ),
+    indirect=["any_kafka"],
+    ids=state_or_text,
+)
 
 
 # -- a driver is stopped ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
+@on_brokers_at_states
 def test_a_driver_that_was_stopped_and_replaced_errs_and_changes_nothing(any_kafka, state):
     """T5: SIGSTOP, the next run of the cursor commits, SIGCONT: the zombie is fenced, for good."""
     experiment = Experiment(any_kafka)
@@ -58,7 +78,7 @@ def test_a_driver_that_was_replaced_by_its_retry_changes_nothing(experiment, sta
     assert experiment.verdict().exact
 
 
-@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
+@on_brokers_at_states
 def test_a_zombie_cannot_touch_the_open_transaction_of_its_successor(any_kafka, state):
     """T5: it wakes while the live attempt is one step before its commit: the live one commits, exactly."""
     experiment = Experiment(any_kafka)
@@ -100,8 +120,22 @@ def test_two_attempts_at_once_leave_one_output(experiment):
 # -- what it may try -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
-@pytest.mark.parametrize("successor", ["open", "committed"])
+@pytest.mark.parametrize(
+    ("successor", "any_kafka", "state"),
+    rest_in_chaos(
+        5,
+        [
+            *(("open", "4.3", state) for state in ZOMBIE_STATES),
+            ("committed", "4.3", State.WRITTEN),
+            ("open", "3.9", State.WRITTEN),
+            ("committed", "3.9", State.WRITTEN),
+            *(("committed", "4.3", state) for state in (State.OPEN, State.PROVEN)),
+            *product(("open", "committed"), ("3.9",), (State.OPEN, State.PROVEN)),
+        ],
+    ),
+    indirect=["any_kafka"],
+    ids=state_or_text,
+)
 def test_everything_a_zombie_may_try_is_refused(any_kafka, state, successor):
     """T5: with its old identity it aborts, commits, adds partitions and sends again: refused, one by one."""
     experiment = Experiment(any_kafka)
@@ -137,7 +171,7 @@ def _try_everything(experiment, old):
                 send_partitions(connections, old, {where: batches[where]}, timeout=30)
 
 
-@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
+@on_brokers_at_states
 def test_a_zombie_that_initialises_again_behind_the_commit_sends_nothing(any_kafka, state):
     """T5: woken with law 2 off it aborts and takes a new epoch; the look-up behind the fence stops it."""
     experiment = Experiment(any_kafka)

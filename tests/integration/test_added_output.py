@@ -11,6 +11,7 @@ from airflow_eos.model.ranges import Cursor
 from airflow_eos.operations.verification import verify_output
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.local_runs import Pipeline
+from tests.support.missing_topics import missing_at_once
 
 BAD = {"a3", "a7", "b0"}
 
@@ -82,7 +83,7 @@ def test_what_cannot_work_is_refused_before_spark_starts(pipeline):
     def never(_):
         raise AssertionError("Spark was asked for")
 
-    with pytest.raises(UnknownTopic, match="no-such-dead-letters"):
+    with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-dead-letters"):
         RunAttempt(never, pipeline.changed("r1", dead_letter_topic="no-such-dead-letters"), parse).execute()
     with pytest.raises(ConfigurationError, match="is read by the run"):
         pipeline.changed(dead_letter_topic=pipeline.source)

@@ -30,6 +30,7 @@ from airflow_eos.operations.upkeep import dismiss_record, index_ledger, prune_le
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.integration.test_forged_ledger import KEY, compact, copies, forge, given, keyed
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
 
 COUNT = 20
@@ -211,7 +212,7 @@ def test_a_run_without_the_key_beside_sign_loses_nothing(pipeline):
     assert pipeline.output() == copies(COUNT)
 
 
-@pytest.mark.parametrize("state", [State.STAGED, State.PROVEN])
+@pytest.mark.parametrize("state", rest_in_chaos(1, [State.STAGED, State.PROVEN]))
 def test_nothing_is_signed_while_a_run_has_its_record_in_the_ledger(pipeline, state):
     """It would be undecided on which side of the signature the run stands."""
     pipeline.run("r1", ranges=Cursor(max_records=5))

@@ -16,24 +16,25 @@ from airflow_eos.engine import find_committed
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operations.queries import ledger_records
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)
 HOUR = dt.timedelta(hours=1)
 NAMES = {
-    "a path": ("shop:orders/1", "shop/daily"),
     "another script": ("한국어_집계.그룹", "한국어_집계.task_1"),
     "long": ("g" * 2_000, "d" * 250 + "." + "t" * 250),
     "marks of quoting": ("50%#/%2F", "a%25#1"),
     "spaces and quotes": ("my 'group' \"x\"\t", "my pipeline\n{{ x }}"),
-    "an emoji": ("🛒" * 300, "🛒"),
     "the names of kinds": ("mapped-cursor.g/t-0", "interval.p.2026-11-20T00:00:00.000Z"),
+    "a path": ("shop:orders/1", "shop/daily"),
+    "an emoji": ("🛒" * 300, "🛒"),
 }
 
 
-@pytest.fixture(params=NAMES.values(), ids=NAMES)
+@pytest.fixture(params=rest_in_chaos(5, NAMES))
 def pipeline(request: Any, embedded_kafka: Any) -> Pipeline:
-    group, name = request.param
+    group, name = NAMES[request.param]
     made = Pipeline(embedded_kafka, partitions=1)
     tag = made.source.removeprefix("src-")
     # The broker is shared by all tests: a group and a pipeline for each.

@@ -32,6 +32,7 @@ from tests.support.brokers import (
     unique,
     write,
 )
+from tests.support.missing_topics import missing_at_once
 from tests.support.patience import wait_until
 
 
@@ -81,7 +82,10 @@ def test_an_unknown_topic_is_named(cluster, kafka_topic):
 def test_a_topic_with_a_similar_name_is_suggested(cluster, kafka_topic):
     """Of those that this principal may see."""
     topic = kafka_topic()
-    with pytest.raises(UnknownTopic, match=f"correct the name; did you mean '{topic}'") as refused:
+    with (
+        missing_at_once(),
+        pytest.raises(UnknownTopic, match=f"correct the name; did you mean '{topic}'") as refused,
+    ):
         cluster.describe_topics([topic[:-1]])
     assert not is_final(refused.value), "it may be on its way"
 

@@ -29,7 +29,15 @@ from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import offsets_partition_of
+from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.txn_requests import (
+    add_partitions_to_txn,
+    describe_producers,
+    describe_transaction,
+    end_txn,
+)
 from airflow_eos_testing import EmbeddedKafka, read_topic
+from tests.support import wire_requests as wire
 from tests.support.brokers import make_transactions, message, tp
 from tests.support.ledger_values import texts
 from tests.support.local_runs import Pipeline
@@ -39,9 +47,7 @@ from tests.support.topic_settings import change_topic
 
 @pytest.fixture(scope="module")
 def kafka():
-    # The others take over when a dead broker's session ends: 9 s by default.
-    quick = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
-    with EmbeddedKafka(brokers=3, broker_config=quick) as running:
+    with EmbeddedKafka(brokers=3, broker_config=wire.QUICK_SESSIONS) as running:
         yield running
 
 
@@ -113,6 +119,63 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
             assert following.identity.producer_epoch > session.identity.producer_epoch
         finally:
             victim.start()
+
+
+def test_a_coordinator_that_moves_is_followed(kafka, kafka_topic):
+    """The coordinator is killed: adding, describing and ending go on at the new one."""
+    kafka.wait_in_sync()
+    where = tp(kafka_topic("coordinated", kafka=kafka))
+    with BrokerConnections(kafka.client_config()) as connections:
+        identity = wire.take_epoch(connections, "coordinated")
+        victim = kafka.brokers[connections.coordinator("transaction", "coordinated") - 1]
+        victim.kill()
+        add_partitions_to_txn(connections, identity, [where])
+        assert describe_transaction(connections, "coordinated").partitions == {where}
+        assert describe_producers(connections, [where]) == {where: ()}
+        assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
+        victim.start()
+    kafka.wait_in_sync()
+
+
+def test_reading_follows_the_leader(kafka, kafka_topic):
+    """The leader is killed in the middle of a read: the rest comes from the new one, exactly."""
+    kafka.wait_in_sync()
+    where = tp(kafka_topic("moving", kafka=kafka))
+    with BrokerConnections(kafka.client_config()) as connections:
+        wire.transaction(connections, where, wire.texts("a", 400), records_per_batch=4)
+        end = wire.end_of(connections, where)
+        reader = wire.fetch_range(connections, where.topic, 0, 0, end, max_bytes=1)
+        got = [value for _ in range(20) for value in next(reader).value.to_pylist()]
+        victim = kafka.brokers[connections.leaders([where.topic])[where] - 1]
+        victim.kill()
+        got += [value for batch in reader for value in batch.value.to_pylist()]
+        assert [value.decode() for value in got] == wire.texts("a", 400)
+        victim.start()
+        kafka.wait_in_sync()
+
+
+@pytest.mark.parametrize("fault", ["kill", pytest.param("pause", marks=pytest.mark.chaos)])
+def test_writing_follows_the_leader(kafka, kafka_topic, fault):
+    """The leader of some partitions is killed, or frozen, in the middle of a send: exact after the commit."""
+    kafka.wait_in_sync()
+    topic = kafka_topic(fault, partitions=6, kafka=kafka)
+    every = [tp(topic, n) for n in range(6)]
+    with BrokerConnections(kafka.client_config()) as connections:
+        identity = wire.open_transaction(connections, topic, every)
+        victim = kafka.brokers[connections.leaders([topic])[every[0]] - 1]
+        timer = wire.during(0.4, getattr(victim, fault))
+        batches = {where: wire.slowly(wire.sealed(wire.texts(str(where), 300)), 0.005) for where in every}
+        receipts = send_partitions(connections, identity, batches)
+        timer.join()
+        if fault == "kill":
+            victim.start()
+        else:
+            victim.resume()
+        assert [r.records for r in receipts] == [300] * 6
+        wire.commit(connections, identity, receipts)
+        for where in every:
+            assert wire.values_of(wire.read(connections, where)) == wire.texts(str(where), 300)
+    kafka.wait_in_sync()
 
 
 @pytest.mark.chaos

@@ -27,6 +27,7 @@ from tests.support.brokers import (
     write,
 )
 from tests.support.ledger_values import text_of, texts
+from tests.support.missing_topics import missing_at_once
 from tests.support.patience import wait_until
 
 
@@ -65,7 +66,7 @@ def aborted(config, topic, *records):
 def test_a_missing_ledger_names_the_command_that_creates_it(config, link):
     """LedgerMissing says what to run."""
     ledger = KafkaLedger(link, LedgerSettings(topic=unique("missing")))
-    with pytest.raises(LedgerMissing, match="python -m airflow_eos init"):
+    with missing_at_once(), pytest.raises(LedgerMissing, match="python -m airflow_eos init"):
         ledger.describe()
 
 

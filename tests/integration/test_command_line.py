@@ -22,7 +22,6 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli import commands
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main, parser
@@ -36,6 +35,7 @@ from airflow_eos.operations.queries import ledger_records
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
 from tests.support.markers import wait_for_markers
+from tests.support.missing_topics import missing_at_once
 from tests.support.patience import wait_until
 from tests.support.topic_settings import change_topic_and_wait
 
@@ -44,19 +44,10 @@ Cli = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture
-def pipeline(embedded_kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+def pipeline(embedded_kafka: Any) -> Iterator[Pipeline]:
     # A single broker does not forget a topic; a missing ledger is asked for again and again here.
-    monkeypatch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
-    create = KafkaLedger.create
-
-    def create_patiently(ledger: KafkaLedger) -> None:
-        # It hears of a new one from its controller.
-        with monkeypatch.context() as usual:
-            usual.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 30.0)
-            create(ledger)
-
-    monkeypatch.setattr(KafkaLedger, "create", create_patiently)
-    return Pipeline(embedded_kafka)
+    with missing_at_once():
+        yield Pipeline(embedded_kafka)
 
 
 @pytest.fixture

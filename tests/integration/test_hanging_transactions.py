@@ -226,7 +226,7 @@ def test_without_the_rules_both_attempts_are_published(away, monkeypatch):
     assert len(found) > 2 * RECORDS
 
 
-@pytest.mark.parametrize("lost", ["sink", "ledger", pytest.param("offsets", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("lost", rest_in_chaos(1, ["sink", "ledger", "offsets"]))
 def test_success_waits_until_every_leader_shows_the_commit(away, caplog, lost):
     """CompleteCommit without a marker: the run writes it when the leader is back, and only then is green."""
     run = away(lost)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline
+from tests.support.missing_topics import missing_at_once
 from tests.support.patience import eventually, wait_until
 from tests.support.topic_settings import COMPACTED_SOON, change_topic
 from tests.support.wire_requests import fetch_range
@@ -76,14 +76,6 @@ class Timed(Pipeline):
         change_topic(self.kafka.admin(), self.ledger, named)
 
 
-@contextmanager
-def imoptions_for():
-    """Believe soon that a topic is missing; only where it is: brokers learn of a new one with a delay."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
-        yield
-
-
 @pytest.fixture
 def timed(embedded_kafka):
     return Timed(embedded_kafka)
@@ -121,7 +113,7 @@ def test_a_deleted_ledger_is_not_made_again(committed, offsets):
     committed.kafka.delete_topic(committed.ledger)
     if offsets == "expired":
         committed.delete_group()
-    with imoptions_for():
+    with missing_at_once():
         refuses_all(committed, LedgerMissing, "Restore")
     assert not committed.has_ledger()
 
@@ -134,7 +126,7 @@ def test_a_ledger_that_is_deleted_under_a_run_is_no_topic_to_create(timed, state
         if now is state:
             timed.kafka.delete_topic(timed.ledger)
 
-    with imoptions_for(), pytest.raises(LedgerMissing, match="nobody can tell what is committed"):
+    with missing_at_once(), pytest.raises(LedgerMissing, match="nobody can tell what is committed"):
         timed.run("c", on_state=entered)
     assert timed.output() == []
 
@@ -153,7 +145,7 @@ def test_init_makes_a_lost_ledger_again_only_when_told(committed):
     """Even then pipelines whose offsets name the old ledger are refused: they start over in another group."""
     committed.kafka.delete_topic(committed.ledger)
     deployment = committed.spec.deployment
-    with imoptions_for(), pytest.raises(LedgerMissing, match="adopt-new"):
+    with missing_at_once(), pytest.raises(LedgerMissing, match="adopt-new"):
         create_ledger(deployment)
     assert not committed.has_ledger()
     create_ledger(deployment, adopt_new=True)
@@ -242,7 +234,7 @@ def options_for(pipeline):
 
 def test_doctor_tells_a_lost_ledger_from_a_new_one(committed):
     """Who remembers it, and what to do."""
-    with imoptions_for():
+    with missing_at_once():
         new = {
             check.name: check
             for check in examine(
@@ -302,7 +294,7 @@ def test_no_command_tells_to_make_a_lost_ledger_anew(committed, how, tmp_path, c
         assert main([command, *where, "--prefix", prefix, "--output", "json", *options]) == 1, command
         return json.loads(capsys.readouterr().out)["error"]
 
-    with imoptions_for():
+    with missing_at_once():
         for command in COMMANDS if how == "deleted" else COMMANDS.keys() - WHATEVER_ITS_IDENTITY:
             told = error(command, spec.prefix)
             assert told["type"] == "LedgerReplaced", (command, told)
@@ -382,7 +374,8 @@ def test_brokers_that_create_topics_on_demand_make_no_ledger():
     """Theirs would delete its records after a week. The doctor initialises an id beside a missing ledger."""
     with EmbeddedKafka(broker_config={"auto.create.topics.enable": "true"}) as kafka:
         pipeline = Pipeline(kafka)
-        checks = {check.name: check for check in examine(DoctorOptions(pipeline.spec.deployment))}
+        with missing_at_once():
+            checks = {check.name: check for check in examine(DoctorOptions(pipeline.spec.deployment))}
         assert checks["transactional id"].status == "ok"
         assert pipeline.ledger not in kafka.admin().list_topics(timeout=30).topics
         pipeline.publish(["a"])
@@ -438,7 +431,7 @@ def test_a_first_run_that_died_in_its_pin_is_retried_without_help(timed, monkeyp
 
 def test_a_cleared_run_makes_no_ledger_where_nobody_began_one(timed):
     """It ran before: whatever knew of its ledger may have expired."""
-    with pytest.raises(LedgerMissing, match="init"):
+    with missing_at_once(), pytest.raises(LedgerMissing, match="init"):
         timed.interval(0, clear_number=1)
     timed.make_ledger_by_hand()
     with pytest.raises(LedgerMissing, match="init"):
@@ -453,7 +446,10 @@ def test_a_group_of_another_environment_is_named_as_a_cause(embedded_kafka):
     pipeline.interval(0)
     own = replace(pipeline.spec.ledger, topic=f"{pipeline.ledger}-staging")
     staging = {"prefix": f"{pipeline.spec.prefix}-staging", "ledger": own}
-    with pytest.raises(LedgerMissing, match=r"another environment.* a group_id of its own"):
+    with (
+        missing_at_once(),
+        pytest.raises(LedgerMissing, match=r"another environment.* a group_id of its own"),
+    ):
         pipeline.interval(0, **staging)
     assert (
         pipeline.interval(0, **staging, group_id=f"{pipeline.spec.group_id}-staging").records_read == RECORDS

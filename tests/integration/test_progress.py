@@ -18,6 +18,7 @@ from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from tests.support.local_runs import Pipeline
 from tests.support.markers import wait_for_markers
+from tests.support.missing_topics import missing_at_once
 from tests.support.patience import wait_until
 
 UTC = dt.timezone.utc
@@ -32,14 +33,6 @@ def ms(moment: dt.datetime) -> int:
 @pytest.fixture
 def pipeline(embedded_kafka: Any) -> Pipeline:
     return Pipeline(embedded_kafka)
-
-
-@contextmanager
-def impatient() -> Iterator[None]:
-    """Believe soon that a topic is missing; only where it is: brokers learn of a new one with a delay."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
-        yield
 
 
 @contextmanager
@@ -65,7 +58,7 @@ def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
 
     pipeline.publish(["a", "b", "c"])
     pipeline.publish(["d"], partition=1)
-    with impatient():  # there is no ledger yet
+    with missing_at_once():  # there is no ledger yet
         assert spans() == [(0, 3), (0, 1)]
     pipeline.run()
     assert spans() == [(3, 3), (1, 1)]
@@ -120,7 +113,7 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
         return unread(*asked, start="latest", ledger=spec.ledger, prefix=spec.prefix)
 
     pipeline.publish(["a", "b"])
-    with impatient():  # there is no ledger yet
+    with missing_at_once():  # there is no ledger yet
         assert (found().offsets, len(found().without_position)) == (0, 2)
     assert pipeline.run(ranges=Cursor(start="latest")).records_read == 0
     assert (found().offsets, len(found().without_position)) == (0, 0)
@@ -134,7 +127,7 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
 
 def test_unknown_topic_is_named(pipeline: Pipeline) -> None:
     """A sensor on a topic that is missing says which."""
-    with impatient(), pytest.raises(UnknownTopic, match="not-there"):
+    with missing_at_once(), pytest.raises(UnknownTopic, match="not-there"):
         unread(pipeline.spec.kafka, "g", ["not-there"])
 
 
@@ -184,7 +177,7 @@ def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
         key = cursor_run_key(spec.pipeline, run_id)
         return find_committed_by_key(spec.deployment, pipeline=spec.pipeline, run_key=key)
 
-    with impatient(), pytest.raises(LedgerMissing):
+    with missing_at_once(), pytest.raises(LedgerMissing):
         record("r1")
     pipeline.publish(["a"])
     committed = pipeline.run()

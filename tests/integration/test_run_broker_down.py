@@ -18,12 +18,13 @@ from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
+from tests.support.wire_requests import QUICK_SESSIONS
 
 
 @pytest.fixture(scope="module")
 def own_kafka():
     """A broker that tests may kill."""
-    with EmbeddedKafka() as kafka:
+    with EmbeddedKafka(broker_config=QUICK_SESSIONS) as kafka:
         yield kafka
 
 
@@ -38,7 +39,7 @@ def pipeline(own_kafka):
 
 def test_a_broker_that_is_down_at_the_start_is_named(pipeline, unused_port, monkeypatch):
     """Nobody listens: one clear error with the address, nothing started."""
-    monkeypatch.setattr(shared_connections, "BOOTSTRAP_TIMEOUT", 5.0)
+    monkeypatch.setattr(shared_connections, "BOOTSTRAP_TIMEOUT", 2.0)
     kafka = {"bootstrap.servers": f"127.0.0.1:{unused_port}"}
     with pytest.raises(BrokersUnavailable, match=str(unused_port)):
         pipeline.run("r1", kafka=kafka)

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import uuid
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos_testing.readers import read_topic
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
 
 DAY = dt.datetime(2026, 11, 20, tzinfo=dt.timezone.utc)
@@ -62,15 +64,30 @@ def interval(days=1):
     return Interval(DAY - dt.timedelta(days=days), DAY, dt.timedelta(0))
 
 
-@pytest.mark.parametrize("clear_number", [0, 1])
-@pytest.mark.parametrize("on_committed", ["skip", "fail"])
+MODES = {
+    "cursor": Cursor(),
+    "rounds": ROUNDS,
+    "interval": interval(),
+    "partition": PartitionInterval("key", interval()),
+}
+
+
+# Each mode as it is retried and as it is cleared, in one of two policies each.
 @pytest.mark.parametrize(
-    "ranges",
-    [Cursor(), ROUNDS, interval(), PartitionInterval("key", interval())],
-    ids=["cursor", "rounds", "interval", "partition"],
+    ("mode", "on_committed", "clear_number"),
+    rest_in_chaos(
+        2 * len(MODES),
+        [
+            *product(MODES, ["skip"], [0]),
+            *product(MODES, ["fail"], [1]),
+            *product(MODES, ["skip"], [1]),
+            *product(MODES, ["fail"], [0]),
+        ],
+    ),
 )
-def test_another_sink_is_refused(pipeline, other, ranges, on_committed, clear_number):
+def test_another_sink_is_refused(pipeline, other, mode, on_committed, clear_number):
     """Success with nothing in the sink that was asked for would be a lie."""
+    ranges = MODES[mode]
     pipeline.run(ranges=ranges)
     asked = {"sink_topic": other, "clear_number": clear_number, "on_committed": on_committed}
     with pytest.raises(DifferentWork, match=f"sink topic: recorded '{pipeline.sink}', asked '{other}'"):

@@ -27,6 +27,7 @@ from airflow_eos.spark import SparkDataPlane, data_plane
 from airflow_eos.spark.preflight import check_environment
 from airflow_eos.spark.session import is_connect
 from airflow_eos_testing import read_topic
+from tests.support.missing_topics import missing_at_once
 from tests.support.source_order import out_of_order, seal_in_tasks
 from tests.support.spark_sessions import run
 
@@ -224,9 +225,9 @@ def test_what_the_sink_cannot_write_is_refused(broker, spark, topics):
 
 def test_unknown_topics_are_refused(broker, spark, topics):
     """As sink, and in a row."""
-    with pytest.raises(UnknownTopic, match="no-such-topic"):
+    with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-topic"):
         seal(broker, spark, topics, lambda batch: batch, sink="no-such-topic")
-    with pytest.raises(UnknownTopic, match="no-such-topic"):
+    with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-topic"):
         seal(
             broker,
             spark,

@@ -48,6 +48,7 @@ from airflow_eos.spark.source import ReadTask, source_frame
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import count_records, read_topic
 from tests.support.cases import rest_in_chaos
+from tests.support.missing_topics import missing_at_once
 from tests.support.patience import wait_until
 from tests.support.source_order import out_of_order, seal_in_tasks
 from tests.support.spark_sessions import KIND, attempt, run
@@ -561,13 +562,13 @@ def test_a_null_topic_is_refused(broker, spark, topics):
 
 def test_an_unknown_sink_topic_is_refused(broker, spark, topics):
     """Nothing is created by accident."""
-    with pytest.raises(UnknownTopic, match="no-such-topic"):
+    with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-topic"):
         seal(broker, spark, topics, lambda df: df, sink="no-such-topic")
 
 
 def test_an_unknown_topic_in_a_row_is_refused(broker, spark, topics):
     """As for the sink topic."""
-    with pytest.raises(UnknownTopic, match="no-such-topic"):
+    with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-topic"):
         seal(broker, spark, topics, lambda df: df.selectExpr("value", "'no-such-topic' AS topic"))
 
 

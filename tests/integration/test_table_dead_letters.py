@@ -11,6 +11,7 @@ from airflow_eos.run.states import State
 from airflow_eos.run.table_steps import TableSteps
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Died, Paused, die_at
+from tests.support.missing_topics import missing_at_once
 from tests.support.tables import LocalTablePlane, TablePipeline
 
 STATES = [State.INTENT, State.PUBLISHED, State.WRITTEN, State.STAGED]
@@ -164,7 +165,7 @@ def test_without_the_topic_of_the_letters_the_run_waits_for_it(pipeline):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
     for future in pipeline.kafka.admin().delete_topics([pipeline.letter_topic]).values():
         future.result(30)
-    with pytest.raises(UnknownTopic, match=pipeline.letter_topic):
+    with missing_at_once(), pytest.raises(UnknownTopic, match=pipeline.letter_topic):
         pipeline.run("r1", try_number=2)
     pipeline.kafka.create_topic(pipeline.letter_topic, partitions=2)
     pipeline.run("r1", try_number=3)

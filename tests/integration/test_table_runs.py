@@ -36,6 +36,7 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
 from airflow_eos_testing.readers import read_topic
+from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Died, LocalDataPlane, Paused, die_at
 from tests.support.patience import wait_until
 from tests.support.tables import LocalTablePlane, TablePipeline
@@ -96,10 +97,21 @@ def test_the_next_run_reads_on_and_a_retry_is_answered_from_the_ledger(pipeline)
 
 
 STATES = [state for state in State if state not in (State.ABORTED, State.UNKNOWN)]
+AROUND_COMMITS = (State.INTENT, State.PUBLISHED, State.PROVEN, State.COMMITTED)
 
 
-@pytest.mark.parametrize("run_id", ["r1", "r2"])
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.value)
+# The next run at the states around both commits, a retry at every state.
+@pytest.mark.parametrize(
+    ("state", "run_id"),
+    rest_in_chaos(
+        len(STATES) + len(AROUND_COMMITS),
+        [
+            *((state, "r1") for state in STATES),
+            *((state, "r2") for state in (*AROUND_COMMITS, *sorted({*STATES} - {*AROUND_COMMITS}))),
+        ],
+    ),
+    ids=lambda value: value.value if isinstance(value, State) else value,
+)
 def test_whoever_comes_after_a_death_at_a_state_leaves_each_record_once(pipeline, state, run_id):
     """A retry of the run, or the next run of the cursor; more records came in between."""
     pipeline.publish(["a", "b"])
@@ -153,7 +165,9 @@ class Refusing(LocalDataPlane):
 
 
 @pytest.mark.parametrize("run_id", ["r1", "r2"])
-@pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED, State.STAGED], ids=str)
+@pytest.mark.parametrize(
+    "state", rest_in_chaos(2, [State.INTENT, State.PUBLISHED, State.SEALED, State.STAGED]), ids=str
+)
 def test_a_zombie_that_wakes_after_its_successor_adds_nothing(pipeline, state, run_id):
     """It finds the run in the ledger, or is fenced."""
     pipeline.publish(["a", "b"])
@@ -255,7 +269,11 @@ def replacing(pipeline):
     return {**AGAIN, "sink": replace(pipeline.spec.sink, reprocess="replace")}
 
 
-@pytest.mark.parametrize("state", [s for s in STATES if s is not State.COMMITTED], ids=lambda s: s.value)
+@pytest.mark.parametrize(
+    "state",
+    rest_in_chaos(3, (*AROUND_COMMITS[:3], *sorted({*STATES} - {*AROUND_COMMITS}))),
+    ids=lambda state: state.value,
+)
 def test_a_reprocessing_that_replaces_leaves_each_record_once(pipeline, state):
     """A death at a state, then a retry; rows of the run before and of the next one stay."""
     records = {}

@@ -18,6 +18,7 @@ import pytest
 from airflow_eos import arrow_process
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark.preflight import check_environment
+from tests.support.cases import rest_in_chaos
 from tests.support.patience import eventually
 from tests.support.spark_sessions import Broker, new_session
 
@@ -80,7 +81,7 @@ def seal_until_it_is_interrupted(bootstrap, flag, make, large, answer):
 
 @pytest.mark.parametrize(
     ("make", "large"),
-    [(large_frame, True), (arrow, False)],
+    rest_in_chaos(1, [(large_frame, True), (arrow, False)]),
     ids=["DataFrame with used columns and settings", "Arrow"],
 )
 def test_a_task_time_out_ends_a_seal_that_hangs(broker, tmp_path, make, large):

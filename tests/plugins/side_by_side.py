@@ -3,7 +3,8 @@
 A fixture of a package is made once per process. Two Airflows, or two clusters of three brokers, would cost
 more than the second process gains. Tests of the protocol's model share nothing and take long: each may run
 anywhere. They need a processor all the time, where tests with brokers often wait: they are dealt out between
-those.
+those. Unit tests come last, and of these the files in which nothing waits for a program: small pieces, so
+that the processes end together.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ COSTLY = ("airflow", "replicated")
 """Fixtures that are to be made once; what needs them begins first, for it takes longest."""
 ALONE = "tests/protocol/"
 """Folder whose tests are dealt out one by one."""
+SMALL = "tests/unit/"
+"""Folder whose files take seconds."""
 WITH_BROKERS = ("tests/guarantees/", "tests/integration/", "tests/system/", *COSTLY)
 """Beginnings of the groups whose tests wait most of the time."""
 
@@ -35,6 +38,7 @@ class SideBySide:
         """Begin with the costly ones; the rest keeps its order, but for the searches."""
         root = config.rootpath
         items.sort(key=lambda item: _rank(group_of(root, item.nodeid)))
+        items[:] = small_ones_last(items, _file_of, waits)
         searches = [item for item in items if is_search(item)]
         others = [item for item in items if not is_search(item)]
         items[:] = dealt_out(searches, others, lambda item: group_of(root, item.nodeid), WITH_BROKERS)
@@ -50,6 +54,17 @@ class SideBySide:
 
         config.option.loadscopereorder = False
         return Scheduling(config, log)
+
+
+def small_ones_last(tests: Sequence[T], file: Callable[[T], str], waits: Callable[[T], bool]) -> list[T]:
+    """Return the tests in their order, but behind all others those of unit test files in which none waits."""
+    waiting = {file(test) for test in tests if waits(test)}
+    return sorted(tests, key=lambda test: file(test).startswith(SMALL) and file(test) not in waiting)
+
+
+def waits(item: pytest.Item) -> bool:
+    """Return whether a test starts another program: the marks of `make unit` and `make quick` say it."""
+    return any(item.get_closest_marker(name) is not None for name in ("jvm", "process"))
 
 
 def is_search(item: pytest.Item) -> bool:
@@ -90,6 +105,10 @@ def group_of(root: Path, nodeid: str) -> str:
 def _costly(file: Path) -> list[str]:
     arguments = re.findall(r"^ *def \w+\(([^)]*)\)", file.read_text(), re.MULTILINE)
     return [name for name in COSTLY if any(re.search(rf"\b{name}\b", each) for each in arguments)]
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _rank(group: str) -> int:

@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 NOBODY = 65534
 _LISTEN = "0A"
 _TIMEOUT = 3.0
+_AT_ONCE = 32
 _BROADCASTS = 24
 """Block ids of broadcasts that are asked for."""
 
@@ -115,8 +117,7 @@ def ask_as_nobody(listeners, folders, secret):
                 readable = [str(path) for folder in folders for path in _readable(folder, secret)]
             else:
                 readable = []
-            answers = {f"{one.address}:{one.port}": _ask(one) for one in listeners}
-            text = json.dumps(({where: told for where, told in answers.items() if told}, readable))
+            text = json.dumps((_ask(listeners), readable))
         except BaseException:
             text = json.dumps(({"": [traceback.format_exc()]}, []))
         os.close(reading)
@@ -138,19 +139,35 @@ def _readable(folder, secret):
                     yield Path(parent) / name
 
 
-def _ask(listener):
+def _ask(listeners):
+    """Ask all at once: whoever does not understand a question lets it wait until the time-out."""
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        asked = [
+            (f"{one.address}:{one.port}", threads.submit(question, one, *arguments))
+            for one in listeners
+            for question, *arguments in _questions(one)
+        ]
+    answers = {}
+    for where, answer in asked:
+        if answer.result():
+            answers.setdefault(where, []).append(answer.result())
+    return answers
+
+
+def _questions(listener):
     if listener.port is None:
-        with socket.socket(socket.AF_UNIX) as client:
-            try:
-                client.connect(listener.address)
-            except PermissionError:
-                return []
-            if os.getuid() != NOBODY:
-                return []
-            return ["a Unix socket that takes connections of others"]
-    answers = [_check_existence(listener), _fetch_blocks(listener)]
-    answers += [_other(listener, name, request) for name, request in _REQUESTS_OF_OTHERS.items()]
-    return [answer for answer in answers if answer]
+        return [(_connect_unix,)]
+    others = [(_other, name, request) for name, request in _REQUESTS_OF_OTHERS.items()]
+    return [(_check_existence,), (_fetch_blocks,), *others]
+
+
+def _connect_unix(listener):
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(listener.address)
+        except PermissionError:
+            return None
+    return "a Unix socket that takes connections of others" if os.getuid() == NOBODY else None
 
 
 def _connect(listener):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pyarrow as pa
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
@@ -95,6 +98,15 @@ def transaction(connections, where, values, *, commit=True, records_per_batch=10
     return receipt
 
 
+def commit(connections, identity, receipts):
+    """Commit, and wait until every written partition shows it."""
+    end_txn(connections, identity, commit=True)
+    for receipt in receipts:
+        if receipt.records:
+            where = partition(receipt.topic, receipt.partition)
+            wait_for_marker(connections, where, receipt.last_offset)
+
+
 def wait_for_marker(connections, where, last_offset):
     """Wait until the last stable offset is behind a transaction: its marker is written."""
     wait_until(lambda: list_offsets(connections, [where], "latest")[where] > last_offset + 1)
@@ -124,3 +136,17 @@ def values_of(pairs):
 def partition(topic, number=0):
     """Short for a TopicPartition."""
     return TopicPartition(topic, number)
+
+
+def during(seconds, act):
+    """Run a fault in a thread after a time; the thread must be joined."""
+    timer = threading.Timer(seconds, act)
+    timer.start()
+    return timer
+
+
+def slowly(pairs, pause=0.02):
+    """The batches of a source that takes its time, so that faults meet an unfinished send."""
+    for pair in pairs:
+        time.sleep(pause)
+        yield pair

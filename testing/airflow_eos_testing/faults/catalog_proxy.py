@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+_POLL = 0.02
+"""Seconds until the server notices that it is to end; half a second by default."""
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive"})
 
 
@@ -57,7 +59,7 @@ class CatalogProxy:
         handler = type("Handler", (_Handler,), {"proxy": self})
         self._server = ThreadingHTTPServer((HOST, 0), handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL,), daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -187,7 +187,7 @@ def test_librdkafkas_words_for_a_lost_connection_are_known():
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangsUp) as server:
         server.daemon_threads, server.hung_up = True, 0
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         settings = {
             "bootstrap.servers": f"127.0.0.1:{server.server_address[1]}",
             "security.protocol": "SASL_PLAINTEXT",

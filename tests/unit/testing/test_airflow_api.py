@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture(params=[True])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with Server(gives=request.param) as running:
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield running
         running.shutdown()

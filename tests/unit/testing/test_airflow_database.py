@@ -26,7 +26,7 @@ while True:
     connection.execute("INSERT INTO numbers VALUES (1)")
     time.sleep(0.04)
     connection.execute("COMMIT")
-    time.sleep(0.01)
+    time.sleep(0.04)
 """
 
 
@@ -40,7 +40,7 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(database: Path) -> Iterator[int]:
-    """A process that holds the database's lock four fifths of its time."""
+    """A process that holds the database's lock half of its time."""
     with subprocess.Popen(
         [sys.executable, "-c", BUSY_WRITER, str(database)], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.plugins.side_by_side import dealt_out, group_of
+from tests.plugins.side_by_side import dealt_out, group_of, small_ones_last
 
 
 def test_a_file_is_a_group(tmp_path):
@@ -29,6 +29,18 @@ def test_each_search_of_the_protocol_may_run_anywhere(tmp_path):
     """They share no fixture, and their one file is many minutes long."""
     test = "tests/protocol/test_interleavings.py::test_law_1[twins]"
     assert group_of(tmp_path, test) == test
+
+
+def test_unit_tests_that_wait_for_no_program_are_last():
+    """Whole files; what is no unit test keeps its place."""
+    order = ["tests/system/a 1", "tests/unit/a 1", "tests/unit/b 1", "tests/unit/b 2 waits", "tests/unit/c 1"]
+    assert small_ones_last(order, lambda test: test.split()[0], lambda test: test.endswith("waits")) == [
+        "tests/system/a 1",
+        "tests/unit/b 1",
+        "tests/unit/b 2 waits",
+        "tests/unit/a 1",
+        "tests/unit/c 1",
+    ]
 
 
 def test_searches_are_dealt_out_between_groups_that_wait():
