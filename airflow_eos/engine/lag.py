@@ -57,21 +57,6 @@ class Unread:
         return self.offsets + sum(waiting.offsets.span for waiting in self.undecided)
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalProgress:
-    """Whether a topic has passed the end of an interval.
-
-    :param waiting_for: why not, one line per partition; empty if a run over the interval can start.
-    """
-
-    waiting_for: tuple[str, ...]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether every partition has passed the end."""
-        return not self.waiting_for
-
-
 def unread(
     kafka: Mapping[str, Any],
     group: str,
@@ -169,7 +154,7 @@ def _cursor(
     return {**added, **ends}, added
 
 
-def interval_progress(
+def interval_waits_for(
     kafka: Mapping[str, Any],
     topics: Collection[str],
     interval: Interval,
@@ -177,8 +162,8 @@ def interval_progress(
     idle: IdlePolicy = "allowed_lateness",
     ledger: LedgerSettings | None = None,
     now: dt.datetime | None = None,
-) -> IntervalProgress:
-    """Return whether a run over the interval could pin its boundary and start.
+) -> list[str]:
+    """Return why a run over the interval would have to wait, a line per partition; empty: it can start.
 
     A partition has passed the end if it has a record of that time or later, without an open transaction
     before that record.
@@ -192,13 +177,11 @@ def interval_progress(
     """
     now = now or utc_now()
     if now < interval.end:
-        return IntervalProgress((f"the interval ends at {keys.utc_text(interval.end)}",))
+        return [f"the interval ends at {keys.utc_text(interval.end)}"]
     with ControlPlane(Deployment(kafka, ledger or LedgerSettings())) as control:
         descriptions = control.cluster.describe_topics(topics)
         waiting = _behind(control, descriptions, interval, idle, now)
-        if not waiting:
-            waiting = _not_ready(control, descriptions, interval, now, asks_ledger=ledger is not None)
-    return IntervalProgress(tuple(waiting))
+        return waiting or _not_ready(control, descriptions, interval, now, asks_ledger=ledger is not None)
 
 
 def _behind(

@@ -40,7 +40,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
         :raises IntervalUnaccountable: the log cannot tell what it holds; the run would say the same.
         """
         from airflow_eos import settings
-        from airflow_eos.engine.lag import interval_progress
+        from airflow_eos.engine.lag import interval_waits_for
         from airflow_eos.model.ranges import Interval
 
         interval = Interval(
@@ -50,8 +50,8 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
             self.accept_deleted,
         )
         ledger = None if self.ledger_topic is None else settings.ledger_to_ask(self.ledger_topic)
-        progress = interval_progress(kafka, self.topics, interval, idle=self.idle_partitions, ledger=ledger)
-        if not progress.is_over:
-            log.info("Not over yet: %s", "; ".join(progress.waiting_for))
+        waiting = interval_waits_for(kafka, self.topics, interval, idle=self.idle_partitions, ledger=ledger)
+        if waiting:
+            log.info("Not over yet: %s", "; ".join(waiting))
             return None
         return {"start": self.start, "end": self.end}

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.engine.committed import find_committed_by_key
-from airflow_eos.engine.lag import Unread, interval_progress, unread
+from airflow_eos.engine.lag import Unread, interval_waits_for, unread
 from airflow_eos.exceptions import LedgerMissing, TopicRecreated, UnknownTopic
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
@@ -145,9 +145,7 @@ def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipe
 
     def waiting(minutes: float, idle: Any = "allowed_lateness") -> int:
         now = NOON + dt.timedelta(minutes=minutes)
-        return len(
-            interval_progress(spec.kafka, spec.source_topics, interval, idle=idle, now=now).waiting_for
-        )
+        return len(interval_waits_for(spec.kafka, spec.source_topics, interval, idle=idle, now=now))
 
     pipeline.publish(["early"], timestamp=ms(NOON) - 1)
     assert waiting(-1) == 1
@@ -170,10 +168,9 @@ def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: P
     pipeline.publish(["x"], partition=1, timestamp=ms(NOON))
     with open_transaction(pipeline, 0, ms(NOON) - 2000):
         pipeline.publish(["after"], timestamp=ms(NOON) + 5)
-        progress = interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR)
-        assert len(progress.waiting_for) == 1
-        assert f"{pipeline.source}-0: a transaction is open" in progress.waiting_for[0]
-    assert interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR).is_over
+        (waiting,) = interval_waits_for(spec.kafka, spec.source_topics, interval, now=NOON + HOUR)
+        assert f"{pipeline.source}-0: a transaction is open" in waiting
+    assert interval_waits_for(spec.kafka, spec.source_topics, interval, now=NOON + HOUR) == []
 
 
 def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.models.trigger import Trigger
 
-from airflow_eos.engine.lag import IntervalProgress, Unread
+from airflow_eos.engine.lag import Unread
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, CredentialsRefused, LedgerMissing
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -216,14 +216,14 @@ def test_group_that_begins_at_the_end_is_not_waited_for_before_it_has_a_position
 def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The condition is the engine's; the trigger passes on what the sensor was given."""
     asked: list[Any] = []
-    answers = [IntervalProgress(("src-0 holds nothing",)), IntervalProgress(())]
+    answers: list[list[str]] = [["src-0 holds nothing"], []]
 
-    def progress(kafka: Any, topics: Any, interval: Any, *, idle: str, ledger: Any) -> IntervalProgress:
+    def progress(kafka: Any, topics: Any, interval: Any, *, idle: str, ledger: Any) -> list[str]:
         assert (ledger, interval.accept_deleted) == (None, False)
         asked.append((topics, interval.end.isoformat(), interval.allowed_lateness.total_seconds(), idle))
         return answers.pop(0)
 
-    monkeypatch.setattr("airflow_eos.engine.lag.interval_progress", progress)
+    monkeypatch.setattr("airflow_eos.engine.lag.interval_waits_for", progress)
     assert INTERVAL.ask({}) is None
     assert INTERVAL.ask({}) == {"start": INTERVAL.start, "end": INTERVAL.end}
     assert asked == [(["src"], "2026-11-21T00:00:00+00:00", 0.0, "allowed_lateness")] * 2
