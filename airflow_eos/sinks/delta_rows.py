@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_eos.exceptions import UnknownTable
-from airflow_eos.sinks.delta_files import partition_texts
+from airflow_eos.sinks.delta_files import partition_texts, store_of
 from airflow_eos.sinks.rewritten import refuse_other_files
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def live_files(table: deltalake.DeltaTable) -> list[LiveFile]:
     """Return the data files of the version that was loaded."""
     actions = pa.table(table.get_add_actions())
     touched: set[str] = set()
-    if _DELETION_VECTORS in _reader_features(table):
+    if _DELETION_VECTORS in (table.protocol().reader_features or ()):
         paths = pa.table(table.deletion_vectors())["filepath"].to_pylist()
         touched = {path.rpartition("/")[2] for path in paths}
     columns = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
@@ -95,13 +95,5 @@ def live_files(table: deltalake.DeltaTable) -> list[LiveFile]:
 def _row_count(file: LiveFile, sink: DeltaTable) -> int:
     if file.rows is not None:
         return file.rows
-    from deltalake.fs import DeltaStorageHandler
-    from pyarrow.fs import PyFileSystem
-
-    store = PyFileSystem(DeltaStorageHandler(sink.uri, dict(sink.properties or {})))
-    with store.open_input_file(file.path) as stream:
+    with store_of(sink.uri, sink.properties).open_input_file(file.path) as stream:
         return int(pq.read_metadata(stream).num_rows)
-
-
-def _reader_features(table: deltalake.DeltaTable) -> Sequence[str]:
-    return table.protocol().reader_features or ()
