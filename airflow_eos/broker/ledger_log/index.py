@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery
 from airflow_eos.broker.ledger_log.records import Record
-from airflow_eos.broker.ledger_log.scan import Findings, ScanResult, decided_records, records_at
+from airflow_eos.broker.ledger_log.scan import Findings, committed_values, decided_records, records_at
 from airflow_eos.exceptions import LedgerUnreadable, OffsetsOutOfRange
 from airflow_eos.ledger.records.ledger_index import (
     LEAF_CHARACTERS,
@@ -61,13 +61,13 @@ class PartitionIndex:
 
     def committed(
         self, connections: BrokerConnections, start: int, end: int, query: KeyQuery, evidence: Evidence
-    ) -> ScanResult:
+    ) -> Findings:
         """Return the latest committed values in ``[start, end)``.
 
         :param end: the last stable offset.
         """
         for _ in range(_LOOKS):
-            findings = Findings(evidence)
+            findings = Findings(self.tp, evidence)
             root = self._scan_tail(connections, start, end, query, findings)
             if root is None:
                 break
@@ -81,21 +81,17 @@ class PartitionIndex:
                     self._damaged = self._root[0]
                 self._root = -1, None  # a newer root may have replaced it, and compaction removed the old one
         else:
-            findings = Findings(evidence)
-            findings.scan(connections, self.tp, start, end, query)
-        result = findings.result(self.tp.partition)
-        return ScanResult(
-            {key: value for key, value in result.committed.items() if key != self.keys.root},
-            tuple(record for record in result.rejected if record.key != self.keys.root),
-            result.log_start,
-        )
+            findings = committed_values(connections, self.tp, start, end, query, evidence)
+        findings.latest.pop(self.keys.root, None)  # wanted on the way alone
+        findings.all_rejected = [record for record in findings.all_rejected if record.key != self.keys.root]
+        return findings
 
     def root(
         self, connections: BrokerConnections, start: int, end: int, evidence: Evidence
     ) -> tuple[int, IndexRoot] | None:
         """Return the newest root below ``end`` and its offset."""
         self._root = -1, None
-        root = self._scan_tail(connections, start, end, KeyQuery(frozenset()), Findings(evidence))
+        root = self._scan_tail(connections, start, end, KeyQuery(frozenset()), Findings(self.tp, evidence))
         return None if root is None else (self._root[0], root)
 
     def leaf(self, connections: BrokerConnections, at: LeafAt, evidence: Evidence) -> Mapping[str, Place]:
@@ -126,7 +122,7 @@ class PartitionIndex:
         while end > start and (root is None or end > root.through):
             start = max(start, findings.log_start)
             begin = max(start, end - size, 0 if root is None else root.through)
-            read += findings.scan(connections, self.tp, begin, end, sought, max_bytes=_PAGE_BYTES)
+            read += findings.scan(connections, begin, end, sought, max_bytes=_PAGE_BYTES)
             if root is None and (record := findings.latest.get(self.keys.root)) is not None:
                 root = self._parsed(record)
             end, size = begin, size * _GROWTH

@@ -18,8 +18,8 @@ from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.signature import HEADER
 from airflow_eos.recordbatch.decode import DecodedBatch, decode_batch
-from airflow_eos.recordbatch.header import HEADER_BYTES, RawBatch
-from airflow_eos.recordbatch.isolation import ControlType, control_type
+from airflow_eos.recordbatch.header import RawBatch
+from airflow_eos.recordbatch.isolation import ControlType
 
 _HEADER = HEADER.encode()
 _MORE = 0x80  # continuation bit of a varint
@@ -78,13 +78,15 @@ def markers_of(batch: RawBatch) -> Iterator[LedgerEntry]:
 
     :raises CorruptBatch: the batch cannot be decoded.
     """
-    kind = _control_type(batch)
-    if kind in (ControlType.COMMIT, ControlType.ABORT):
-        yield LedgerEntry(
-            batch.header.base_offset,
-            batch.header.producer_id,
-            "commit" if kind is ControlType.COMMIT else "abort",
-        )
+    batch.check_crc()
+    for offset, key, _, _ in _walk(batch):  # brokers do not compress them
+        try:
+            kind = ControlType.parse(key or b"")
+        except ValueError as error:
+            raise CorruptBatch(f"control batch of {batch.where()} cannot be read: {error}") from error
+        if kind is not ControlType.UNKNOWN:
+            producer_id = batch.header.producer_id
+            yield LedgerEntry(offset, producer_id, "commit" if kind is ControlType.COMMIT else "abort")
 
 
 def _walk(batch: RawBatch) -> Iterator[_Raw]:
@@ -146,18 +148,3 @@ def _signatures(decoded: DecodedBatch) -> list[bytes | None]:
 
 def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode(errors="backslashreplace")
-
-
-def _control_type(batch: RawBatch) -> ControlType | None:
-    """Read the only record of a control batch; in its usual layout without Arrow, as above."""
-    batch.check_crc()
-    data, at = batch.data, HEADER_BYTES
-    # One-byte length, attributes, timestamp delta and offset delta 0, 4-byte key: version (>= 0) and type.
-    if (
-        batch.header.record_count == 1
-        and data[at] < _MORE
-        and bytes(data[at + 2 : at + 5]) == b"\0\0\x08"
-        and data[at + 5] < _MORE
-    ):
-        return ControlType.parse(bytes(data[at + 5 : at + 9]))
-    return control_type(batch, check_crc=False)
