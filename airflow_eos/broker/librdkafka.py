@@ -43,11 +43,6 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         "grant this principal Write on the topic by an ACL",
     ),
     (
-        frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED}),
-        AuthorizationFailed,
-        "grant this principal the operation on the consumer group by an ACL",
-    ),
-    (
         frozenset({KafkaError.CLUSTER_AUTHORIZATION_FAILED}),
         AuthorizationFailed,
         "grant this principal the operation on the cluster by an ACL",
@@ -95,14 +90,6 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         "lower transaction_timeout or raise transaction.max.timeout.ms of the brokers",
     ),
     (
-        frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT}),
-        RequestRefused,
-        (
-            "an open transaction holds offsets of this group: wait for its end, or find its owner with "
-            "kafka-transactions.sh describe-producers on the group's __consumer_offsets partition"
-        ),
-    ),
-    (
         frozenset({KafkaError.CONCURRENT_TRANSACTIONS}),
         BrokersUnavailable,
         (
@@ -148,7 +135,7 @@ _LOGIN_NOT_READY = "OAuth token not set"
 def explained(error: KafkaError, doing: str) -> EosError:
     """Return the error to raise for a :class:`confluent_kafka.KafkaError`.
 
-    :param doing: the request and what it names, for example ``"DescribeGroups of 'orders'"``.
+    :param doing: the request and what it names, for example ``"InitProducerId of 'eos.orders'"``.
     """
     message = f"{doing}: {error.str()} ({error.name()})"
     if error.str().startswith(_LOGIN_NOT_READY):

@@ -7,7 +7,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
+from airflow_eos.broker.shared_connections import Link
+from airflow_eos.broker.transactions import KafkaTransactions
 from airflow_eos.closeable import Closeable
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.engine.pipeline_name import warn_of_another_dag

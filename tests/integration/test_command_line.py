@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker import KafkaLedger
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.cli import commands
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main, parser

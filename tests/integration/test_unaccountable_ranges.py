@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec
 
-from airflow_eos.broker import KafkaCluster
-from airflow_eos.engine.lag import interval_progress
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.engine.lag import interval_waits_for
 from airflow_eos.exceptions import IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
@@ -383,7 +383,7 @@ def test_a_sensor_says_what_the_run_would_say(timed):
 
     def over(start, end, ledger=spec.ledger, **changes):
         interval = between(start, end, **changes)
-        return interval_progress(spec.kafka, spec.source_topics, interval, ledger=ledger).is_over
+        return not interval_waits_for(spec.kafka, spec.source_topics, interval, ledger=ledger)
 
     timed.run("i5", ranges=between(5, 10))
     delete_head(timed, 2)
