@@ -233,10 +233,6 @@ class Refusals:
         if not any(reason in error.str() for reason in _LOST_CONNECTION):
             self.last = error
 
-    def forget(self) -> None:
-        """Drop the kept error, because a broker has accepted this client."""
-        self.last = None
-
 
 def for_librdkafka(config: ClientConfig) -> dict[str, Any]:
     """Return the settings for a confluent-kafka client, without those that this package sets itself."""

@@ -132,23 +132,19 @@ def is_evidence(header: BatchHeader, value: str | None) -> bool:
     return header.is_transactional and writer in (None, (header.producer_id, header.producer_epoch))
 
 
-def needle(key: str) -> bytes:
-    """Return the bytes of a key in an uncompressed record: its length as a zigzag varint, then the key."""
+def needles(key: str) -> tuple[bytes, bytes]:
+    """Return two byte strings, of which an uncompressed record with this key contains at least one.
+
+    They are the key behind its length, a zigzag varint. Other writers may encode the length with more bytes
+    than necessary; the last of them is then 0.
+    """
     encoded = key.encode()
     left = len(encoded) << 1
     prefix = bytearray()
     while left >= _MORE:
         prefix.append(left % _MORE | _MORE)
         left //= _MORE
-    return bytes((*prefix, left)) + encoded
-
-
-def needles(key: str) -> tuple[bytes, bytes]:
-    """Return two byte strings, of which a record with this key contains at least one.
-
-    Other writers may encode the length with more bytes than necessary; the last of them is then 0.
-    """
-    return needle(key), b"\0" + key.encode()
+    return bytes((*prefix, left)) + encoded, b"\0" + encoded
 
 
 def may_hold(batch: RawBatch, sought: Sequence[bytes]) -> bool:

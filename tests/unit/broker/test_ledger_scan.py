@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_eos.broker.ledger_log import scan as ledger_scan
-from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, needle
+from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, needles
 from airflow_eos.broker.ledger_log.records import records_of
 from airflow_eos.broker.ledger_log.scan import committed_values, raw_entries
 from airflow_eos.exceptions import CorruptBatch
@@ -40,7 +40,7 @@ KEYS = ("run", "run/1", "run/10", "cursor")
 )
 def test_a_key_is_preceded_by_its_length(key, expected):
     """The length in bytes, as a zigzag varint."""
-    assert needle(key) == expected
+    assert needles(key)[0] == expected
 
 
 def last(result):
