@@ -23,7 +23,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
     :param start: ISO time with a zone.
     :param end: ISO time with a zone.
     :param allowed_lateness: seconds.
-    :param ledger_topic: ledger that holds boundaries which are fixed already; None: do not ask.
+    :param ledger_topic: ledger that holds boundaries which are fixed already.
     """
 
     topics: Sequence[str]
@@ -32,7 +32,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
     allowed_lateness: float = 300.0
     idle_partitions: IdlePolicy = "allowed_lateness"
     accept_deleted: bool = False
-    ledger_topic: str | None = None
+    ledger_topic: str
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"start", "end"}`` once every partition has passed the end.
@@ -49,7 +49,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
             dt.timedelta(seconds=self.allowed_lateness),
             self.accept_deleted,
         )
-        ledger = None if self.ledger_topic is None else settings.ledger_to_ask(self.ledger_topic)
+        ledger = settings.ledger_to_ask(self.ledger_topic)
         waiting = interval_waits_for(kafka, self.topics, interval, idle=self.idle_partitions, ledger=ledger)
         if waiting:
             log.info("Not over yet: %s", "; ".join(waiting))

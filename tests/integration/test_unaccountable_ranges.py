@@ -16,6 +16,7 @@ from airflow_eos.engine.lag import interval_waits_for
 from airflow_eos.exceptions import IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operations.preview import preview
 from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
@@ -390,7 +391,7 @@ def test_a_sensor_says_what_the_run_would_say(timed):
     with pytest.raises(IntervalUnaccountable):
         over(0, 5)
     with pytest.raises(IntervalUnaccountable):
-        over(10, 15, ledger=None)  # only what is pinned proves it
+        over(10, 15, ledger=LedgerSettings("nowhere"))  # only what is pinned proves it
     assert over(10, 15)
     assert over(0, 5, accept_deleted=True)
     publish(timed, "far", YEAR_2100)
