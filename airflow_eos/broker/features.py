@@ -100,10 +100,7 @@ def _can_verify(answer: ApiVersionsResponse) -> bool:
 
 
 def _readable(answers: Sequence[Any]) -> list[Mapping[str, str]]:
-    """Return the settings of each broker that has answered without an error; empty if they may not be read.
-
-    :raises RequestRefused: no broker has, and neither permissions nor time will change that.
-    """
+    """Return the settings of brokers that may be read; raises RequestRefused if all answers are errors."""
     results = [result for answer in answers for result in answer.results]
     codes = [result.error_code for result in results]
     if _FORBIDDEN in codes:

@@ -171,10 +171,7 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, KafkaError | None]:
 
 
 def checked(doing: str, call: Callable[[], T]) -> T:
-    """Call into confluent-kafka; translate its error to this package's.
-
-    :param doing: see :func:`explained`.
-    """
+    """Call into confluent-kafka; translate its error to this package's, see :func:`explained`."""
     result, error = attempt(call)
     if error is not None:
         raise explained(error, doing) from KafkaException(error)

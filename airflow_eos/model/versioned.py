@@ -160,10 +160,7 @@ def readable(
 
 
 def json_of_transaction(version: int, producer: tuple[int, int], content: Mapping[str, Any]) -> str:
-    """Return the JSON form of a record that names the transaction that writes it.
-
-    :param producer: producer id and epoch of that transaction.
-    """
+    """Return the JSON form of a record that names the producer id and epoch that write it."""
     named = {"producer_id": producer[0], "producer_epoch": producer[1]}
     return json.dumps({"v": version, "producer": named, **content}, separators=(",", ":"))
 

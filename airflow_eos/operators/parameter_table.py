@@ -216,10 +216,7 @@ def replayed_ranges(field: str, given: Any) -> Explicit:
 
 
 def check_topics_needed(ranges: Any, partition: Any) -> None:
-    """Check a run that is named without topics.
-
-    :raises ConfigurationError: topics are part of its name.
-    """
+    """Raise ConfigurationError for a run that is named without topics where they are part of its name."""
     if not isinstance(ranges, Cursor) or partition is not None:
         of = ranges if partition is None else f"source_partition={partition}"
         raise ConfigurationError(

@@ -123,10 +123,7 @@ def check_partition_duration(duration: PartitionDuration | None) -> None:
 
 
 def refuse_composite(key: str) -> None:
-    """Refuse a key of several parts, which ``ProductMapper`` makes.
-
-    :raises ConfigurationError: names the ways on.
-    """
+    """Raise ConfigurationError for a key of several parts, which ``ProductMapper`` makes."""
     if "|" in key:
         raise ConfigurationError(
             f"partition key {key!r} has several parts, and an interval is known for its date alone. "

@@ -224,10 +224,7 @@ def accepting(ranges: RangeMode) -> RangeMode:
 
 
 def as_range_mode(ranges: Any) -> RangeMode:
-    """Return ranges that are a range mode.
-
-    :raises ConfigurationError: they are not.
-    """
+    """Return ranges that are a range mode; raises ConfigurationError for others."""
     if isinstance(ranges, RangeMode):
         return ranges
     raise ConfigurationError(

@@ -389,10 +389,7 @@ class RunProtocol:
 
 
 def _headers(spec: RunSpec, key: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers of every record of a run, by which consumers can recognise repetitions.
-
-    :param key: of the run, or of its reprocessing.
-    """
+    """Return the headers of every record of a run, by which consumers can recognise repetitions."""
     number = keys.reprocessing_number(key)
     if number is not None:
         return (("eos.run", key), ("eos.reprocessing", str(number)))

@@ -228,10 +228,7 @@ def write_commit_markers(
 def coordinator_decision(
     description: TransactionDescription | None, producer_id: int, epoch: int
 ) -> bool | None:
-    """Return a coordinator's decision about a transaction; None if it describes another one.
-
-    :param description: its description of the transactional id.
-    """
+    """Return a coordinator's decision about a transaction; None if it describes another one."""
     if description is None or description.producer_id != producer_id:
         return None
     if description.producer_epoch == epoch and description.state in _COMMITS:

@@ -233,11 +233,7 @@ def _ranges_texts(was: Sequence[OffsetRange], now: Sequence[OffsetRange]) -> tup
 
 
 def mapped_otherwise(run_key: str, *, mapped: bool) -> DifferentWork:
-    """Return the refusal (law 7) of a run whose records a run of another layout of its task has written.
-
-    :param run_key: of that run.
-    :param mapped: whether the task is mapped now.
-    """
+    """Return the refusal (law 7) of a run whose records a run of another layout of its task has written."""
     return DifferentWork(
         f"{run_key} is committed, by this task before it was {'' if mapped else 'no longer '}mapped over "
         "source_partition: this run would write the same records again. Undo that for this Dag run; or give "

@@ -78,10 +78,7 @@ class BaseSink(Closeable):
 
     @abstractmethod
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> object:
-        """Find the rows of earlier commits.
-
-        :raises TableRewritten: they are not there as they were written.
-        """
+        """Find the rows of earlier commits; raises TableRewritten if they are not there as written."""
 
     @abstractmethod
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
@@ -92,10 +89,7 @@ class BaseSink(Closeable):
         """Return the errors which say that another commit came first."""
 
     def _hidden(self, version: Any) -> Mapping[str, object]:  # noqa: ARG002
-        """Return the properties whose values no message shows.
-
-        :param version: that was looked at, None before the first look.
-        """
+        """Return the properties whose values no message shows."""
         return self._sink.properties or {}
 
     def _looking(self, version: Any = None) -> AbstractContextManager[None]:

@@ -106,10 +106,7 @@ def wanted_schema(columns: Sequence[TargetColumn], given: pa.Schema, sink: Postg
 
 
 def check_values(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
-    """Check values that PostgreSQL would refuse, cut off or round.
-
-    :raises RecordRefused: naming the column.
-    """
+    """Raise RecordRefused for values that PostgreSQL would refuse, cut off or round."""
     if pa.types.is_string(values.type):
         if pc.any(pc.match_substring(values, "\0")).as_py():
             raise RecordRefused(

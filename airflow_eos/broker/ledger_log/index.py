@@ -150,10 +150,7 @@ class PartitionIndex:
         findings: Findings,
         evidence: Evidence,
     ) -> None:
-        """Add the records at the indexed offsets; a record in the tail takes precedence over the index.
-
-        :raises IndexUnusable: the log does not have an indexed record, or the look-up needs too many records.
-        """
+        """Add the indexed records behind those of the tail; raises IndexUnusable where one is missing."""
         places = root.places(
             [key for key in query.keys if key not in findings.latest],
             query.prefixes,
