@@ -25,6 +25,7 @@ from airflow_eos.ledger.records.ledger_index import (
     IndexUnusable,
     LeafAt,
     Place,
+    PlaceKind,
     read_leaf,
 )
 from airflow_eos.model.ranges import TopicPartition
@@ -168,35 +169,25 @@ class PartitionIndex:
             raise IndexDamaged(f"there is no record of {at[missing[0]]!r} at offset {missing[0]}")
         findings.take(records.values())
 
+    def decided(
+        self, connections: BrokerConnections, start: int, end: int, evidence: Evidence, seconds: float
+    ) -> tuple[int, Mapping[str, Place]]:
+        """Return the next offset to index, and the places of the last committed records in ``[start, end)``.
 
-def decided(
-    connections: BrokerConnections,
-    tp: TopicPartition,
-    start: int,
-    end: int,
-    keys: IndexKeys,
-    evidence: Evidence,
-    seconds: float,
-) -> tuple[int, Mapping[str, Place]]:
-    """Return the next offset to index, and the places of the last committed records in ``[start, end)``.
-
-    :param end: end of the offsets that an index may cover.
-    :param keys: keys of the index's own records, which are omitted.
-    :param seconds: approximate time limit.
-    """
-    deadline = time.monotonic() + seconds
-    places: dict[str, Place] = {}
-    for behind, records in decided_records(connections, tp, start, end, evidence):
-        for record, is_ours in records:
-            if record.key in keys:
-                continue
-            if len(record.key) > _LONGEST_KEY:  # a foreign record that no index can hold
-                return record.offset, places
-            if not is_ours:
-                places[record.key] = Place(record.offset, "other")
-            else:
-                places[record.key] = Place(record.offset, "tombstone" if record.value is None else "record")
-        start = behind
-        if time.monotonic() >= deadline:
-            return start, places
-    return start, places
+        :param end: end of the offsets that an index may cover.
+        :param seconds: approximate time limit.
+        """
+        deadline = time.monotonic() + seconds
+        places: dict[str, Place] = {}
+        for behind, records in decided_records(connections, self.tp, start, end, evidence):
+            for record, is_ours in records:
+                if record.key in self.keys:  # of the index itself
+                    continue
+                if len(record.key) > _LONGEST_KEY:  # a foreign record that no index can hold
+                    return record.offset, places
+                kind: PlaceKind = "tombstone" if record.value is None else "record"
+                places[record.key] = Place(record.offset, kind if is_ours else "other")
+            start = behind
+            if time.monotonic() >= deadline:
+                break
+        return start, places

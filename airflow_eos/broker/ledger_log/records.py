@@ -23,6 +23,7 @@ from airflow_eos.recordbatch.isolation import ControlType
 
 _HEADER = HEADER.encode()
 _MORE = 0x80  # continuation bit of a varint
+_ESCAPED = "backslashreplace"
 
 
 class Record(NamedTuple):
@@ -68,7 +69,12 @@ def records_of(batch: RawBatch, end: int) -> list[Record]:
         batch.check_crc()
         raw_records = (record for record in _walk(batch) if record[0] < end)
     return [
-        Record(offset, _text(key) or "", _text(value), signature)
+        Record(
+            offset,
+            (key or b"").decode(errors=_ESCAPED),
+            None if value is None else value.decode(errors=_ESCAPED),
+            signature,
+        )
         for offset, key, value, signature in raw_records
     ]
 
@@ -144,7 +150,3 @@ def _signatures(decoded: DecodedBatch) -> list[bytes | None]:
     except UnicodeDecodeError:  # header names that are not text: not written by this package
         return [None] * len(decoded)
     return [headers[0]["value"] if headers and headers[0]["key"] == HEADER else None for headers in first]
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="backslashreplace")

@@ -10,7 +10,7 @@ from functools import partial
 from kafka.partitioner.default import murmur2
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected
-from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
+from airflow_eos.broker.ledger_log.index import PartitionIndex
 from airflow_eos.broker.ledger_log.scan import Findings, RawTail, committed_values, raw_entries
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import (
@@ -253,19 +253,13 @@ class KafkaLedger:
 
     def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
         """See :class:`~airflow_eos.ports.IndexedLedger`."""
-        assert self.own_keys.index is not None, "this ledger is read without an index"
-        tp = TopicPartition(self.topic, partition)
+        index, tp = self._index(partition), TopicPartition(self.topic, partition)
+        assert index is not None, "this ledger is read without an index"
         with self._link.connections() as connections:
             bounds = log_bounds(connections, [tp])
-            return decided(
-                connections,
-                tp,
-                max(start, bounds.starts[tp]),
-                may_speak_for(bounds.stable[tp], max(bounds.ends[tp], bounds.stable[tp])),
-                self.own_keys.index,
-                self._evidence(partition, _NOTHING),
-                seconds,
-            )
+            start = max(start, bounds.starts[tp])
+            end = may_speak_for(bounds.stable[tp], max(bounds.ends[tp], bounds.stable[tp]))
+            return index.decided(connections, start, end, self._evidence(partition, _NOTHING), seconds)
 
     def _index(self, partition: int) -> PartitionIndex | None:
         if self.own_keys.index is None:
