@@ -308,7 +308,7 @@ class RunProtocol:
         refuse_unsigned(self._collaborators.ledger_id.is_signed, self._spec.ledger)
 
     def _seal(self, work: UnitOfWork, planned: Planned) -> None:
-        if work.sealed is not None or planned.plan.is_empty:
+        if work.sealed is not None or not planned.plan.offsets:
             return
         if self._table is None:
             work.sealed = self._collaborators.data.seal(planned.plan)
