@@ -16,6 +16,7 @@ from airflow_eos.exceptions import ProducerFenced, ProtocolViolation, TimeoutsIn
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.signature import SignedRecord
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn, write_txn_markers
@@ -202,7 +203,7 @@ class KafkaSession:
         producer = self.identity.producer_id, self.identity.producer_epoch
         ledger = self.ledger
         topic_id = ledger.topic_id if ledger.key else ""
-        return ledger.key.sign(ledger.topic, topic_id, partition, producer, key, value)
+        return ledger.key.sign(SignedRecord(ledger.topic, topic_id, partition, producer, key, value))
 
     def commit(self) -> None:
         """See :class:`~airflow_eos.ports.ProducerSession`."""

@@ -17,8 +17,8 @@ from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.records.run_record import named_writer
 from airflow_eos.ledger.records.signed import SignatureBounds
-from airflow_eos.model.signature import LedgerKey
-from airflow_eos.recordbatch.header import RawBatch
+from airflow_eos.model.signature import LedgerKey, SignedRecord
+from airflow_eos.recordbatch.header import BatchHeader, RawBatch
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Evidence:
         for record in records:
             if record.key not in query:
                 continue
-            is_signed, in_transaction = self._judged(batch, record)
+            is_signed, in_transaction = self._is_signed(batch, record), is_evidence(header, record.value)
             if is_signed and in_transaction:
                 evident.append(record)
             else:
@@ -106,30 +106,22 @@ class Evidence:
 
     def holds(self, batch: RawBatch, record: Record) -> bool:
         """Return whether a record is evidence."""
-        return all(self._judged(batch, record))
+        return self._is_signed(batch, record) and is_evidence(batch.header, record.value)
 
-    def _judged(self, batch: RawBatch, record: Record) -> tuple[bool, bool]:
-        """Return whether a record is signed, or need not be, and whether its transaction may hold it.
-
-        It is part of a transaction, and of the producer that its value names, if any.
-        """
-        header = batch.header
-        producer = header.producer_id, header.producer_epoch
-        writer = None if record.value is None else named_writer(record.value)
-        in_transaction = header.is_transactional and writer in (None, producer)
+    def _is_signed(self, batch: RawBatch, record: Record) -> bool:
+        """Return whether the record is signed, or need not be."""
         if not self.key or record.offset < self.bounds.unsigned_below:
-            return True, in_transaction
-        is_signed = self.key.made(
-            record.signature,
-            batch.topic,
-            self.topic_id,
-            batch.partition,
-            producer,
-            record.key,
-            record.value,
-            version_1=record.offset < self.bounds.version_1_below,
-        )
-        return is_signed, in_transaction
+            return True
+        producer = batch.header.producer_id, batch.header.producer_epoch
+        signed = SignedRecord(batch.topic, self.topic_id, batch.partition, producer, record.key, record.value)
+        version_1 = record.offset < self.bounds.version_1_below
+        return self.key.made(record.signature, signed, version_1=version_1)
+
+
+def is_evidence(header: BatchHeader, value: str | None) -> bool:
+    """Return whether a record is part of a transaction, and of the producer that its value names, if any."""
+    writer = None if value is None else named_writer(value)
+    return header.is_transactional and writer in (None, (header.producer_id, header.producer_epoch))
 
 
 def needles(key: str) -> tuple[bytes, bytes]:
