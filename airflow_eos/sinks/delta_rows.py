@@ -73,7 +73,7 @@ def live_files(table: deltalake.DeltaTable) -> list[LiveFile]:
     """Return the data files of the version that was loaded."""
     actions = pa.table(table.get_add_actions())
     touched: set[str] = set()
-    if _DELETION_VECTORS in (table.protocol().reader_features or ()):
+    if _DELETION_VECTORS in _reader_features(table):
         paths = pa.table(table.deletion_vectors())["filepath"].to_pylist()
         touched = {path.rpartition("/")[2] for path in paths}
     columns = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
@@ -97,3 +97,7 @@ def _row_count(file: LiveFile, sink: DeltaTable) -> int:
         return file.rows
     with store_of(sink.uri, sink.properties).open_input_file(file.path) as stream:
         return int(pq.read_metadata(stream).num_rows)
+
+
+def _reader_features(table: deltalake.DeltaTable) -> Sequence[str]:
+    return table.protocol().reader_features or ()
