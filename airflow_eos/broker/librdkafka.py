@@ -231,14 +231,6 @@ class Refusals:
             self.last = error
 
 
-def for_librdkafka(config: ClientConfig) -> dict[str, Any]:
-    """Return the settings for a confluent-kafka client, without those that this package sets itself."""
-    settings = {key: value for key, value in config.items if key not in OWNED_BY_PACKAGE | OUR_SETTINGS}
-    if isinstance(settings.get("oauth_cb"), str):
-        settings["oauth_cb"] = import_callable("oauth_cb", settings["oauth_cb"])
-    return settings
-
-
 def base_settings(config: ClientConfig) -> dict[str, Any]:
     """Return the base settings of every client; the configuration overrides them.
 
@@ -247,8 +239,11 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
     ``reconnect.backoff.ms`` between the connections to two brokers, and each client begins with two: that
     of a bootstrap server, which it closes, and that of a broker.
     """
-    given = for_librdkafka(config)
+    left_out = OWNED_BY_PACKAGE | OUR_SETTINGS | _OUR_OWN | BULK_PRODUCING
+    given = {key: value for key, value in config.items if key not in left_out}
     settings = {"client.id": "airflow-eos", **given}
+    if isinstance(settings.get("oauth_cb"), str):
+        settings["oauth_cb"] = import_callable("oauth_cb", settings["oauth_cb"])
     if "reconnect.backoff.ms" not in given:
         key, longest = "reconnect.backoff.max.ms", _RECONNECT_BACKOFF_MAX_MS
         if key in given:
@@ -256,7 +251,7 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
         else:
             settings[key] = longest
         settings["reconnect.backoff.ms"] = min(_RECONNECT_BACKOFF_MS, longest)
-    return {key: value for key, value in settings.items() if key not in _OUR_OWN | BULK_PRODUCING}
+    return settings
 
 
 GRACE = 5.0
