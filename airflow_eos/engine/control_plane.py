@@ -168,10 +168,7 @@ class ControlPlane(Closeable):
         return IndexKeeper(self.ledger, LedgerWriter(self.cluster, transactions), prefix)
 
     def collaborators(self, data: SealAndSend) -> Collaborators:
-        """Return the ports of the run protocol.
-
-        :raises LedgerMissing: there is no ledger, and this run may not create one.
-        """
+        """Return the ports of the run protocol; raises LedgerMissing if this run may not create one."""
         spec = self._spec
         assert spec is not None, "this control plane was opened without a run"
         ledger_id = self.known_ledger(spec, spec.may_create_ledger)

@@ -189,10 +189,7 @@ def _check_offsets(offsets: Sequence[int]) -> None:
 
 
 def rebuilt(keeper: IndexKeeper, partition: int) -> Indexed:
-    """Update an index completely, in as many turns as needed.
-
-    :raises OutcomeUnknown: other processes kept writing it.
-    """
+    """Update an index completely, in several turns; raises OutcomeUnknown if others kept writing it."""
     left = _TURNS
     while left:
         indexed = keeper.extend(partition)

@@ -89,11 +89,7 @@ def check_source_partition(partition: int | None, sources: Sequence[str]) -> Non
 
 
 def check_topics_of(field: str, ranges: Sequence[OffsetRange], sources: Sequence[str]) -> None:
-    """Check that ranges are of topics that the run reads.
-
-    :param field: name of the parameter, for errors.
-    :raises ConfigurationError: a range is of another topic.
-    """
+    """Raise ConfigurationError for ranges of a parameter that are of topics which the run does not read."""
     others = sorted({offsets.topic for offsets in ranges} - set(sources))
     if others:
         raise ConfigurationError(

@@ -201,11 +201,7 @@ def has_version(value: str) -> bool:
 
 
 def integer(value: Any, minimum: int | None = None) -> int:
-    """Return a value that must be a JSON integer.
-
-    :raises TypeError: it is of another type, even if ``int()`` would convert it.
-    :raises ValueError: it is less than the minimum.
-    """
+    """Return a JSON integer; raises TypeError for any other type, ValueError below the minimum."""
     if type(value) is not int:
         raise TypeError(f"{value!r} is not an integer")
     if minimum is not None and value < minimum:

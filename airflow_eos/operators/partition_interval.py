@@ -102,10 +102,7 @@ def partition_span(
 
 
 def check_partition_duration(duration: PartitionDuration | None) -> None:
-    """Check a duration when the Dag is parsed.
-
-    :raises ConfigurationError: it is not a duration > 0 and <= 100 years.
-    """
+    """Raise ConfigurationError at parse for what is not a duration > 0 and <= 100 years."""
     if duration is None:
         return
     some_day = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - any date serves

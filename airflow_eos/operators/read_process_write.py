@@ -218,10 +218,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             return record
 
     def prepared_process(self, context: Context) -> Process:
-        """Return the author's function with its rendered arguments.
-
-        :raises ConfigurationError: it cannot be found or imported, or does not take these arguments.
-        """
+        """Return the author's function with its rendered arguments; raises ConfigurationError."""
         process = load_process(self.process, relative_to=Path(context["dag"].fileloc).parent)
         arguments = self.process_arguments(context)
         signature = signature_of(process, ())

@@ -371,10 +371,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             )
 
     def _may_be_running(self, context: Context) -> bool:
-        """Return whether a stored job goes on.
-
-        :raises Exception: its cluster, or Airflow, does not answer.
-        """
+        """Return whether a stored job goes on; raises if its cluster, or Airflow, does not answer."""
         store = context.get("task_state_store")
         stored = None if store is None else store.get(self.external_id_key)
         if stored is None or self._hook is None:

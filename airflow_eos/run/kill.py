@@ -77,10 +77,7 @@ class Kill:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
 
     def take_turn(self) -> None:
-        """Take the turn, right before the commit; :meth:`turn_taken` gives it back.
-
-        :raises RunFailed: the kill was first.
-        """
+        """Take the turn right before the commit, for :meth:`turn_taken`; raises RunFailed after a kill."""
         if self._turn.acquire(blocking=False) and self.asked:
             self._turn.release()
         self.check()

@@ -201,10 +201,7 @@ class UnfinishedEnds:
 def write_commit_markers(
     transactions: Transactions, owner: ProducerIdentity, open_there: Mapping[TopicPartition, ActiveProducer]
 ) -> None:
-    """Write the missing markers of committed transactions.
-
-    :raises NotYetVisible: this principal may not write them.
-    """
+    """Write missing markers of committed transactions; raises NotYetVisible without the right to."""
     places = ", ".join(map(str, sorted(open_there)))
     log.warning(
         "%s: markers of a committed transaction of %s are missing; writing them now",

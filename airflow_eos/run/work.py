@@ -115,10 +115,7 @@ class WorkDefinition:
 
 
 def recorded_interval(record: RunRecord) -> tuple[str, str] | None:
-    """Return the data interval ``[start, end)`` of a record, as ISO texts; None if there is none.
-
-    The record may be a stranger's.
-    """
+    """Return the data interval of a record, which may be a stranger's, as ISO texts; None without one."""
     work = record.details.get(WORK)
     interval = work.get("interval") if isinstance(work, Mapping) else None
     if not isinstance(interval, (list, tuple)) or [type(end) for end in interval] != [str, str]:

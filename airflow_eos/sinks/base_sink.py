@@ -121,10 +121,7 @@ class BaseSink(Closeable):
             timer.cancel()
 
     def _refuse_missing_files(self, paths: Sequence[str], present: Sequence[bool]) -> None:
-        """Refuse to publish data files that the driver does not see: no reader could open the table.
-
-        :raises StagedRowsLost: names the first.
-        """
+        """Raise StagedRowsLost for data files that the driver does not see: readers would fail at them."""
         missing = [path for path, is_there in zip(paths, present, strict=True) if not is_there]
         if missing:
             raise StagedRowsLost(

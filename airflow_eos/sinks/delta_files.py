@@ -102,10 +102,7 @@ class DeltaFiles:
         check_types(given, self.schema, self.name)
 
     def write(self, table: pa.Table) -> Sequence[DataFileMade]:
-        """Write rows of the table's columns, a file for each partition.
-
-        :raises SendError: the store refused a file.
-        """
+        """Write rows of the table's columns, a file for each partition; raises SendError."""
         parts = self._parts(table)
         with executor_extra(self.name, "deltalake", "delta"):
             store = store_of(self.uri, self.options)

@@ -96,10 +96,7 @@ class PartitionIndex:
         return None if root is None else (self._root[0], root)
 
     def leaf(self, connections: BrokerConnections, at: LeafAt, evidence: Evidence) -> Mapping[str, Place]:
-        """Return the places that a leaf holds.
-
-        :raises IndexDamaged: the log does not have the leaf.
-        """
+        """Return the places that a leaf holds; raises IndexDamaged if the log does not have it."""
         places = self._leaves.get(at)
         if places is None:
             key = self.keys.leaf(at.digest)

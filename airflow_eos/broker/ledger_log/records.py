@@ -80,10 +80,7 @@ def records_of(batch: RawBatch, end: int) -> list[Record]:
 
 
 def markers_of(batch: RawBatch) -> Iterator[LedgerEntry]:
-    """Yield the transaction marker of a control batch, if it contains one.
-
-    :raises CorruptBatch: the batch cannot be decoded.
-    """
+    """Yield the transaction marker of a control batch, if it contains one; raises CorruptBatch."""
     batch.check_crc()
     for offset, key, _, _ in _walk(batch):  # brokers do not compress them
         try:
