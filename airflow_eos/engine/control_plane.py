@@ -23,7 +23,6 @@ from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import utc_now
-from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate, RunSpec
 from airflow_eos.ports import SealAndSend
 from airflow_eos.run.boundaries import Boundaries
@@ -174,6 +173,11 @@ class ControlPlane(Closeable):
         ledger_id = self.known_ledger(spec, spec.may_create_ledger)
         warn_of_another_dag(self.ledger, spec)
         boundaries = Boundaries(self.cluster, self.pins, ledger_id.prefix, utc_now)
+        if spec.sink is not None:
+            from airflow_eos.sinks.opening import open_table
+
+            name = keys.table_property(ledger_id.topic_id, spec.group_id, spec.sink.branch_name)
+            self._table = open_table(spec.sink, name)
         return Collaborators(
             cluster=self.cluster,
             transactions=self.transactions,
@@ -183,11 +187,5 @@ class ControlPlane(Closeable):
             data=data,
             ledger_id=ledger_id,
             now=utc_now,
-            table=None if spec.sink is None else self._opened(spec.sink, ledger_id, spec.group_id),
+            table=self._table,
         )
-
-    def _opened(self, sink: SinkTable, ledger_id: LedgerId, group: str) -> TableSink:
-        from airflow_eos.sinks.opening import open_table
-
-        self._table = open_table(sink, keys.table_property(ledger_id.topic_id, group, sink.branch_name))
-        return self._table
