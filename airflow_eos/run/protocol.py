@@ -322,7 +322,8 @@ class RunProtocol:
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
         refuse_targets(self._spec, manifest)
         if self._table is None or manifest.records:
-            counts = (manifest.records, manifest.size, len(manifest.targets))
+            size = sum(target.size for target in manifest.targets)
+            counts = (manifest.records, size, len(manifest.targets))
             log.info("sealed %d records, %d bytes, for %d partitions", *counts)
 
     def _commit(
