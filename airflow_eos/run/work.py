@@ -62,24 +62,12 @@ class WorkDefinition:
     @classmethod
     def of(cls, spec: RunSpec) -> WorkDefinition:
         """Return the work of a spec."""
-        chosen: dict[str, Any]
-        match spec.ranges:
-            case Cursor():
-                chosen = {"mode": "cursor"}
-            case Interval() as interval:
-                chosen = {"mode": "interval", "interval": _span(interval)}
-            case PartitionInterval() as partition:
-                span = _span(partition.interval)
-                chosen = {"mode": "partition", "key": partition.key, "interval": span}
-            case Explicit() as explicit:
-                ranges = tuple(sorted(explicit.ranges))
-                chosen = {"mode": "explicit", "ranges": ranges, "advance": explicit.advance}
         return cls(
             topics=tuple(sorted(spec.source_topics)),
             partition=spec.source_partition,
             sink=spec.sink_topic if spec.sink is None else str(spec.sink),
             origin=spec.origin,
-            **chosen,
+            **_chosen(spec),
         )
 
     @classmethod
@@ -203,6 +191,19 @@ def _how_to_go_on(differing: Sequence[Difference], current: WorkDefinition) -> s
         f"{OWN_PIPELINE}. Where this very task was changed since: {again if fields == {SINK} else ''}{anew}; "
         "on_committed='accept' lets the record stand"
     )
+
+
+def _chosen(spec: RunSpec) -> dict[str, Any]:
+    match spec.ranges:
+        case Cursor():
+            return {"mode": "cursor"}
+        case Interval() as interval:
+            return {"mode": "interval", "interval": _span(interval)}
+        case PartitionInterval() as partition:
+            return {"mode": "partition", "key": partition.key, "interval": _span(partition.interval)}
+        case Explicit() as explicit:
+            ranges = tuple(sorted(explicit.ranges))
+            return {"mode": "explicit", "ranges": ranges, "advance": explicit.advance}
 
 
 def _span(interval: Interval) -> tuple[str, str]:
