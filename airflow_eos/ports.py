@@ -58,10 +58,7 @@ class Cluster(Protocol):
         """Return the end of each log, open transactions included: its high watermark."""
 
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return each last stable offset (LSO).
-
-        The first offset of the oldest open transaction, or the end.
-        """
+        """Return each last stable offset (LSO): first offset of the oldest open transaction, or the end."""
 
     def log_bounds(self, partitions: Collection[TopicPartition], *, ends: bool = True) -> LogBounds:
         """Return log start, last stable offset and, unless ``ends`` is False, high watermark of each log."""
@@ -106,10 +103,7 @@ class Cluster(Protocol):
         """
 
     def describe_group(self, group: str) -> GroupDescription:
-        """Return the number of live members, and which operations are allowed.
-
-        :raises AuthorizationFailed: Describe on the group is missing.
-        """
+        """Return live members and allowed operations; raises AuthorizationFailed without Describe."""
 
     def group_offsets_partition(self, group: str) -> TopicPartition:
         """Return the ``__consumer_offsets`` partition the group's commits go to."""
@@ -164,10 +158,7 @@ class Transactions(Protocol):
     """Takes epochs and ends transactions."""
 
     def fence(self, transactional_id: str) -> ProducerSession:
-        """Make a new producer instance and initialise it.
-
-        Older attempts are fenced, their transaction aborted.
-        """
+        """Initialise a new producer instance: older attempts are fenced, their transaction is aborted."""
 
     def abort(self, identity: ProducerIdentity, *, timeout: float = 60.0) -> EndTxnAnswer:
         """Send EndTxn(abort) with exactly this producer id and epoch; never sends InitProducerId.
@@ -249,10 +240,7 @@ class IndexedLedger(Ledger, Protocol):
         """Return the newest committed root of a partition and its offset, None where none can be used."""
 
     def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
-        """Return what a leaf holds.
-
-        :raises IndexUnusable: it is not there.
-        """
+        """Return what a leaf holds; raises IndexUnusable if it is not there."""
 
     def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
         """Return where the last decided records from ``start`` on stand, and the offset behind them.
@@ -287,10 +275,7 @@ class SealAndSend(Protocol):
         """
 
     def seal_letters(self, due: DueLetters) -> Sealed:
-        """Make dead letters of records that were processed before, where the sink is a table.
-
-        :raises EosError: the records cannot be read now.
-        """
+        """Make dead letters of records that were processed before, beside a table; raises EosError."""
 
     def send(self, sealed: Sealed, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
         """Write all sealed batches under ``identity``, within ``timeout`` seconds.

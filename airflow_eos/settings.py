@@ -24,10 +24,7 @@ PAGES_ROUTE = "exactly-once"
 
 
 def default_prefix() -> str:
-    """Return the first part of every transactional id.
-
-    :raises ConfigurationError: it contains a dot or another invalid character.
-    """
+    """Return the first part of every transactional id; raises ConfigurationError if it has a dot."""
     return checked_prefix(str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX)))
 
 

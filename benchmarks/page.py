@@ -20,7 +20,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.upkeep import index_ledger

@@ -137,7 +137,7 @@ class Playground:
     def wait_for_input(self) -> None:
         """Wait until the next run has something to send: a run over nothing reaches no state of a send."""
         deadline = time.monotonic() + _INPUT_SECONDS
-        while unread(self.spec.kafka, GROUP, [SOURCE]).offsets < _ENOUGH:
+        while unread(self.spec.kafka, GROUP, [SOURCE], ledger=self.spec.ledger).offsets < _ENOUGH:
             if time.monotonic() > deadline:
                 raise RuntimeError("the feeder publishes nothing")
             time.sleep(0.1)

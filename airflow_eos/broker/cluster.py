@@ -62,10 +62,7 @@ class KafkaCluster:
         return metadata
 
     def topic_operations(self, topics: Collection[str]) -> Mapping[str, frozenset[str] | None]:
-        """Return the allowed operations per topic; none where even Describe is missing.
-
-        A value is None if the broker does not say, or the topic does not exist.
-        """
+        """See :class:`~airflow_eos.ports.Cluster`; none are allowed where even Describe is missing."""
         metadata, failed = self.link.ask(BrokerConnections.visible_topics, topics)
         denied = {
             name: frozenset[str]() if isinstance(error, AuthorizationFailed) else None
@@ -74,22 +71,19 @@ class KafkaCluster:
         return {**denied, **{name: topic.operations for name, topic in metadata.items()}}
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the log start offset of each partition."""
+        """See :class:`~airflow_eos.ports.Cluster`."""
         return self.link.ask(list_offsets, partitions, "earliest")
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the high watermark of each partition, which includes open transactions."""
+        """See :class:`~airflow_eos.ports.Cluster`."""
         return self.link.ask(list_offsets, partitions, "latest", isolation="read_uncommitted")
 
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return each last stable offset (LSO): first offset of the oldest open transaction, or log end."""
+        """See :class:`~airflow_eos.ports.Cluster`."""
         return self.link.ask(list_offsets, partitions, "latest")
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Return an offset of each range below which it has no record for ``read_committed`` readers.
-
-        If the log cannot be read, that is the start of the range; the run that reads the range will raise.
-        """
+        """See :class:`~airflow_eos.ports.Cluster`; a range that cannot be read begins there."""
         with self.link.connections() as connections:
 
             def begin(wanted: OffsetRange) -> int:
@@ -104,13 +98,10 @@ class KafkaCluster:
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
     ) -> Mapping[TopicPartition, TimedOffset | None]:
-        """Return per partition the first record with timestamp >= ``timestamp_ms``, None if there is none.
+        """See :class:`~airflow_eos.ports.Cluster`.
 
         Includes records of open and aborted transactions: a boundary, once recorded, must not depend on when
-        another application's transaction ends.
-
-        :param markers: include transaction markers, which have the brokers' time. Without them, a log whose
-            first hit is a marker is read from there on.
+        another application's transaction ends. Without ``markers``, a log whose first hit is one is read on.
         """
         firsts = self.link.ask(first_since, partitions, timestamp_ms)
         if markers and None not in firsts.values():

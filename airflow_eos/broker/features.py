@@ -53,8 +53,12 @@ def broker_features(connections: BrokerConnections, *, timeout: float = METADATA
         ]
         verify = all(map(_can_verify, await _answers(versions, "request versions of a broker")))
         readable = _readable(await _answers(settings, "settings of a broker"))
-        maximum, expiration = (_smallest(readable, name) for name in (MAX_TIMEOUT, ID_EXPIRATION))
-        return BrokerFeatures(_verified(readable) if verify else False, maximum, expiration)
+        # The smallest: any broker may become the coordinator.
+        maximum, expiration = (
+            min(map(int, _values(readable, name)), default=None) for name in (MAX_TIMEOUT, ID_EXPIRATION)
+        )
+        enabled = [value.lower() == "true" for value in _values(readable, VERIFICATION)]
+        return BrokerFeatures((all(enabled) if enabled else None) if verify else False, maximum, expiration)
 
     return connections.run(connections.retry_async(ask, subject="features of the brokers", timeout=timeout))
 
@@ -96,10 +100,7 @@ def _can_verify(answer: ApiVersionsResponse) -> bool:
 
 
 def _readable(answers: Sequence[Any]) -> list[Mapping[str, str]]:
-    """Return the settings of each broker that has answered without an error; empty if they may not be read.
-
-    :raises RequestRefused: no broker has, and neither permissions nor time will change that.
-    """
+    """Return the settings of brokers that may be read; raises RequestRefused if all answers are errors."""
     results = [result for answer in answers for result in answer.results]
     codes = [result.error_code for result in results]
     if _FORBIDDEN in codes:
@@ -117,11 +118,5 @@ def _readable(answers: Sequence[Any]) -> list[Mapping[str, str]]:
     ]
 
 
-def _smallest(settings: Sequence[Mapping[str, str]], name: str) -> int | None:
-    """Return the smallest value: any broker may become the coordinator."""
-    return min((int(values[name]) for values in settings if name in values), default=None)
-
-
-def _verified(settings: Sequence[Mapping[str, str]]) -> bool | None:
-    values = [values[VERIFICATION] for values in settings if VERIFICATION in values]
-    return all(value.lower() == "true" for value in values) if values else None
+def _values(settings: Sequence[Mapping[str, str]], name: str) -> list[str]:
+    return [values[name] for values in settings if name in values]

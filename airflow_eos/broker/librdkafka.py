@@ -43,11 +43,6 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         "grant this principal Write on the topic by an ACL",
     ),
     (
-        frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED}),
-        AuthorizationFailed,
-        "grant this principal the operation on the consumer group by an ACL",
-    ),
-    (
         frozenset({KafkaError.CLUSTER_AUTHORIZATION_FAILED}),
         AuthorizationFailed,
         "grant this principal the operation on the cluster by an ACL",
@@ -95,14 +90,6 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         "lower transaction_timeout or raise transaction.max.timeout.ms of the brokers",
     ),
     (
-        frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT}),
-        RequestRefused,
-        (
-            "an open transaction holds offsets of this group: wait for its end, or find its owner with "
-            "kafka-transactions.sh describe-producers on the group's __consumer_offsets partition"
-        ),
-    ),
-    (
         frozenset({KafkaError.CONCURRENT_TRANSACTIONS}),
         BrokersUnavailable,
         (
@@ -148,7 +135,7 @@ _LOGIN_NOT_READY = "OAuth token not set"
 def explained(error: KafkaError, doing: str) -> EosError:
     """Return the error to raise for a :class:`confluent_kafka.KafkaError`.
 
-    :param doing: the request and what it names, for example ``"DescribeGroups of 'orders'"``.
+    :param doing: the request and what it names, for example ``"InitProducerId of 'eos.orders'"``.
     """
     message = f"{doing}: {error.str()} ({error.name()})"
     if error.str().startswith(_LOGIN_NOT_READY):
@@ -184,10 +171,7 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, KafkaError | None]:
 
 
 def checked(doing: str, call: Callable[[], T]) -> T:
-    """Call into confluent-kafka; translate its error to this package's.
-
-    :param doing: see :func:`explained`.
-    """
+    """Call into confluent-kafka; translate its error to this package's, see :func:`explained`."""
     result, error = attempt(call)
     if error is not None:
         raise explained(error, doing) from KafkaException(error)
@@ -246,18 +230,6 @@ class Refusals:
         if not any(reason in error.str() for reason in _LOST_CONNECTION):
             self.last = error
 
-    def forget(self) -> None:
-        """Drop the kept error, because a broker has accepted this client."""
-        self.last = None
-
-
-def for_librdkafka(config: ClientConfig) -> dict[str, Any]:
-    """Return the settings for a confluent-kafka client, without those that this package sets itself."""
-    settings = {key: value for key, value in config.items if key not in OWNED_BY_PACKAGE | OUR_SETTINGS}
-    if isinstance(settings.get("oauth_cb"), str):
-        settings["oauth_cb"] = import_callable("oauth_cb", settings["oauth_cb"])
-    return settings
-
 
 def base_settings(config: ClientConfig) -> dict[str, Any]:
     """Return the base settings of every client; the configuration overrides them.
@@ -267,8 +239,11 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
     ``reconnect.backoff.ms`` between the connections to two brokers, and each client begins with two: that
     of a bootstrap server, which it closes, and that of a broker.
     """
-    given = for_librdkafka(config)
+    left_out = OWNED_BY_PACKAGE | OUR_SETTINGS | _OUR_OWN | BULK_PRODUCING
+    given = {key: value for key, value in config.items if key not in left_out}
     settings = {"client.id": "airflow-eos", **given}
+    if isinstance(settings.get("oauth_cb"), str):
+        settings["oauth_cb"] = import_callable("oauth_cb", settings["oauth_cb"])
     if "reconnect.backoff.ms" not in given:
         key, longest = "reconnect.backoff.max.ms", _RECONNECT_BACKOFF_MAX_MS
         if key in given:
@@ -276,7 +251,7 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
         else:
             settings[key] = longest
         settings["reconnect.backoff.ms"] = min(_RECONNECT_BACKOFF_MS, longest)
-    return {key: value for key, value in settings.items() if key not in _OUR_OWN | BULK_PRODUCING}
+    return settings
 
 
 GRACE = 5.0

@@ -168,7 +168,7 @@ class TransactionalProducer:
             wait = min(_INIT_SLICE_SECONDS, timeout)
             metadata, error = attempt(functools.partial(self.instance.list_topics, topic, timeout=wait))
             if error is None:
-                self._refusals.forget()
+                self._refusals.last = None  # a broker has accepted this client
             other = metadata and metadata.cluster_id
             if None not in (cluster_id, other) and cluster_id != other:
                 raise ConfigurationError(

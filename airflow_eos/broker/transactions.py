@@ -16,6 +16,7 @@ from airflow_eos.exceptions import ProducerFenced, ProtocolViolation, TimeoutsIn
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.signature import SignedRecord
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn, write_txn_markers
@@ -164,23 +165,20 @@ class KafkaSession:
     _staged: bool = field(default=False, init=False)
 
     def begin(self) -> None:
-        """Begin the transaction; librdkafka sends no request yet."""
+        """See :class:`~airflow_eos.ports.ProducerSession`."""
         checked(self._doing("begin"), self.producer.instance.begin_transaction)
 
     def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
-        """Add partitions in one AddPartitionsToTxn request; librdkafka does not know of them."""
+        """See :class:`~airflow_eos.ports.ProducerSession`; librdkafka does not know of them."""
         self.link.ask(add_partitions_to_txn, self.identity, partitions)
 
     def stage(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
     ) -> Sequence[int]:
-        """Send offsets and ledger messages in the transaction and wait until brokers have acknowledged all.
+        """See :class:`~airflow_eos.ports.ProducerSession`; librdkafka does not know of the offsets.
 
-        :param group: consumer group; it needs no members.
-        :param offsets: next offsets to read, with metadata; may be empty. librdkafka does not know of them.
         :param messages: at least one: librdkafka reports success without sending EndTxn if it has sent
             nothing itself in the transaction.
-        :returns: the messages' offsets; negative if a broker does not say.
         :raises ProducerFenced: the producer id and epoch are no longer valid.
         :raises AuthorizationFailed: Read on the group, or Write on the ledger, is missing.
         :raises DeliveryTimedOut: a ledger message was not acknowledged in time.
@@ -205,13 +203,10 @@ class KafkaSession:
         producer = self.identity.producer_id, self.identity.producer_epoch
         ledger = self.ledger
         topic_id = ledger.topic_id if ledger.key else ""
-        return ledger.key.sign(ledger.topic, topic_id, partition, producer, key, value)
+        return ledger.key.sign(SignedRecord(ledger.topic, topic_id, partition, producer, key, value))
 
     def commit(self) -> None:
-        """Commit; returns when the coordinator has decided, before all markers are written.
-
-        Any exception leaves the outcome unknown.
-        """
+        """See :class:`~airflow_eos.ports.ProducerSession`."""
         if not self._staged:
             raise ProtocolViolation(
                 f"{self._doing('commit')}: nothing was staged, so librdkafka would send no EndTxn"
@@ -220,7 +215,7 @@ class KafkaSession:
         self.producer.commit(doing, self.commit_timeout)
 
     def close(self) -> None:
-        """Drop the instance; sends nothing, and does not end the transaction."""
+        """See :class:`~airflow_eos.ports.ProducerSession`."""
         self.producer.close()
 
     def _doing(self, action: str) -> str:

@@ -113,10 +113,7 @@ def _with_run_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a stand-in that takes what the author passes when the task is called: all but df and run.
-
-    :raises ConfigurationError: the function has no parameter for the DataFrame.
-    """
+    """Return a stand-in that takes what the author passes when the task is called: all but df and run."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,

@@ -191,10 +191,7 @@ def _session() -> SparkSession:
 
 
 def _read_spec(name: str) -> RunSpec:
-    """Read the specification from the application's own file, or from a file among ``--files``.
-
-    :raises ConfigurationError: there is none.
-    """
+    """Read the specification from the application's own file, or from a file among ``--files``."""
     from pyspark import SparkFiles
 
     application = Path(getattr(sys.modules["__main__"], "__file__", None) or "")

@@ -7,7 +7,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
+from airflow_eos.broker.shared_connections import Link
+from airflow_eos.broker.transactions import KafkaTransactions
 from airflow_eos.closeable import Closeable
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.engine.pipeline_name import warn_of_another_dag
@@ -20,7 +23,6 @@ from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import utc_now
-from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate, RunSpec
 from airflow_eos.ports import SealAndSend
 from airflow_eos.run.boundaries import Boundaries
@@ -165,15 +167,17 @@ class ControlPlane(Closeable):
         return IndexKeeper(self.ledger, LedgerWriter(self.cluster, transactions), prefix)
 
     def collaborators(self, data: SealAndSend) -> Collaborators:
-        """Return the ports of the run protocol.
-
-        :raises LedgerMissing: there is no ledger, and this run may not create one.
-        """
+        """Return the ports of the run protocol; raises LedgerMissing if this run may not create one."""
         spec = self._spec
         assert spec is not None, "this control plane was opened without a run"
         ledger_id = self.known_ledger(spec, spec.may_create_ledger)
         warn_of_another_dag(self.ledger, spec)
         boundaries = Boundaries(self.cluster, self.pins, ledger_id.prefix, utc_now)
+        if spec.sink is not None:
+            from airflow_eos.sinks.opening import open_table
+
+            name = keys.table_property(ledger_id.topic_id, spec.group_id, spec.sink.branch_name)
+            self._table = open_table(spec.sink, name)
         return Collaborators(
             cluster=self.cluster,
             transactions=self.transactions,
@@ -183,11 +187,5 @@ class ControlPlane(Closeable):
             data=data,
             ledger_id=ledger_id,
             now=utc_now,
-            table=None if spec.sink is None else self._opened(spec.sink, ledger_id, spec.group_id),
+            table=self._table,
         )
-
-    def _opened(self, sink: SinkTable, ledger_id: LedgerId, group: str) -> TableSink:
-        from airflow_eos.sinks.opening import open_table
-
-        self._table = open_table(sink, keys.table_property(ledger_id.topic_id, group, sink.branch_name))
-        return self._table

@@ -166,10 +166,7 @@ class IndexKeeper:
 def _write_leaves(
     transaction: LedgerTransaction, partition: int, kept: tuple[LeafAt, ...], changed: list[dict[str, Place]]
 ) -> tuple[LeafAt, ...]:
-    """Write leaves in their own transaction; return all leaves of the index, in key order.
-
-    :raises OutcomeUnknown: the broker did not return their offsets.
-    """
+    """Write leaves in their own transaction; return all leaves of the index, in key order."""
     if not changed:
         return kept
     producer = transaction.identity.producer_id, transaction.identity.producer_epoch
@@ -192,10 +189,7 @@ def _check_offsets(offsets: Sequence[int]) -> None:
 
 
 def rebuilt(keeper: IndexKeeper, partition: int) -> Indexed:
-    """Update an index completely, in as many turns as needed.
-
-    :raises OutcomeUnknown: other processes kept writing it.
-    """
+    """Update an index completely, in several turns; raises OutcomeUnknown if others kept writing it."""
     left = _TURNS
     while left:
         indexed = keeper.extend(partition)

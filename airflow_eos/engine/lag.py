@@ -15,6 +15,7 @@ from typing import Any, Literal
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import IntervalNotReady, LedgerMissing
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition, timestamp_of, utc_now
@@ -57,29 +58,13 @@ class Unread:
         return self.offsets + sum(waiting.offsets.span for waiting in self.undecided)
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalProgress:
-    """Whether a topic has passed the end of an interval.
-
-    :param waiting_for: why not, one line per partition; empty if a run over the interval can start.
-    """
-
-    waiting_for: tuple[str, ...]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether every partition has passed the end."""
-        return not self.waiting_for
-
-
 def unread(
     kafka: Mapping[str, Any],
     group: str,
     topics: Collection[str],
     *,
     start: Literal["earliest", "latest"] = "earliest",
-    ledger: LedgerSettings | None = None,
-    prefix: str = DEFAULT_PREFIX,
+    ledger: LedgerSettings,
 ) -> Unread:
     """Return the offsets between a group's committed offsets and the last stable offsets.
 
@@ -87,11 +72,11 @@ def unread(
 
     :param start: where a partition without a position begins: at the log's start, or its end. With ``latest``
         such a partition never has unread offsets; see :attr:`Unread.without_position`.
-    :param ledger: ledger with the cursor, for partitions whose committed offsets have expired; None for none.
+    :param ledger: ledger with the cursor, for partitions whose committed offsets have expired.
     :raises UnknownTopic: names a topic that does not exist.
     """
-    with ControlPlane(Deployment(kafka, ledger or LedgerSettings(), prefix)) as control:
-        return unread_of(control, group, topics, start=start, asks_ledger=ledger is not None)
+    with ControlPlane(Deployment(kafka, ledger)) as control:
+        return unread_of(control, group, topics, start=start)
 
 
 def unread_of(
@@ -100,12 +85,8 @@ def unread_of(
     topics: Collection[str],
     *,
     start: Literal["earliest", "latest"] = "earliest",
-    asks_ledger: bool = True,
 ) -> Unread:
-    """Return what :func:`unread` does, by connections that are open already.
-
-    :param asks_ledger: whether the ledger has the positions of partitions whose committed offsets expired.
-    """
+    """Return what :func:`unread` does, by connections that are open already."""
     descriptions = control.cluster.describe_topics(topics)
     topic_ids = {name: topic.topic_id for name, topic in descriptions.items()}
     partitions = [tp for name in sorted(descriptions) for tp in descriptions[name].topic_partitions]
@@ -113,7 +94,7 @@ def unread_of(
     positions = {tp: committed_offset.offset for tp, committed_offset in committed.items()}
     missing = [tp for tp in partitions if tp not in positions]
     added: dict[TopicPartition, int] = {}
-    if missing and asks_ledger:
+    if missing:
         recorded, added = _cursor(control, group, missing, topic_ids)
         positions.update(recorded)
     bounds = control.cluster.log_bounds(partitions)
@@ -169,36 +150,34 @@ def _cursor(
     return {**added, **ends}, added
 
 
-def interval_progress(
+def interval_waits_for(
     kafka: Mapping[str, Any],
     topics: Collection[str],
     interval: Interval,
     *,
     idle: IdlePolicy = "allowed_lateness",
-    ledger: LedgerSettings | None = None,
+    ledger: LedgerSettings,
     now: dt.datetime | None = None,
-) -> IntervalProgress:
-    """Return whether a run over the interval could pin its boundary and start.
+) -> list[str]:
+    """Return why a run over the interval would have to wait, a line per partition; empty: it can start.
 
     A partition has passed the end if it has a record of that time or later, without an open transaction
     before that record.
 
     :param idle: how to treat a partition without such a record. ``allowed_lateness``: it has passed the end
         once the interval's allowed lateness is over, which is the run's own rule. ``wait``: it has not.
-    :param ledger: ledger with pinned boundaries, which apply as they do for the run; None for none.
+    :param ledger: ledger with pinned boundaries, which apply as they do for the run.
     :param now: the current time, aware; default: the clock.
     :raises IntervalUnaccountable: the run would be refused, because the log cannot prove which records belong
         to the interval.
     """
     now = now or utc_now()
     if now < interval.end:
-        return IntervalProgress((f"the interval ends at {keys.utc_text(interval.end)}",))
-    with ControlPlane(Deployment(kafka, ledger or LedgerSettings())) as control:
+        return [f"the interval ends at {keys.utc_text(interval.end)}"]
+    with ControlPlane(Deployment(kafka, ledger)) as control:
         descriptions = control.cluster.describe_topics(topics)
         waiting = _behind(control, descriptions, interval, idle, now)
-        if not waiting:
-            waiting = _not_ready(control, descriptions, interval, now, asks_ledger=ledger is not None)
-    return IntervalProgress(tuple(waiting))
+        return waiting or _not_ready(control, descriptions, interval, now, control.authority)
 
 
 def _behind(
@@ -229,11 +208,9 @@ def _not_ready(
     topics: Mapping[str, TopicDescription],
     interval: Interval,
     now: dt.datetime,
-    *,
-    asks_ledger: bool,
+    authority: Authority | None,
 ) -> list[str]:
     """Return why a run over these boundaries would have to wait; raise the error that would refuse it."""
-    authority = control.authority if asks_ledger else None
     boundaries = Unpinned(control.cluster, control.pins, DEFAULT_PREFIX, lambda: now, authority)
     try:
         for name in sorted(topics):
@@ -247,5 +224,5 @@ def _not_ready(
     except IntervalNotReady as reason:
         return [str(reason)]
     except LedgerMissing:
-        return _not_ready(control, topics, interval, now, asks_ledger=False)
+        return _not_ready(control, topics, interval, now, None)
     return []

@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
-from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.model.versioned import readable
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,11 @@ def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
     dag_id, task_id = (str(spec.task.get(part, "")) for part in ("dag_id", "task_id"))
     if not dag_id or (spec.pipeline == f"{dag_id}.{task_id}" and spec.pipeline.count(".") == 1):
         return
-    record = _newest(ledger, spec.pipeline)
+    prefixes = [keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(spec.pipeline)]
+    view = ledger.latest(ledger.partition_for(spec.pipeline), prefixes, 1, within=RECENT_OFFSETS)
+    # The page and `airflow eos verify` report what cannot be read.
+    records = (record for _, record in readable(RunRecord, answer_of(view).committed.items(), []))
+    record = max(records, key=lambda record: record.staged_at, default=None)
     if record is not None and record.dag_id not in ("", dag_id):
         log.warning(
             "pipeline %r is also the name of runs of Dag %r (the newest: %s, %s): its page and `airflow eos "
@@ -44,18 +47,3 @@ def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
             record.run_key,
             record.staged_at,
         )
-
-
-def _newest(ledger: KafkaLedger, pipeline: str) -> RunRecord | None:
-    prefixes = [keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline)]
-    view = ledger.latest(ledger.partition_for(pipeline), prefixes, 1, within=RECENT_OFFSETS)
-    records = filter(None, (_readable(value, key) for key, value in answer_of(view).committed.items()))
-    return max(records, key=lambda record: record.staged_at, default=None)
-
-
-def _readable(value: LedgerValue, key: str) -> RunRecord | None:
-    """Return a run record; None if it is unreadable, which the page and `airflow eos verify` report."""
-    try:
-        return RunRecord.from_json(value, key)
-    except LedgerUnreadable:
-        return None

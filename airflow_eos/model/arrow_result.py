@@ -17,10 +17,7 @@ _LARGE = {
 
 
 def returned_table(result: Any) -> pa.Table | None:
-    """Return the result of an Arrow process as a table; None: no rows.
-
-    :raises ProcessFailed: it is not a table, a record batch or a data frame.
-    """
+    """Return the result of an Arrow process as a table, None for no rows; raises ProcessFailed."""
     if result is None or isinstance(result, pa.Table):
         return result
     if isinstance(result, pa.RecordBatch):

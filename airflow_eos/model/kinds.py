@@ -29,10 +29,7 @@ class Kind:
         return f"{field} must be {self.must_be}, got {value!r}{did_you_mean(value, self.words)}"
 
     def check(self, field: str, value: object) -> None:
-        """Check a value.
-
-        :raises ConfigurationError: the value is not of this kind; names parameter, value and kind.
-        """
+        """Raise ConfigurationError, naming parameter, value and kind, for a value of another kind."""
         if not self.holds(value):
             raise ConfigurationError(self.problem(field, value))
 

@@ -66,11 +66,6 @@ class SealedManifest:
         return sum(t.records for t in self.targets)
 
     @property
-    def size(self) -> int:
-        """Bytes over all targets."""
-        return sum(t.size for t in self.targets)
-
-    @property
     def topics(self) -> frozenset[str]:
         """Topics of the targets."""
         return frozenset(target.topic for target in self.targets)

@@ -69,8 +69,3 @@ class RunPlan:
     def offsets(self) -> int:
         """Number of offsets in the ranges; an upper bound of the number of records."""
         return sum(r.span for r in self.ranges)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether all ranges are empty."""
-        return all(r.span == 0 for r in self.ranges)

@@ -100,10 +100,7 @@ class Cursor:
 
 
 def _require(owner: str, field: str, value: object, kind: Kind) -> None:
-    """Check a field of a value that a Dag author creates.
-
-    :raises ValueError: the value is of another kind; names class, field, value and kind.
-    """
+    """Check a field of a value that a Dag author creates; raises ValueError naming class, field and value."""
     if not kind.holds(value):
         raise ValueError(kind.problem(f"{owner}({field}=...)", value))
 

@@ -62,10 +62,7 @@ def check_table(sink: object, others: Mapping[str, object]) -> None:
 
 
 def check_letters_beside_table(sink: object, topic: str | None, most: int | None) -> None:
-    """Check how many dead letters a run with a table may have.
-
-    :raises ConfigurationError: more than its INTENT can name.
-    """
+    """Raise ConfigurationError for more dead letters than the INTENT of a run with a table can name."""
     if sink is not None and topic is not None and most is not None and most > MOST_BESIDE_TABLE:
         raise ConfigurationError(
             f"max_dead_letters={most} is more than the {MOST_BESIDE_TABLE} that a run with a table may have: "
@@ -75,10 +72,7 @@ def check_letters_beside_table(sink: object, topic: str | None, most: int | None
 
 
 def check_dead_letter_topic(topic: str | None, sources: Sequence[str], ledger: str) -> None:
-    """Check the topic of dead letters.
-
-    :raises ConfigurationError: it is the ledger or a topic of the brokers, or the run reads it.
-    """
+    """Raise ConfigurationError for dead letters to the ledger, a topic of the brokers, or a source topic."""
     refuse_internal("dead_letter_topic", topic)
     if topic is not None and topic in (*sources, ledger):
         raise ConfigurationError(
@@ -87,10 +81,7 @@ def check_dead_letter_topic(topic: str | None, sources: Sequence[str], ledger: s
 
 
 def check_source_partition(partition: int | None, sources: Sequence[str]) -> None:
-    """Check the only partition that a run reads.
-
-    :raises ConfigurationError: the run reads several topics.
-    """
+    """Raise ConfigurationError for ``source_partition`` of a run that reads several topics."""
     if partition is not None and len(sources) != 1:
         raise ConfigurationError(
             f"source_partition={partition} needs exactly one source topic, got {list(sources)!r}"
@@ -98,11 +89,7 @@ def check_source_partition(partition: int | None, sources: Sequence[str]) -> Non
 
 
 def check_topics_of(field: str, ranges: Sequence[OffsetRange], sources: Sequence[str]) -> None:
-    """Check that ranges are of topics that the run reads.
-
-    :param field: name of the parameter, for errors.
-    :raises ConfigurationError: a range is of another topic.
-    """
+    """Raise ConfigurationError for ranges of a parameter that are of topics which the run does not read."""
     others = sorted({offsets.topic for offsets in ranges} - set(sources))
     if others:
         raise ConfigurationError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from typing import NamedTuple
 
 from airflow_eos.exceptions import ConfigurationError
 
@@ -13,6 +14,33 @@ HEADER = "airflow-eos-signature"
 _CONTEXT_1 = b"airflow-eos ledger record 1"
 _CONTEXT = b"airflow-eos ledger record 2"
 _SHORTEST = 16
+
+
+class SignedRecord(NamedTuple):
+    """What the signature of a ledger record covers.
+
+    :param topic_id: id of the ledger topic, as Kafka writes it; None in a signature of version 1.
+    :param producer: producer id and epoch of the record's batch.
+    :param value: None for a tombstone.
+    """
+
+    topic: str
+    topic_id: str | None
+    partition: int
+    producer: tuple[int, int]
+    key: str
+    value: str | None
+
+    def digest(self, secret: bytes) -> bytes:
+        """Return the signature by a secret."""
+        texts = [part.encode() for part in (self.topic, self.key, self.value or "")]
+        lengths = [len(texts[0]), len(texts[1]), -1 if self.value is None else len(texts[2])]
+        if self.topic_id is not None:
+            texts.append(self.topic_id.encode())
+            lengths.append(len(texts[-1]))
+        sizes = struct.pack(f">{3 + len(lengths)}q", self.partition, *self.producer, *lengths)
+        context = _CONTEXT_1 if self.topic_id is None else _CONTEXT
+        return hmac.digest(secret, b"".join((context, sizes, *texts)), hashlib.sha256)
 
 
 class LedgerKey:
@@ -44,66 +72,20 @@ class LedgerKey:
     def __bool__(self) -> bool:
         return bool(self._secrets)
 
-    def sign(
-        self,
-        topic: str,
-        topic_id: str,
-        partition: int,
-        producer: tuple[int, int],
-        key: str,
-        value: str | None,
-    ) -> bytes | None:
-        """Return the signature of a record; None without a secret.
+    def sign(self, record: SignedRecord) -> bytes | None:
+        """Return the signature of a record; None without a secret."""
+        return record.digest(self._secrets[0]) if self._secrets else None
 
-        :param topic_id: id of the ledger topic, as Kafka writes it.
-        :param producer: producer id and epoch of the record's batch.
-        :param value: None for a tombstone.
-        """
-        if not self._secrets:
-            return None
-        return _digest(self._secrets[0], topic, topic_id, partition, producer, key, value)
-
-    def made(
-        self,
-        signature: bytes | None,
-        topic: str,
-        topic_id: str,
-        partition: int,
-        producer: tuple[int, int],
-        key: str,
-        value: str | None,
-        *,
-        version_1: bool = False,
-    ) -> bool:
+    def made(self, signature: bytes | None, record: SignedRecord, *, version_1: bool = False) -> bool:
         """Return whether a signature is valid for exactly this record.
 
         :param version_1: also accept signatures of version 1, without the topic id.
         """
         if signature is None:
             return False
-        topic_ids = (topic_id, None) if version_1 else (topic_id,)
+        records = (record, record._replace(topic_id=None)) if version_1 else (record,)
         return any(
-            hmac.compare_digest(signature, _digest(secret, topic, signed_id, partition, producer, key, value))
+            hmac.compare_digest(signature, signed.digest(secret))
             for secret in self._secrets
-            for signed_id in topic_ids
+            for signed in records
         )
-
-
-def _digest(
-    secret: bytes,
-    topic: str,
-    topic_id: str | None,
-    partition: int,
-    producer: tuple[int, int],
-    key: str,
-    value: str | None,
-) -> bytes:
-    """Return the signature of version 2, or of version 1 if the topic id is None."""
-    texts = [part.encode() for part in (topic, key, value or "")]
-    lengths = [len(texts[0]), len(texts[1]), -1 if value is None else len(texts[2])]
-    if topic_id is not None:
-        texts.append(topic_id.encode())
-        lengths.append(len(texts[-1]))
-    sizes = struct.pack(f">{3 + len(lengths)}q", partition, *producer, *lengths)
-    context = _CONTEXT_1 if topic_id is None else _CONTEXT
-    return hmac.digest(secret, b"".join((context, sizes, *texts)), hashlib.sha256)

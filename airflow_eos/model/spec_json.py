@@ -74,10 +74,7 @@ def _by_name(value: Any) -> Any:
 
 
 def spec_from_json(text: str | bytes) -> RunSpec:
-    """Read the JSON form.
-
-    :raises ConfigurationError: another version of this package wrote it.
-    """
+    """Read the JSON form; raises ConfigurationError if another version of this package wrote it."""
     data: dict[str, Any] = json.loads(text)
     if data.get("v") != SPEC_VERSION:
         raise ConfigurationError(

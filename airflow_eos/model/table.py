@@ -178,10 +178,7 @@ class TableCommit:
         return self.published.runs[self.scope]
 
     def receipt(self, snapshot: int) -> TableReceipt:
-        """Return the receipt for the data files.
-
-        :param snapshot: id that the table gave to the commit.
-        """
+        """Return the receipt for the data files, by the id that the table gave to the commit."""
         return TableReceipt(snapshot, len(self.files), sum(file.rows for file in self.files))
 
     def published_with(self, receipt: TableReceipt) -> PublishedRuns:

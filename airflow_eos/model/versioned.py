@@ -160,19 +160,13 @@ def readable(
 
 
 def json_of_transaction(version: int, producer: tuple[int, int], content: Mapping[str, Any]) -> str:
-    """Return the JSON form of a record that names the transaction that writes it.
-
-    :param producer: producer id and epoch of that transaction.
-    """
+    """Return the JSON form of a record that names the producer id and epoch that write it."""
     named = {"producer_id": producer[0], "producer_epoch": producer[1]}
     return json.dumps({"v": version, "producer": named, **content}, separators=(",", ":"))
 
 
 def _parsed(value: str | bytes) -> Any:
-    """Parse JSON whose values every reader can display and forward.
-
-    :raises ValueError: JSON, UTF-8 or a 64-bit integer cannot represent a value.
-    """
+    """Parse JSON; raises ValueError for a value that JSON, UTF-8 or a 64-bit integer cannot represent."""
     text = value if isinstance(value, str) else value.decode()
     data = _DECODER.decode(text)
     if _SURROGATE.search(text):
@@ -181,10 +175,7 @@ def _parsed(value: str | bytes) -> Any:
 
 
 def finite(digits: str) -> float:
-    """Return a number of JSON.
-
-    :raises ValueError: it is NaN or infinite, which JSON cannot represent.
-    """
+    """Return a number of JSON; raises ValueError for NaN and infinity, which JSON cannot represent."""
     number = float(digits)
     if not math.isfinite(number):
         raise ValueError(f"{digits[:_SHOWN]} is not a finite number")
@@ -210,11 +201,7 @@ def has_version(value: str) -> bool:
 
 
 def integer(value: Any, minimum: int | None = None) -> int:
-    """Return a value that must be a JSON integer.
-
-    :raises TypeError: it is of another type, even if ``int()`` would convert it.
-    :raises ValueError: it is less than the minimum.
-    """
+    """Return a JSON integer; raises TypeError for any other type, ValueError below the minimum."""
     if type(value) is not int:
         raise TypeError(f"{value!r} is not an integer")
     if minimum is not None and value < minimum:
@@ -223,30 +210,21 @@ def integer(value: Any, minimum: int | None = None) -> int:
 
 
 def flag(value: Any) -> bool:
-    """Return a value that must be true or false.
-
-    :raises TypeError: it is of another type.
-    """
+    """Return a value that must be true or false; raises TypeError."""
     if not isinstance(value, bool):
         raise TypeError(f"{value!r} is neither true nor false")
     return value
 
 
 def text(value: Any) -> str:
-    """Return a value that must be a JSON string.
-
-    :raises TypeError: it is of another type.
-    """
+    """Return a value that must be a JSON string; raises TypeError."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a string")
     return value
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """Return a value that must be a JSON object.
-
-    :raises TypeError: it is of another type, even if ``dict()`` would convert it.
-    """
+    """Return a value that must be a JSON object; raises TypeError, even if ``dict()`` would convert it."""
     if not isinstance(value, dict):
         raise TypeError(f"{value!r} is not an object")
     return value
@@ -268,11 +246,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def topic_name(value: Any) -> str:
-    """Return a value that must be the name of a topic.
-
-    :raises TypeError: it is not a string.
-    :raises ValueError: brokers do not accept it.
-    """
+    """Return a value that must be the name of a topic; raises TypeError, or ValueError as brokers would."""
     if not is_topic_name(text(value)):
         raise ValueError(f"{value[:_SHOWN]!r} is not the name of a topic")
     return str(value)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker.cluster import KafkaCluster
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, EosError, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, without_leader

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.kafka import TopicDescription

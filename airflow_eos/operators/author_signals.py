@@ -33,10 +33,3 @@ def asked_of_airflow(error: EosError) -> Exception | None:
             "is read again when the task is cleared"
         )
     return signal_error
-
-
-def raise_asked(error: EosError) -> None:
-    """Raise the exception of :func:`asked_of_airflow`; return if there is none."""
-    signal_error = asked_of_airflow(error)
-    if signal_error is not None:
-        raise signal_error from None

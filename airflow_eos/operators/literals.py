@@ -98,10 +98,7 @@ def templates_of(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_spelling(cls: type, given: Mapping[str, Any]) -> None:
-    """Refuse an unknown parameter whose name is similar to a known one.
-
-    :raises ConfigurationError: names both. Airflow itself refuses other unknown names.
-    """
+    """Raise ConfigurationError for an unknown parameter whose name is similar to a known one."""
     if not _is_ours(inspect.getattr_static(cls, "__init__")):
         return  # a class of the author's, which may take more than its signature says
     all_names, own = _parameters(cls)

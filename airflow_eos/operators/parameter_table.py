@@ -179,10 +179,7 @@ def _in_topics(name: str) -> Callable[[Any, Any], None]:
 
 
 def confirmed(field: str, value: Any) -> bool:
-    """Read a confirmation that a template may have rendered.
-
-    :raises ConfigurationError: it is neither yes nor no.
-    """
+    """Read a confirmation that a template may have rendered; raises ConfigurationError for other texts."""
     text = str(value).strip().lower() if isinstance(value, bool | str) else value
     word("true", "false", "yes", "no").check(field, text)
     return text in ("true", "yes")
@@ -204,10 +201,7 @@ def _max_records(most: Any, least: Any) -> None:
 
 
 def replayed_ranges(field: str, given: Any) -> Explicit:
-    """Return ranges of a replay.
-
-    :raises ConfigurationError: they cannot be read, or two are of one partition.
-    """
+    """Return ranges of a replay; raises ConfigurationError if unreadable, or two are of one partition."""
     ranges = parse_ranges(field, given)
     try:
         return Explicit(ranges)
@@ -216,10 +210,7 @@ def replayed_ranges(field: str, given: Any) -> Explicit:
 
 
 def check_topics_needed(ranges: Any, partition: Any) -> None:
-    """Check a run that is named without topics.
-
-    :raises ConfigurationError: topics are part of its name.
-    """
+    """Raise ConfigurationError for a run that is named without topics where they are part of its name."""
     if not isinstance(ranges, Cursor) or partition is not None:
         of = ranges if partition is None else f"source_partition={partition}"
         raise ConfigurationError(

@@ -102,10 +102,7 @@ def partition_span(
 
 
 def check_partition_duration(duration: PartitionDuration | None) -> None:
-    """Check a duration when the Dag is parsed.
-
-    :raises ConfigurationError: it is not a duration > 0 and <= 100 years.
-    """
+    """Raise ConfigurationError at parse for what is not a duration > 0 and <= 100 years."""
     if duration is None:
         return
     some_day = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - any date serves
@@ -123,10 +120,7 @@ def check_partition_duration(duration: PartitionDuration | None) -> None:
 
 
 def refuse_composite(key: str) -> None:
-    """Refuse a key of several parts, which ``ProductMapper`` makes.
-
-    :raises ConfigurationError: names the ways on.
-    """
+    """Raise ConfigurationError for a key of several parts, which ``ProductMapper`` makes."""
     if "|" in key:
         raise ConfigurationError(
             f"partition key {key!r} has several parts, and an interval is known for its date alone. "

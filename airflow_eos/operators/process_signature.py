@@ -19,10 +19,7 @@ _FORMS = "'package.module:function' or 'path/to/file.py:function'"
 
 
 def parts_of(process: str) -> tuple[str, str]:
-    """Return module or file, and function.
-
-    :raises ConfigurationError: the text does not have this form.
-    """
+    """Return module or file, and function; raises ConfigurationError for another form of text."""
     place, _, name = process.rpartition(":")
     if not place or not name.isidentifier():
         raise ConfigurationError(f"process {process!r} must be {_FORMS}")

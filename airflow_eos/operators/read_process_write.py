@@ -12,7 +12,6 @@ from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperat
 from airflow_eos.compat import repeat_time_out
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import EosError, OutcomeUnknown, RunAlreadyCommitted, RunFenced
-from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.process_function import Process, load_process, ship_by_value
 from airflow_eos.operators.process_signature import check_call, signature_of
@@ -190,15 +189,11 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
 
         telemetry = RunTelemetry(context)
         try:
-            self._run = RunAttempt(start_spark, spec, process, on_state=telemetry.entered)
-            if self._killed:
-                self._run.kill()
-            record = self._execute_or_find(self._run, spec, telemetry)
-        except EosError as error:
-            telemetry.failed(error)
-            raise_asked(error)
-            raise
-        else:
+            with telemetry.counting_failure():
+                self._run = RunAttempt(start_spark, spec, process, on_state=telemetry.entered)
+                if self._killed:
+                    self._run.kill()
+                record = self._execute_or_find(self._run, spec, telemetry)
             telemetry.answered(record)
             return record
         finally:
@@ -223,10 +218,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             return record
 
     def prepared_process(self, context: Context) -> Process:
-        """Return the author's function with its rendered arguments.
-
-        :raises ConfigurationError: it cannot be found or imported, or does not take these arguments.
-        """
+        """Return the author's function with its rendered arguments; raises ConfigurationError."""
         process = load_process(self.process, relative_to=Path(context["dag"].fileloc).parent)
         arguments = self.process_arguments(context)
         signature = signature_of(process, ())

@@ -18,11 +18,7 @@ _LIST_BEGINS = ("[", "(")  # no name of a topic does
 
 
 def literal(text: str) -> Any:
-    """Return the value of a JSON text, or of a Python literal: a template without ``| tojson``.
-
-    :raises ValueError: it is neither.
-    :raises SyntaxError: the same.
-    """
+    """Return the value of a JSON text or a Python literal, which a template renders without ``| tojson``."""
     try:
         return json.loads(text)
     except ValueError:
@@ -63,10 +59,7 @@ def parse_topics(field: str, given: Any) -> tuple[str, ...]:
 
 
 def parse_partition(field: str, given: Any) -> int | None:
-    """Return the number of a partition, or None: all.
-
-    :raises ConfigurationError: it is not a number.
-    """
+    """Return the number of a partition, None for all; raises ConfigurationError for anything else."""
     if given is None:
         return None
     number = int(given) if isinstance(given, str) and given.strip().removeprefix("-").isdecimal() else given

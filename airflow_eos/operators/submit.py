@@ -18,7 +18,6 @@ from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, Run
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators import submit_hook
-from airflow_eos.operators.author_signals import raise_asked
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.spark_encryption import check_encryption
@@ -223,12 +222,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     @staticmethod
     def _counted(context: Context, work: Callable[[], RunRecord]) -> RunRecord:
         telemetry = RunTelemetry(context)
-        try:
+        with telemetry.counting_failure():
             record = work()
-        except EosError as error:
-            telemetry.failed(error)
-            raise_asked(error)
-            raise
         telemetry.committed(record, elsewhere=True)
         return record
 
@@ -374,10 +369,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             )
 
     def _may_be_running(self, context: Context) -> bool:
-        """Return whether a stored job goes on.
-
-        :raises Exception: its cluster, or Airflow, does not answer.
-        """
+        """Return whether a stored job goes on; raises if its cluster, or Airflow, does not answer."""
         store = context.get("task_state_store")
         stored = None if store is None else store.get(self.external_id_key)
         if stored is None or self._hook is None:

@@ -46,10 +46,7 @@ def cluster_manager(hook: Any) -> Backend:
 
 
 def check_deferrable(hook: Any, task_id: str) -> None:
-    """Check that the provider would not wait on the worker without a message.
-
-    :raises ConfigurationError: it would; names the parameter that is missing.
-    """
+    """Raise ConfigurationError, naming what is missing, where the provider would wait on the worker."""
     if hook._should_track_driver_status:  # noqa: SLF001
         return
     if not is_in_cluster(hook):

@@ -88,10 +88,7 @@ def _remove_abandoned() -> None:
 
 
 def split_process(process: str, relative_to: Path) -> tuple[Path | None, str]:
-    """Return the file to ship, None for an importable module, and ``module:function``.
-
-    :raises ConfigurationError: there is no such file, or no function is named.
-    """
+    """Return the file to ship, None for an importable module, and ``module:function``."""
     place, function = parts_of(process)
     if not place.endswith(".py"):
         return None, process
@@ -103,10 +100,7 @@ def split_process(process: str, relative_to: Path) -> tuple[Path | None, str]:
 
 
 def check_shippable(process: str) -> None:
-    """Check that Spark's driver can import a file.
-
-    :raises ConfigurationError: its name is not that of a module.
-    """
+    """Raise ConfigurationError for a file whose name Spark's driver cannot import as a module's."""
     place, _ = parts_of(process)
     if place.endswith(".py") and not Path(place).stem.isidentifier():
         raise ConfigurationError(

@@ -207,10 +207,7 @@ def accepts(value: bool | str, field: str = "accept_deleted") -> bool:
 
 
 def accepting(ranges: RangeMode) -> RangeMode:
-    """Return the ranges with the acceptance of deleted records.
-
-    :raises ConfigurationError: they are not an interval.
-    """
+    """Return an interval with the acceptance of deleted records; raises ConfigurationError for others."""
     match ranges:
         case Interval():
             return replace(ranges, accept_deleted=True)
@@ -224,10 +221,7 @@ def accepting(ranges: RangeMode) -> RangeMode:
 
 
 def as_range_mode(ranges: Any) -> RangeMode:
-    """Return ranges that are a range mode.
-
-    :raises ConfigurationError: they are not.
-    """
+    """Return ranges that are a range mode; raises ConfigurationError for others."""
     if isinstance(ranges, RangeMode):
         return ranges
     raise ConfigurationError(

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import RunFenced
+from airflow_eos.exceptions import EosError, RunFenced
+from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.task_identity import clear_number
 
 if TYPE_CHECKING:
@@ -90,6 +91,18 @@ class RunTelemetry:
             if lag is not None:
                 stats.gauge("eos.run.lag", lag, tags=self._tags)
                 stats.gauge("eos.run.undecided", record.details.get("undecided", 0), tags=self._tags)
+
+    @contextmanager
+    def counting_failure(self) -> Iterator[None]:
+        """Count a try that fails; raise what its ``process`` has asked of Airflow instead, if it has."""
+        try:
+            yield
+        except EosError as error:
+            self.failed(error)
+            signal_error = asked_of_airflow(error)
+            if signal_error is not None:
+                raise signal_error from None
+            raise
 
     def failed(self, error: BaseException) -> None:
         """Count a try that did not commit."""

@@ -111,10 +111,7 @@ class CursorReader:
     def _refuse_rewritten(
         self, starts: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], bounds: LogBounds
     ) -> None:
-        """Refuse a position above the place where a later leader began: it lacked what was read there.
-
-        :param epochs: of the leaders from which the cursor's runs have read.
-        """
+        """Refuse a position above the place where a later leader began: it lacked what was read there."""
         for tp, end in written_anew(self.cluster, starts, epochs, bounds.epochs).items():
             raise OffsetsOutOfRange(
                 f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the last "

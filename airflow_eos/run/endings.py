@@ -100,10 +100,7 @@ class Endings:
         return None
 
     def superseded(self, work: UnitOfWork, failure: Exception) -> RunRecord:
-        """Look the work up once, without another epoch: ours is lost.
-
-        :raises RunFenced: the ledger does not hold the run.
-        """
+        """Look the work up once, without another epoch: ours is lost; raises RunFenced without a record."""
         record = self.answer(work)
         if record is not None:
             return record

@@ -30,10 +30,7 @@ class KillBudget:
         self._deadline = clock() + seconds
 
     def left(self, keep: float = 0.0) -> float:
-        """Return the seconds that are left, never negative.
-
-        :param keep: seconds that later steps need.
-        """
+        """Return the seconds that are left, never negative, without those to keep for later steps."""
         return max(self._deadline - self._clock() - keep, 0.0)
 
     def spend(self, *steps: Callable[[float], object]) -> None:
@@ -75,18 +72,12 @@ class Kill:
             self._kept = True  # never released: a later commit finds it taken
 
     def check(self) -> None:
-        """Return if the run may go on.
-
-        :raises RunFailed: the run was killed.
-        """
+        """Raise RunFailed if the run was killed."""
         if self.asked:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
 
     def take_turn(self) -> None:
-        """Take the turn, right before the commit; :meth:`turn_taken` gives it back.
-
-        :raises RunFailed: the kill was first.
-        """
+        """Take the turn right before the commit, for :meth:`turn_taken`; raises RunFailed after a kill."""
         if self._turn.acquire(blocking=False) and self.asked:
             self._turn.release()
         self.check()

@@ -147,10 +147,7 @@ def written_anew(
 def deleted_heads(
     cluster: Cluster, log_starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Deleted]:
-    """Return the remaining records of logs whose heads are deleted.
-
-    :param log_starts: first offset that may still exist, of these partitions.
-    """
+    """Return the remaining records of logs whose heads are deleted, by the logs' starts."""
     oldest = cluster.offsets_for_time(list(log_starts), 0, markers=True) if log_starts else {}
     return {tp: _head(log_start, oldest[tp]) for tp, log_start in log_starts.items()}
 

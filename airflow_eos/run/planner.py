@@ -94,7 +94,7 @@ class Planner:
         if self.spec.skip_offsets:
             plan = skips.without(plan, self.spec.skip_offsets)
         plan = self._check_logs(plan, bounds)
-        if self._sinks and not plan.is_empty:
+        if self._sinks and plan.offsets:
             settings = self.cluster.topic_settings(self._sinks)
             leaders = {name: topic.leaders for name, topic in described.items()}
             sinks = {name: SinkTopic(leaders.get(name, {}), settings.get(name, {})) for name in self._sinks}

@@ -308,7 +308,7 @@ class RunProtocol:
         refuse_unsigned(self._collaborators.ledger_id.is_signed, self._spec.ledger)
 
     def _seal(self, work: UnitOfWork, planned: Planned) -> None:
-        if work.sealed is not None or planned.plan.is_empty:
+        if work.sealed is not None or not planned.plan.offsets:
             return
         if self._table is None:
             work.sealed = self._collaborators.data.seal(planned.plan)
@@ -322,7 +322,8 @@ class RunProtocol:
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
         refuse_targets(self._spec, manifest)
         if self._table is None or manifest.records:
-            counts = (manifest.records, manifest.size, len(manifest.targets))
+            size = sum(target.size for target in manifest.targets)
+            counts = (manifest.records, size, len(manifest.targets))
             log.info("sealed %d records, %d bytes, for %d partitions", *counts)
 
     def _commit(
@@ -389,10 +390,7 @@ class RunProtocol:
 
 
 def _headers(spec: RunSpec, key: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers of every record of a run, by which consumers can recognise repetitions.
-
-    :param key: of the run, or of its reprocessing.
-    """
+    """Return the headers of every record of a run, by which consumers can recognise repetitions."""
     number = keys.reprocessing_number(key)
     if number is not None:
         return (("eos.run", key), ("eos.reprocessing", str(number)))

@@ -45,10 +45,7 @@ def is_compacted(settings: Mapping[str, str] | None) -> bool:
 def notes(
     cluster: Cluster, plan: RunPlan, sink_topic: str | None, interval: Interval | None, now: dt.datetime
 ) -> list[str]:
-    """Return notes about retention for the run's record; empty if it cannot be read.
-
-    :param interval: the requested one, for an interval or a partition.
-    """
+    """Return notes about retention, of an interval's topics too, for the run's record; empty if unknown."""
     try:
         of_sources = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)
         return of_sources if sink_topic is None else [*of_sources, *_of_sink(cluster, plan, sink_topic, now)]

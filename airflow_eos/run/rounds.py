@@ -96,6 +96,7 @@ def merged(rounds: Sequence[RunRecord]) -> RunRecord:
     partition. ``details["rounds"]`` is the number of rounds.
     """
     last = rounds[-1]
+    losses = [loss for record in rounds for loss in record.details.get(ACCEPTED_LOSS, ())]
     read: dict[str, int] = {}
     for record in rounds:
         for place, count in record.records_read_by_partition.items():
@@ -110,7 +111,7 @@ def merged(rounds: Sequence[RunRecord]) -> RunRecord:
         details={
             **last.details,
             **_table(rounds),
-            **_losses(rounds),
+            **({ACCEPTED_LOSS: losses} if losses else {}),
             TOPIC_IDS: _first_ids(rounds),
             DEAD_LETTERS: sum(record.dead_letters for record in rounds),
             "rounds": len(rounds),
@@ -136,11 +137,6 @@ def _table(rounds: Sequence[RunRecord]) -> dict[str, Any]:
     return {
         TABLE: {**tables[-1], **{count: sum(table[count] for table in same) for count in ("files", "rows")}}
     }
-
-
-def _losses(rounds: Sequence[RunRecord]) -> dict[str, Any]:
-    losses = [loss for record in rounds for loss in record.details.get(ACCEPTED_LOSS, ())]
-    return {ACCEPTED_LOSS: losses} if losses else {}
 
 
 def _spanned(all_ranges: Iterable[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:

@@ -201,10 +201,7 @@ class UnfinishedEnds:
 def write_commit_markers(
     transactions: Transactions, owner: ProducerIdentity, open_there: Mapping[TopicPartition, ActiveProducer]
 ) -> None:
-    """Write the missing markers of committed transactions.
-
-    :raises NotYetVisible: this principal may not write them.
-    """
+    """Write missing markers of committed transactions; raises NotYetVisible without the right to."""
     places = ", ".join(map(str, sorted(open_there)))
     log.warning(
         "%s: markers of a committed transaction of %s are missing; writing them now",
@@ -228,10 +225,7 @@ def write_commit_markers(
 def coordinator_decision(
     description: TransactionDescription | None, producer_id: int, epoch: int
 ) -> bool | None:
-    """Return a coordinator's decision about a transaction; None if it describes another one.
-
-    :param description: its description of the transactional id.
-    """
+    """Return a coordinator's decision about a transaction; None if it describes another one."""
     if description is None or description.producer_id != producer_id:
         return None
     if description.producer_epoch == epoch and description.state in _COMMITS:

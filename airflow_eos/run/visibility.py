@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from airflow_eos.exceptions import BrokersUnavailable, EosError, NotYetVisible, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.ledger.writer import open_of
+from airflow_eos.ledger.writer import open_of, own_open
 from airflow_eos.model.kafka import ActiveProducer, ProducerIdentity, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Cluster, Transactions
@@ -41,7 +41,7 @@ class Visibility:
 
     def missing(self, record: RunRecord) -> list[str]:
         """Return the places where a committed run is not visible yet."""
-        return [text for text, _ in self._invisible(_written(record), record.producer).values()]
+        return [text for text, _ in self._invisible(record).values()]
 
     def wait(
         self,
@@ -111,25 +111,21 @@ class Visibility:
         *,
         is_ended: bool,
     ) -> tuple[list[str], set[TopicPartition]]:
-        """Return what is missing, and where our transaction is open.
-
-        :param is_ended: the markers that were left out are written.
-        """
-        hidden = self._invisible(_written(record), record.producer)
-        in_ledger = self._own_open(record.producer, ledger)
+        """Return what is missing, and where our transaction is open; with ``is_ended``, after its markers."""
+        hidden = self._invisible(record)
+        in_ledger = own_open(self.cluster, record.producer, ledger)
         texts = [text for text, _ in hidden.values()]
         texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
-        open_there = {tp for tp, (_, own) in hidden.items() if own} | in_ledger
+        open_there = {tp for tp, (_, own) in hidden.items() if own}.union(in_ledger)
         # Offsets of intervals have no meaning: another run's may be pending when ours are not.
         if (group == record.group_id or not is_ended) and self._is_pending(record, group, offsets):
             texts.append(f"the offsets of group {group!r} (pending)")
             open_there.add(self.cluster.group_offsets_partition(group))
         return texts, open_there
 
-    def _invisible(
-        self, written: Mapping[TopicPartition, int], producer: ProducerIdentity
-    ) -> dict[TopicPartition, tuple[str, bool]]:
+    def _invisible(self, record: RunRecord) -> dict[TopicPartition, tuple[str, bool]]:
         """Return why last offsets are invisible, and whether our own transaction is open there."""
+        written = {TopicPartition(r.topic, r.partition): r.last_offset for r in record.receipts if r.records}
         try:
             stable = self.cluster.last_stable_offsets(sorted(written)) if written else {}
         except UnknownTopic:
@@ -145,7 +141,7 @@ class Visibility:
                     written[tp],
                 )
         behind = [tp for tp in behind if ends[tp] > written[tp]]
-        still_open = open_of(self.cluster, producer.producer_id, behind)
+        still_open = open_of(self.cluster, record.producer.producer_id, behind)
         hidden: dict[TopicPartition, tuple[str, bool]] = {}
         for tp in behind:
             own = tp in still_open and still_open[tp].current_txn_start_offset <= written[tp]
@@ -163,13 +159,6 @@ class Visibility:
             except UnknownTopic as error:
                 log.warning("whether readers see the output cannot be looked at: %s", error)
         return stable
-
-    def _own_open(
-        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
-    ) -> set[TopicPartition]:
-        """Return the partitions with an open transaction of exactly this epoch."""
-        still_open = open_of(self.cluster, producer.producer_id, partitions)
-        return {tp for tp, other in still_open.items() if other.producer_epoch == producer.producer_epoch}
 
     def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether our offsets are pending; once ours are committed, pending ones are a newer run's."""
@@ -191,7 +180,3 @@ class Visibility:
             # before it began, by a coordinator that is behind (KAFKA-21181).
             return seen.producer_epoch > producer.producer_epoch
         return seen.state is TransactionState.COMPLETE_COMMIT
-
-
-def _written(record: RunRecord) -> dict[TopicPartition, int]:
-    return {TopicPartition(r.topic, r.partition): r.last_offset for r in record.receipts if r.records}

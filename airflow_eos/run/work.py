@@ -103,10 +103,7 @@ class WorkDefinition:
 
 
 def recorded_interval(record: RunRecord) -> tuple[str, str] | None:
-    """Return the data interval ``[start, end)`` of a record, as ISO texts; None if there is none.
-
-    The record may be a stranger's.
-    """
+    """Return the data interval of a record, which may be a stranger's, as ISO texts; None without one."""
     work = record.details.get(WORK)
     interval = work.get("interval") if isinstance(work, Mapping) else None
     if not isinstance(interval, (list, tuple)) or [type(end) for end in interval] != [str, str]:
@@ -233,11 +230,7 @@ def _ranges_texts(was: Sequence[OffsetRange], now: Sequence[OffsetRange]) -> tup
 
 
 def mapped_otherwise(run_key: str, *, mapped: bool) -> DifferentWork:
-    """Return the refusal (law 7) of a run whose records a run of another layout of its task has written.
-
-    :param run_key: of that run.
-    :param mapped: whether the task is mapped now.
-    """
+    """Return the refusal (law 7) of a run whose records a run of another layout of its task has written."""
     return DifferentWork(
         f"{run_key} is committed, by this task before it was {'' if mapped else 'no longer '}mapped over "
         "source_partition: this run would write the same records again. Undo that for this Dag run; or give "

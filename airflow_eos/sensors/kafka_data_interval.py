@@ -68,10 +68,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
         super().__init__(**kwargs)
 
     def make_trigger(self, context: Context) -> KafkaDataIntervalTrigger:
-        """Return the condition.
-
-        :raises ConfigurationError: the Dag run has no data interval; names the run and what to change.
-        """
+        """Return the condition; raises ConfigurationError for a Dag run without an interval."""
         interval = self.interval or interval_of(
             resolve_ranges(
                 DATA_INTERVAL,

@@ -89,10 +89,7 @@ class RunCommittedSensor(WaitingSensor):
         super().__init__(**kwargs)
 
     def make_trigger(self, context: Context) -> RunCommittedTrigger:
-        """Return the condition.
-
-        :raises ConfigurationError: the run cannot be named.
-        """
+        """Return the condition; raises ConfigurationError if the run cannot be named."""
         run_key, work = (self.run_key, {}) if self.run_key else self._named(context)
         return RunCommittedTrigger(
             pipeline=self.pipeline,

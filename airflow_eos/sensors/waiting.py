@@ -70,10 +70,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         )
 
     def make_trigger(self, context: Context) -> ConditionTrigger:
-        """Return the condition, for this Dag run.
-
-        :raises ConfigurationError: a value is refused, which fails the task.
-        """
+        """Return the condition, for this Dag run; raises ConfigurationError, which fails the task."""
         raise NotImplementedError
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -156,10 +153,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
 
     @contextlib.contextmanager
     def _skipping(self) -> Iterator[None]:
-        """Apply ``soft_fail`` and ``never_fail`` to what is raised, as a sensor that pokes does.
-
-        :raises AirflowSkipException: the error skips the task.
-        """
+        """Apply ``soft_fail`` and ``never_fail`` to what is raised, as a sensor that pokes does."""
         try:
             yield
         except (AirflowFailException, AirflowSensorTimeout) as error:

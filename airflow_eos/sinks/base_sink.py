@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from airflow_eos.closeable import Closeable
@@ -66,18 +66,11 @@ class BaseSink(Closeable):
 
     def commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown for an unknown answer."""
-        try:
-            with self._telling():
+        with self._asking("what became of a commit", "the table is looked at", version):
+            try:
                 return self._commit(version, change)
-        except (EosError, TableMoved):
-            raise
-        except Exception as error:  # noqa: BLE001 - of any catalog, storage or database
-            if isinstance(error, self._conflicts()):
+            except self._conflicts() as error:
                 raise TableMoved(self._reason(error, version)) from None
-            raise OutcomeUnknown(
-                f"{self.name}: {self.SYSTEM} did not say what became of a commit "
-                f"({self._reason(error, version)}); the table is looked at"
-            ) from None
 
     @abstractmethod
     def _load(self, *, to_write: bool) -> Any:
@@ -85,10 +78,7 @@ class BaseSink(Closeable):
 
     @abstractmethod
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> object:
-        """Find the rows of earlier commits.
-
-        :raises TableRewritten: they are not there as they were written.
-        """
+        """Find the rows of earlier commits; raises TableRewritten if they are not there as written."""
 
     @abstractmethod
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
@@ -99,23 +89,23 @@ class BaseSink(Closeable):
         """Return the errors which say that another commit came first."""
 
     def _hidden(self, version: Any) -> Mapping[str, object]:  # noqa: ARG002
-        """Return the properties whose values no message shows.
-
-        :param version: that was looked at, None before the first look.
-        """
+        """Return the properties whose values no message shows."""
         return self._sink.properties or {}
 
+    def _looking(self, version: Any = None) -> AbstractContextManager[None]:
+        return self._asking("what the table holds", "a retry asks again", version)
+
     @contextmanager
-    def _looking(self, version: Any = None) -> Iterator[None]:
+    def _asking(self, question: str, way_on: str, version: Any) -> Iterator[None]:
         try:
             with self._telling():
                 yield
-        except EosError:
+        except (EosError, TableMoved):
             raise
         except Exception as error:  # noqa: BLE001 - of any catalog, storage or database
+            reason = self._reason(error, version)
             raise OutcomeUnknown(
-                f"{self.name}: {self.SYSTEM} did not say what the table holds "
-                f"({self._reason(error, version)}); a retry asks again"
+                f"{self.name}: {self.SYSTEM} did not say {question} ({reason}); {way_on}"
             ) from None
 
     @contextmanager
@@ -131,10 +121,7 @@ class BaseSink(Closeable):
             timer.cancel()
 
     def _refuse_missing_files(self, paths: Sequence[str], present: Sequence[bool]) -> None:
-        """Refuse to publish data files that the driver does not see: no reader could open the table.
-
-        :raises StagedRowsLost: names the first.
-        """
+        """Raise StagedRowsLost for data files that the driver does not see: readers would fail at them."""
         missing = [path for path, is_there in zip(paths, present, strict=True) if not is_there]
         if missing:
             raise StagedRowsLost(

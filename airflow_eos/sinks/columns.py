@@ -117,10 +117,7 @@ def _optional(kind: pa.DataType) -> pa.DataType:
 
 
 def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared: str, name: str) -> None:
-    """Refuse texts of more characters than a column is declared to take.
-
-    :raises RecordRefused: naming the column and the longest text's length.
-    """
+    """Raise RecordRefused for texts of more characters than a column is declared to take."""
     longest = pc.max(pc.utf8_length(values)).as_py() or 0
     if longest > most:
         raise RecordRefused(
@@ -130,11 +127,7 @@ def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared:
 
 
 def refuse_far_times(columns: pa.Table, name: str) -> None:
-    """Refuse dates and timestamps outside of the years 1 to 9999, which Python's types end with.
-
-    :param columns: in the table's types.
-    :raises RecordRefused: naming the column.
-    """
+    """Raise RecordRefused for times outside of the years 1 to 9999, which Python's types end with."""
     for column, values in zip(columns.column_names, columns.columns, strict=True):
         if has_far_time(values):
             raise RecordRefused(
@@ -144,10 +137,7 @@ def refuse_far_times(columns: pa.Table, name: str) -> None:
 
 
 def check_row_count(files: Sequence[DataFileMade], rows: pa.Table, name: str) -> None:
-    """Check that data files hold as many rows as they were written from.
-
-    :raises SendError: they do not; nothing is committed.
-    """
+    """Raise SendError unless data files hold as many rows as they were written from; nothing is committed."""
     written = sum(file.rows for file in files)
     if written != rows.num_rows:
         raise SendError(f"{name}: data files hold {written} rows of {rows.num_rows}; none is committed")

@@ -26,7 +26,7 @@ from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.delta_features import refuse_unwritable
-from airflow_eos.sinks.delta_files import DeltaFiles
+from airflow_eos.sinks.delta_files import DeltaFiles, store_of
 from airflow_eos.sinks.delta_rows import LiveFile, files_as_added
 
 if TYPE_CHECKING:
@@ -176,7 +176,6 @@ class DeltaSink(BaseSink):
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, and remove those that are replaced, with the run's token, in one compare-and-set."""
         from deltalake import CommitProperties, Transaction
-        from deltalake.fs import DeltaStorageHandler
         from deltalake.transaction import AddAction, RemoveAction
 
         table = version.table
@@ -194,9 +193,9 @@ class DeltaSink(BaseSink):
         removed = self._find_earlier_rows(version, change.replaces)
         added = [json.loads(file.data) for file in change.files]
         paths = [action["path"] for action in added]
-        store = DeltaStorageHandler(self._sink.uri, self._options)
+        store = store_of(self._sink.uri, self._options)
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as threads:  # the store asks for one after the other
-            present = list(threads.map(lambda path: store.get_file_info([path])[0].is_file, paths))
+            present = list(threads.map(lambda path: store.get_file_info(path).is_file, paths))
         self._refuse_missing_files(paths, present)
         actions = [AddAction(**action) for action in added]
         actions += [
@@ -225,14 +224,12 @@ class DeltaSink(BaseSink):
 
     def _can_ask(self, error: Exception) -> bool:
         """Return whether delta-rs takes the storage options, so that the store was asked; sends nothing."""
-        from deltalake.fs import DeltaStorageHandler
-
         if self._sink.store is None:
             return True
         if _NOT_SENT in str(error):
             return False
         try:
-            DeltaStorageHandler(self._sink.uri, self._options)
+            store_of(self._sink.uri, self._options)
         except Exception:  # noqa: BLE001 - of any store's client
             return False
         return True
@@ -245,12 +242,10 @@ class DeltaSink(BaseSink):
         above = self._sink.uri.removeprefix("file://").rstrip("/").rpartition("/")[0]
         if self._sink.store is None:
             return Path(above or "/").is_dir()
-        from deltalake.fs import DeltaStorageHandler
-        from pyarrow.fs import FileSelector, PyFileSystem
+        from pyarrow.fs import FileSelector
 
         with suppress(Exception):  # of any store's client: nobody says that it is there
-            store = PyFileSystem(DeltaStorageHandler(above, self._options))
-            return bool(store.get_file_info(FileSelector("")))
+            return bool(store_of(above, self._options).get_file_info(FileSelector("")))
         return False
 
     def _refuse_options(self) -> None:

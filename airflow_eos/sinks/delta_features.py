@@ -52,10 +52,7 @@ _ONE_TEXT = ("string", "byte", "short", "integer", "long", "boolean", "date", "t
 
 
 def refuse_unwritable(name: str, table: deltalake.DeltaTable) -> None:
-    """Check that an append of data files keeps to all that a table asks of its writers.
-
-    :raises UnknownTable: naming the feature, property or column.
-    """
+    """Raise UnknownTable, naming why, if an append does not keep to all that a table asks of writers."""
     metadata = table.metadata()
     fields = json.loads(table.schema().to_json())["fields"]
     for reason in (

@@ -102,11 +102,10 @@ class DeltaFiles:
         check_types(given, self.schema, self.name)
 
     def write(self, table: pa.Table) -> Sequence[DataFileMade]:
-        """Write rows of the table's columns, a file for each partition.
-
-        :raises SendError: the store refused a file.
-        """
-        parts, store = self._parts(table), self._store()
+        """Write rows of the table's columns, a file for each partition; raises SendError."""
+        parts = self._parts(table)
+        with executor_extra(self.name, "deltalake", "delta"):
+            store = store_of(self.uri, self.options)
         try:
             files = [self._write(store, values, rows) for values, rows in parts]
         except Exception as error:  # noqa: BLE001 - of any object store
@@ -134,13 +133,6 @@ class DeltaFiles:
         }
         return DataFileMade(json.dumps(action).encode(), rows.num_rows, size)
 
-    def _store(self) -> pa.fs.FileSystem:
-        with executor_extra(self.name, "deltalake", "delta"):
-            from deltalake.fs import DeltaStorageHandler
-        from pyarrow.fs import PyFileSystem
-
-        return PyFileSystem(DeltaStorageHandler(self.uri, dict(self.options)))
-
     def _parts(self, table: pa.Table) -> Iterator[tuple[Mapping[str, str | None], pa.Table]]:
         """Return the rows of each partition, without its columns, and its values as the log has them."""
         if not self.partitions:
@@ -155,6 +147,14 @@ class DeltaFiles:
         for group in range(groups.num_rows):
             values = {name: groups[key][group].as_py() for key, name in keys.items()}
             yield values, rows.take(groups["row_list"][group].values)
+
+
+def store_of(uri: str, options: Mapping[str, str] | None) -> pa.fs.FileSystem:
+    """Return the object store, or the folder, of a table."""
+    from deltalake.fs import DeltaStorageHandler
+    from pyarrow.fs import PyFileSystem
+
+    return PyFileSystem(DeltaStorageHandler(uri, dict(options or {})))
 
 
 def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:

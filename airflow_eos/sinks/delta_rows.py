@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_eos.exceptions import UnknownTable
-from airflow_eos.sinks.delta_files import partition_texts
+from airflow_eos.sinks.delta_files import partition_texts, store_of
 from airflow_eos.sinks.rewritten import refuse_other_files
 
 if TYPE_CHECKING:
@@ -95,11 +95,7 @@ def live_files(table: deltalake.DeltaTable) -> list[LiveFile]:
 def _row_count(file: LiveFile, sink: DeltaTable) -> int:
     if file.rows is not None:
         return file.rows
-    from deltalake.fs import DeltaStorageHandler
-    from pyarrow.fs import PyFileSystem
-
-    store = PyFileSystem(DeltaStorageHandler(sink.uri, dict(sink.properties or {})))
-    with store.open_input_file(file.path) as stream:
+    with store_of(sink.uri, sink.properties).open_input_file(file.path) as stream:
         return int(pq.read_metadata(stream).num_rows)
 
 

@@ -10,12 +10,7 @@ from airflow_eos.exceptions import EnvironmentMismatch
 
 @contextmanager
 def executor_extra(table: str, module: str, extra: str) -> Iterator[None]:
-    """Import a library that writes a table inside this block.
-
-    :param table: in words.
-    :param extra: of this package, which installs the module.
-    :raises EnvironmentMismatch: the import fails.
-    """
+    """Import a library inside this block; raises EnvironmentMismatch, naming the extra that has it."""
     try:
         yield
     except ImportError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -111,7 +111,8 @@ class IcebergSink(BaseSink):
             ) from None
         self._refuse_another_branch(table)
         if to_write:
-            self._refuse_unwritable(table)
+            for reason in _unwritable(table.metadata):
+                raise UnknownTable(f"{self.name}{reason}")
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
@@ -264,32 +265,6 @@ class IcebergSink(BaseSink):
                 session.request = partial(session.request, timeout=_ANSWER_SECONDS)
         return self._catalog
 
-    def _refuse_unwritable(self, table: Table) -> None:
-        metadata = table.metadata
-        if metadata.format_version not in _FORMATS:
-            raise UnknownTable(
-                f"{self.name} has format version {metadata.format_version}; tables of versions "
-                f"{', '.join(map(str, _FORMATS))} can be written"
-            )
-        kind = metadata.properties.get("write.format.default", "parquet")
-        if kind.lower() != "parquet":
-            raise UnknownTable(
-                f"{self.name} wants data files in {kind} (write.format.default); parquet is written"
-            )
-        if _codec(metadata.properties) not in _CODECS:
-            raise UnknownTable(
-                f"{self.name} wants data files compressed by {metadata.properties[_CODEC]} ({_CODEC}); "
-                f"written are {', '.join(_CODECS)}"
-            )
-        from airflow_eos.sinks.iceberg_files import unwritable_partitions, unwritable_properties
-
-        reason = unwritable_properties(metadata.schema(), _for_files(metadata.properties))
-        if reason is not None:
-            raise UnknownTable(f"{self.name}: no data file can be written with its properties: {reason}")
-        reason = unwritable_partitions(metadata)
-        if reason is not None:
-            raise UnknownTable(f"{self.name}: its partition spec cannot be written: {reason}")
-
     def _refuse_another_branch(self, table: Table) -> None:
         branch = self._sink.branch
         if branch is not None and branch != MAIN:
@@ -299,6 +274,25 @@ class IcebergSink(BaseSink):
                     f"{self.name}: {branch!r} is {'a tag' if ref else 'not a branch of the table'}; create "
                     "the branch, or correct IcebergTable(branch=...)"
                 )
+
+
+def _unwritable(metadata: Any) -> Iterator[str]:
+    """Yield why runs cannot write a table; the later questions stand on the earlier ones."""
+    from airflow_eos.sinks.iceberg_files import unwritable_partitions, unwritable_properties
+
+    if metadata.format_version not in _FORMATS:
+        versions = ", ".join(map(str, _FORMATS))
+        yield f" has format version {metadata.format_version}; tables of versions {versions} can be written"
+    kind = metadata.properties.get("write.format.default", "parquet")
+    if kind.lower() != "parquet":
+        yield f" wants data files in {kind} (write.format.default); parquet is written"
+    if _codec(metadata.properties) not in _CODECS:
+        codecs = f"{metadata.properties[_CODEC]} ({_CODEC}); written are {', '.join(_CODECS)}"
+        yield f" wants data files compressed by {codecs}"
+    if (reason := unwritable_properties(metadata.schema(), _for_files(metadata.properties))) is not None:
+        yield f": no data file can be written with its properties: {reason}"
+    if (reason := unwritable_partitions(metadata)) is not None:
+        yield f": its partition spec cannot be written: {reason}"
 
 
 def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:

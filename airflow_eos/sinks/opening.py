@@ -49,9 +49,6 @@ def table_named(name: str) -> SinkTable | None:
 
 
 def load_table(sink: SinkTable) -> TableVersion:
-    """Return a table as it is now, and give up the connections to its catalog.
-
-    :raises UnknownTable: there is none.
-    """
+    """Return a table as it is now, and give up the connections to its catalog; raises UnknownTable."""
     with closing(open_table(sink, property_name="")) as opened:
         return opened.load(to_write=False)

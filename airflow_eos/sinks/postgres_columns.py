@@ -106,28 +106,17 @@ def wanted_schema(columns: Sequence[TargetColumn], given: pa.Schema, sink: Postg
 
 
 def check_values(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
-    """Check values that PostgreSQL would refuse, cut off or round.
-
-    :raises RecordRefused: naming the column.
-    """
+    """Raise RecordRefused for values that PostgreSQL would refuse, cut off or round."""
     if pa.types.is_string(values.type):
-        _check_text(values, column, sink)
-    elif pa.types.is_temporal(values.type):
-        _check_time(values, column, sink)
-
-
-def _check_text(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
-    if pc.any(pc.match_substring(values, "\0")).as_py():
-        raise RecordRefused(
-            f"process returned a NUL character in column {column.name!r}: {sink} cannot hold it; remove it, "
-            "or use a column of type bytea"
-        )
-    if column.kind not in ("varchar", "bpchar") or column.modifier < _HEADER:
+        if pc.any(pc.match_substring(values, "\0")).as_py():
+            raise RecordRefused(
+                f"process returned a NUL character in column {column.name!r}: {sink} cannot hold it; remove "
+                "it, or use a column of type bytea"
+            )
+        if column.kind in ("varchar", "bpchar") and column.modifier >= _HEADER:
+            refuse_long_texts(values, column.modifier - _HEADER, column.name, column.declared, str(sink))
+    if not pa.types.is_temporal(values.type):
         return
-    refuse_long_texts(values, column.modifier - _HEADER, column.name, column.declared, str(sink))
-
-
-def _check_time(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
     if has_far_time(values, _LAST_DAY):
         raise RecordRefused(
             f"process returned a value in column {column.name!r} outside the years 1 to 32767, which are "

@@ -69,10 +69,7 @@ class PostgresRows:
         check_types(given, wanted_schema(self.target, given, self.sink), self.name)
 
     def write(self, table: pa.Table) -> Sequence[DataFileMade]:
-        """Stage rows.
-
-        :raises RecordRefused: a value is none of its column's type.
-        """
+        """Stage rows; raises RecordRefused for a value that is not of its column's type."""
         with executor_extra(self.name, "psycopg", "postgres"):
             import psycopg
             from psycopg import sql

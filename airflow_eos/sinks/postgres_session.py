@@ -77,10 +77,7 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
 
 
 def refuse_read_only(connection: psycopg.Connection[Any], sink: PostgresTable) -> None:
-    """Refuse a server that lets nobody write, or not this role.
-
-    :raises OutcomeUnknown: it may be a standby that is about to be promoted.
-    """
+    """Raise OutcomeUnknown if a server takes no rows: it may be a standby that is about to be promoted."""
     if connection.execute(_READ_ONLY).fetchone() == (True,):
         raise OutcomeUnknown(
             f"{sink}: the server takes no rows: it is a standby, or default_transaction_read_only is on. "

@@ -28,10 +28,7 @@ class BatchMemory:
     topic_ids: dict[str, str] = field(default_factory=dict)
 
     def look(self, topic_ids: Mapping[str, str]) -> None:
-        """Forget what was announced of a topic that was made again since the last look, and the last batch.
-
-        :param topic_ids: of the watched topics, now.
-        """
+        """Forget what was announced of a topic that was made again since the last look, and the last one."""
         recreated = {name for name, before in self.topic_ids.items() if topic_ids.get(name, before) != before}
         if recreated:
             self.batch = None

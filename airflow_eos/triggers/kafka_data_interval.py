@@ -23,7 +23,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
     :param start: ISO time with a zone.
     :param end: ISO time with a zone.
     :param allowed_lateness: seconds.
-    :param ledger_topic: ledger that holds boundaries which are fixed already; None: do not ask.
+    :param ledger_topic: ledger that holds boundaries which are fixed already.
     """
 
     topics: Sequence[str]
@@ -32,7 +32,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
     allowed_lateness: float = 300.0
     idle_partitions: IdlePolicy = "allowed_lateness"
     accept_deleted: bool = False
-    ledger_topic: str | None = None
+    ledger_topic: str
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"start", "end"}`` once every partition has passed the end.
@@ -40,7 +40,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
         :raises IntervalUnaccountable: the log cannot tell what it holds; the run would say the same.
         """
         from airflow_eos import settings
-        from airflow_eos.engine.lag import interval_progress
+        from airflow_eos.engine.lag import interval_waits_for
         from airflow_eos.model.ranges import Interval
 
         interval = Interval(
@@ -49,9 +49,9 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
             dt.timedelta(seconds=self.allowed_lateness),
             self.accept_deleted,
         )
-        ledger = None if self.ledger_topic is None else settings.ledger_to_ask(self.ledger_topic)
-        progress = interval_progress(kafka, self.topics, interval, idle=self.idle_partitions, ledger=ledger)
-        if not progress.is_over:
-            log.info("Not over yet: %s", "; ".join(progress.waiting_for))
+        ledger = settings.ledger_to_ask(self.ledger_topic)
+        waiting = interval_waits_for(kafka, self.topics, interval, idle=self.idle_partitions, ledger=ledger)
+        if waiting:
+            log.info("Not over yet: %s", "; ".join(waiting))
             return None
         return {"start": self.start, "end": self.end}

@@ -22,7 +22,7 @@ class KafkaLagTrigger(ConditionTrigger):
     run has fixed the position, and that run is the one that waits behind. Other parameters are the sensor's.
 
     :param any_after: ISO time from which on a single record is enough; None: never.
-    :param ledger_topic: ledger that knows the cursor where committed offsets are gone; None: do not ask.
+    :param ledger_topic: ledger that knows the cursor where committed offsets are gone.
     """
 
     topics: Sequence[str]
@@ -30,14 +30,14 @@ class KafkaLagTrigger(ConditionTrigger):
     min_records: int = 1
     any_after: str | None = None
     start: Literal["earliest", "latest"] = "earliest"
-    ledger_topic: str | None = None
+    ledger_topic: str
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"group_id", "lag", "ranges"}`` once the lag is large enough."""
         from airflow_eos import settings
         from airflow_eos.engine.lag import unread
 
-        ledger = None if self.ledger_topic is None else settings.ledger_to_ask(self.ledger_topic)
+        ledger = settings.ledger_to_ask(self.ledger_topic)
         group_unread = unread(kafka, self.group_id, self.topics, start=self.start, ledger=ledger)
         enough = self.min_records
         if self.any_after is not None and utc_now() >= dt.datetime.fromisoformat(self.any_after):

@@ -90,7 +90,7 @@ def _only_with_input(original: Any) -> Any:
     """Report a success without a commit where there was nothing to read."""
 
     def commit(self: Any, work: Any, entry: Any, session: Any, **more: Any) -> Any:
-        if not entry.planned.plan.is_empty:
+        if entry.planned.plan.offsets:
             return original(self, work, entry, session, **more)
         return entry.record((), session.identity, self._trace.steps)
 

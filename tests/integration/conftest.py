@@ -10,7 +10,8 @@ import socket
 
 import pytest
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from tests.support.brokers import make_ledger, make_transactions
 from tests.support.postgres_tables import postgres_server
 from tests.support.spark_sessions import BOOTSTRAP, KIND, Broker, new_session

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.cli.main import main
 from airflow_eos.engine import find_committed
 from airflow_eos.ledger import keys

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.cli import commands
 from airflow_eos.cli.status import status
 from airflow_eos.engine import control_plane

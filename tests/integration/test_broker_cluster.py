@@ -12,7 +12,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition as Position
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, UnknownTopic
 from airflow_eos.model.kafka import (
     CommittedOffset,

@@ -13,8 +13,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ConfigResource, NewTopic
 from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.producer import TransactionalProducer
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.cli.definition import FOUND
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane

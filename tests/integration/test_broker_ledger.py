@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import ConfigResource
 
-from airflow_eos.broker import KafkaLedger
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.ledger_index import OwnKeys

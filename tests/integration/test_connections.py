@@ -13,8 +13,8 @@ import pytest
 from kafka.errors import KafkaConnectionError
 from kafka.protocol.metadata import MetadataRequest
 
-from airflow_eos.broker import Link
 from airflow_eos.broker.producer import TransactionalProducer
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
 from airflow_eos.wire.client_config import ClientConfig

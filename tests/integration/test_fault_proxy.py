@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker import KafkaTransactions
+from airflow_eos.broker.transactions import KafkaTransactions
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.run.states import State
 from airflow_eos_testing import read_topic

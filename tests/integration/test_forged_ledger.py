@@ -25,7 +25,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger import authority, keys
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
-from airflow_eos.model.signature import HEADER, LedgerKey, _digest
+from airflow_eos.model.signature import HEADER, LedgerKey, SignedRecord
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger, ledger_records, run_records
@@ -507,7 +507,8 @@ def forge_signed_commit(pipeline, victim, template, topic_id):
     def headers(text, partition):
         his = json.loads(text)["producer"]
         producer = his["producer_id"], his["producer_epoch"]
-        signature = _digest(KEY.encode(), ledger.topic, topic_id, partition, producer, key, text)
+        signed = SignedRecord(ledger.topic, topic_id, partition, producer, key, text)
+        signature = signed.digest(KEY.encode())
         return [(HEADER, signature)]
 
     forge_as_somebody(pipeline, key, named, pipeline.spec.pipeline, headers)
@@ -536,11 +537,11 @@ def as_version_1(patch):
     """Sign as version 1 did, and believe it."""
     made = LedgerKey.made
 
-    def sign(self, topic, _, *rest):
-        return _digest(self._secrets[0], topic, None, *rest) if self else None
+    def sign(self, record):
+        return record._replace(topic_id=None).digest(self._secrets[0]) if self else None
 
     patch.setattr(LedgerKey, "sign", sign)
-    patch.setattr(LedgerKey, "made", lambda self, *record, **_: made(self, *record, version_1=True))
+    patch.setattr(LedgerKey, "made", lambda self, *signed, **_: made(self, *signed, version_1=True))
 
 
 @pytest.mark.parametrize("keyed_from_the_start", [True, False])

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaLedger, KafkaTransactions, Link
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
+from airflow_eos.broker.shared_connections import Link
+from airflow_eos.broker.transactions import KafkaTransactions
 from airflow_eos.cli.main import main
 from airflow_eos.engine import index_keeper
 from airflow_eos.engine.control_plane import ControlPlane

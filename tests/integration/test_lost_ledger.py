@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.cli import definition
 from airflow_eos.cli.main import main

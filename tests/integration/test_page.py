@@ -16,7 +16,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Position
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable

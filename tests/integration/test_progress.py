@@ -12,10 +12,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.engine.committed import find_committed_by_key
-from airflow_eos.engine.lag import Unread, interval_progress, unread
+from airflow_eos.engine.lag import Unread, interval_waits_for, unread
 from airflow_eos.exceptions import LedgerMissing, TopicRecreated, UnknownTopic
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
+from airflow_eos.model.spec import LedgerSettings
 from tests.support.local_runs import Pipeline
 from tests.support.markers import wait_for_markers
 from tests.support.missing_topics import missing_at_once
@@ -53,7 +54,7 @@ def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
     spec = pipeline.spec
 
     def spans() -> list[tuple[int, int]]:
-        found = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger, prefix=spec.prefix)
+        found = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger)
         return [(one.start, one.end) for one in found.ranges]
 
     pipeline.publish(["a", "b", "c"])
@@ -76,14 +77,17 @@ def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: P
     admin = AdminClient(spec.kafka)
     admin.delete_consumer_groups([spec.group_id])[spec.group_id].result(30)
     asked = (spec.kafka, spec.group_id, spec.source_topics)
-    assert unread(*asked, ledger=spec.ledger, prefix=spec.prefix).offsets == 0
-    assert unread(*asked).offsets == 2
-    assert unread(*asked, start="latest").offsets == 0
-    assert {str(where) for where in unread(*asked, start="latest").without_position} == {
+    assert unread(*asked, ledger=spec.ledger).offsets == 0
+    with impatient():  # by the group alone
+        nowhere = LedgerSettings("nowhere")
+        assert unread(*asked, ledger=nowhere).offsets == 2
+        at_the_end = unread(*asked, start="latest", ledger=nowhere)
+    assert at_the_end.offsets == 0
+    assert {str(where) for where in at_the_end.without_position} == {
         f"{spec.source_topics[0]}-0",
         f"{spec.source_topics[0]}-1",
     }
-    assert not unread(*asked, start="latest", ledger=spec.ledger, prefix=spec.prefix).without_position
+    assert not unread(*asked, start="latest", ledger=spec.ledger).without_position
 
 
 def test_all_of_a_topic_that_was_made_again_is_unread(pipeline: Pipeline) -> None:
@@ -97,7 +101,7 @@ def test_all_of_a_topic_that_was_made_again_is_unread(pipeline: Pipeline) -> Non
     pipeline.kafka.create_topic(pipeline.source, partitions=3)
     pipeline.publish(["x", "y"])
     pipeline.publish(["z"], partition=2)
-    asked = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger, prefix=spec.prefix)
+    asked = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger)
     assert [(offsets.start, offsets.end) for offsets in asked.ranges] == [(0, 2), (0, 0), (0, 1)]
     assert (len(asked.without_position), asked.added) == (3, frozenset())
     with pytest.raises(TopicRecreated):
@@ -110,7 +114,7 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
 
     def found() -> Unread:
         asked = (spec.kafka, spec.group_id, spec.source_topics)
-        return unread(*asked, start="latest", ledger=spec.ledger, prefix=spec.prefix)
+        return unread(*asked, start="latest", ledger=spec.ledger)
 
     pipeline.publish(["a", "b"])
     with missing_at_once():  # there is no ledger yet
@@ -128,7 +132,7 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
 def test_unknown_topic_is_named(pipeline: Pipeline) -> None:
     """A sensor on a topic that is missing says which."""
     with missing_at_once(), pytest.raises(UnknownTopic, match="not-there"):
-        unread(pipeline.spec.kafka, "g", ["not-there"])
+        unread(pipeline.spec.kafka, "g", ["not-there"], ledger=pipeline.spec.ledger)
 
 
 def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipeline) -> None:
@@ -138,9 +142,12 @@ def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipe
 
     def waiting(minutes: float, idle: Any = "allowed_lateness") -> int:
         now = NOON + dt.timedelta(minutes=minutes)
-        return len(
-            interval_progress(spec.kafka, spec.source_topics, interval, idle=idle, now=now).waiting_for
-        )
+        with impatient():  # there is no ledger
+            return len(
+                interval_waits_for(
+                    spec.kafka, spec.source_topics, interval, idle=idle, ledger=spec.ledger, now=now
+                )
+            )
 
     pipeline.publish(["early"], timestamp=ms(NOON) - 1)
     assert waiting(-1) == 1
@@ -159,14 +166,14 @@ def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipe
 def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: Pipeline) -> None:
     """The run over it could not start: its records are not decided."""
     spec = pipeline.spec
-    interval = Interval(NOON - HOUR, NOON, dt.timedelta(0))
+    asked = spec.kafka, spec.source_topics, Interval(NOON - HOUR, NOON, dt.timedelta(0))
     pipeline.publish(["x"], partition=1, timestamp=ms(NOON))
     with open_transaction(pipeline, 0, ms(NOON) - 2000):
         pipeline.publish(["after"], timestamp=ms(NOON) + 5)
-        progress = interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR)
-        assert len(progress.waiting_for) == 1
-        assert f"{pipeline.source}-0: a transaction is open" in progress.waiting_for[0]
-    assert interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR).is_over
+        (waiting,) = interval_waits_for(*asked, now=NOON + HOUR, ledger=spec.ledger)
+        assert f"{pipeline.source}-0: a transaction is open" in waiting
+    with impatient():  # there is no ledger
+        assert interval_waits_for(*asked, now=NOON + HOUR, ledger=spec.ledger) == []
 
 
 def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:

@@ -17,7 +17,8 @@ from airflow.timetables.trigger import CronPartitionTimetable as ScheduledPartit
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
     CursorMoved,

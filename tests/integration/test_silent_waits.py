@@ -95,7 +95,7 @@ def test_a_cursor_says_what_waits_behind_an_open_transaction(pipeline, caplog, s
         assert note in caplog.text
         assert (summary["records_read"], summary["lag"], summary["undecided"]) == (0, 0, 5)
 
-        left = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger, prefix=spec.prefix)
+        left = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger)
         assert (left.offsets, left.offsets_to_end) == (0, 5)
         code, outcome = asked(pipeline)
         cursor = outcome.data["cursors"][spec.group_id]

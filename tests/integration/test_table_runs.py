@@ -9,7 +9,8 @@ from itertools import count
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_eos.broker import KafkaLedger, Link
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (

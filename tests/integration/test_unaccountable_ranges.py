@@ -11,11 +11,12 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec
 
-from airflow_eos.broker import KafkaCluster
-from airflow_eos.engine.lag import interval_progress
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.engine.lag import interval_waits_for
 from airflow_eos.exceptions import IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operations.preview import preview
 from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
@@ -383,14 +384,14 @@ def test_a_sensor_says_what_the_run_would_say(timed):
 
     def over(start, end, ledger=spec.ledger, **changes):
         interval = between(start, end, **changes)
-        return interval_progress(spec.kafka, spec.source_topics, interval, ledger=ledger).is_over
+        return not interval_waits_for(spec.kafka, spec.source_topics, interval, ledger=ledger)
 
     timed.run("i5", ranges=between(5, 10))
     delete_head(timed, 2)
     with pytest.raises(IntervalUnaccountable):
         over(0, 5)
     with pytest.raises(IntervalUnaccountable):
-        over(10, 15, ledger=None)  # only what is pinned proves it
+        over(10, 15, ledger=LedgerSettings("nowhere"))  # only what is pinned proves it
     assert over(10, 15)
     assert over(0, 5, accept_deleted=True)
     publish(timed, "far", YEAR_2100)

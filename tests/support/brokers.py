@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 import confluent_kafka
 
-from airflow_eos.broker import KafkaLedger, KafkaTransactions, Link
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
+from airflow_eos.broker.shared_connections import Link
+from airflow_eos.broker.transactions import KafkaTransactions
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings

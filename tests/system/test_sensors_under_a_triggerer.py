@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec

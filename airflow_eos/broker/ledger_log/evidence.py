@@ -17,7 +17,7 @@ from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.records.run_record import named_writer
 from airflow_eos.ledger.records.signed import SignatureBounds
-from airflow_eos.model.signature import LedgerKey
+from airflow_eos.model.signature import LedgerKey, SignedRecord
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch
 
 log = logging.getLogger(__name__)
@@ -112,18 +112,10 @@ class Evidence:
         """Return whether the record is signed, or need not be."""
         if not self.key or record.offset < self.bounds.unsigned_below:
             return True
-        header = batch.header
-        producer = header.producer_id, header.producer_epoch
-        return self.key.made(
-            record.signature,
-            batch.topic,
-            self.topic_id,
-            batch.partition,
-            producer,
-            record.key,
-            record.value,
-            version_1=record.offset < self.bounds.version_1_below,
-        )
+        producer = batch.header.producer_id, batch.header.producer_epoch
+        signed = SignedRecord(batch.topic, self.topic_id, batch.partition, producer, record.key, record.value)
+        version_1 = record.offset < self.bounds.version_1_below
+        return self.key.made(record.signature, signed, version_1=version_1)
 
 
 def is_evidence(header: BatchHeader, value: str | None) -> bool:
@@ -132,23 +124,19 @@ def is_evidence(header: BatchHeader, value: str | None) -> bool:
     return header.is_transactional and writer in (None, (header.producer_id, header.producer_epoch))
 
 
-def needle(key: str) -> bytes:
-    """Return the bytes of a key in an uncompressed record: its length as a zigzag varint, then the key."""
+def needles(key: str) -> tuple[bytes, bytes]:
+    """Return two byte strings, of which an uncompressed record with this key contains at least one.
+
+    They are the key behind its length, a zigzag varint. Other writers may encode the length with more bytes
+    than necessary; the last of them is then 0.
+    """
     encoded = key.encode()
     left = len(encoded) << 1
     prefix = bytearray()
     while left >= _MORE:
         prefix.append(left % _MORE | _MORE)
         left //= _MORE
-    return bytes((*prefix, left)) + encoded
-
-
-def needles(key: str) -> tuple[bytes, bytes]:
-    """Return two byte strings, of which a record with this key contains at least one.
-
-    Other writers may encode the length with more bytes than necessary; the last of them is then 0.
-    """
-    return needle(key), b"\0" + key.encode()
+    return bytes((*prefix, left)) + encoded, b"\0" + encoded
 
 
 def may_hold(batch: RawBatch, sought: Sequence[bytes]) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery
 from airflow_eos.broker.ledger_log.records import Record
-from airflow_eos.broker.ledger_log.scan import Findings, ScanResult, decided_records, records_at
+from airflow_eos.broker.ledger_log.scan import Findings, committed_values, decided_records, records_at
 from airflow_eos.exceptions import LedgerUnreadable, OffsetsOutOfRange
 from airflow_eos.ledger.records.ledger_index import (
     LEAF_CHARACTERS,
@@ -25,6 +25,7 @@ from airflow_eos.ledger.records.ledger_index import (
     IndexUnusable,
     LeafAt,
     Place,
+    PlaceKind,
     read_leaf,
 )
 from airflow_eos.model.ranges import TopicPartition
@@ -61,13 +62,13 @@ class PartitionIndex:
 
     def committed(
         self, connections: BrokerConnections, start: int, end: int, query: KeyQuery, evidence: Evidence
-    ) -> ScanResult:
+    ) -> Findings:
         """Return the latest committed values in ``[start, end)``.
 
         :param end: the last stable offset.
         """
         for _ in range(_LOOKS):
-            findings = Findings(evidence)
+            findings = Findings(self.tp, evidence)
             root = self._scan_tail(connections, start, end, query, findings)
             if root is None:
                 break
@@ -81,28 +82,21 @@ class PartitionIndex:
                     self._damaged = self._root[0]
                 self._root = -1, None  # a newer root may have replaced it, and compaction removed the old one
         else:
-            findings = Findings(evidence)
-            findings.scan(connections, self.tp, start, end, query)
-        result = findings.result(self.tp.partition)
-        return ScanResult(
-            {key: value for key, value in result.committed.items() if key != self.keys.root},
-            tuple(record for record in result.rejected if record.key != self.keys.root),
-            result.log_start,
-        )
+            findings = committed_values(connections, self.tp, start, end, query, evidence)
+        findings.latest.pop(self.keys.root, None)  # wanted on the way alone
+        findings.all_rejected = [record for record in findings.all_rejected if record.key != self.keys.root]
+        return findings
 
     def root(
         self, connections: BrokerConnections, start: int, end: int, evidence: Evidence
     ) -> tuple[int, IndexRoot] | None:
         """Return the newest root below ``end`` and its offset."""
         self._root = -1, None
-        root = self._scan_tail(connections, start, end, KeyQuery(frozenset()), Findings(evidence))
+        root = self._scan_tail(connections, start, end, KeyQuery(frozenset()), Findings(self.tp, evidence))
         return None if root is None else (self._root[0], root)
 
     def leaf(self, connections: BrokerConnections, at: LeafAt, evidence: Evidence) -> Mapping[str, Place]:
-        """Return the places that a leaf holds.
-
-        :raises IndexDamaged: the log does not have the leaf.
-        """
+        """Return the places that a leaf holds; raises IndexDamaged if the log does not have it."""
         places = self._leaves.get(at)
         if places is None:
             key = self.keys.leaf(at.digest)
@@ -126,7 +120,7 @@ class PartitionIndex:
         while end > start and (root is None or end > root.through):
             start = max(start, findings.log_start)
             begin = max(start, end - size, 0 if root is None else root.through)
-            read += findings.scan(connections, self.tp, begin, end, sought, max_bytes=_PAGE_BYTES)
+            read += findings.scan(connections, begin, end, sought, max_bytes=_PAGE_BYTES)
             if root is None and (record := findings.latest.get(self.keys.root)) is not None:
                 root = self._parsed(record)
             end, size = begin, size * _GROWTH
@@ -154,10 +148,7 @@ class PartitionIndex:
         findings: Findings,
         evidence: Evidence,
     ) -> None:
-        """Add the records at the indexed offsets; a record in the tail takes precedence over the index.
-
-        :raises IndexUnusable: the log does not have an indexed record, or the look-up needs too many records.
-        """
+        """Add the indexed records behind those of the tail; raises IndexUnusable where one is missing."""
         places = root.places(
             [key for key in query.keys if key not in findings.latest],
             query.prefixes,
@@ -175,35 +166,25 @@ class PartitionIndex:
             raise IndexDamaged(f"there is no record of {at[missing[0]]!r} at offset {missing[0]}")
         findings.take(records.values())
 
+    def decided(
+        self, connections: BrokerConnections, start: int, end: int, evidence: Evidence, seconds: float
+    ) -> tuple[int, Mapping[str, Place]]:
+        """Return the next offset to index, and the places of the last committed records in ``[start, end)``.
 
-def decided(
-    connections: BrokerConnections,
-    tp: TopicPartition,
-    start: int,
-    end: int,
-    keys: IndexKeys,
-    evidence: Evidence,
-    seconds: float,
-) -> tuple[int, Mapping[str, Place]]:
-    """Return the next offset to index, and the places of the last committed records in ``[start, end)``.
-
-    :param end: end of the offsets that an index may cover.
-    :param keys: keys of the index's own records, which are omitted.
-    :param seconds: approximate time limit.
-    """
-    deadline = time.monotonic() + seconds
-    places: dict[str, Place] = {}
-    for behind, records in decided_records(connections, tp, start, end, evidence):
-        for record, is_ours in records:
-            if record.key in keys:
-                continue
-            if len(record.key) > _LONGEST_KEY:  # a foreign record that no index can hold
-                return record.offset, places
-            if not is_ours:
-                places[record.key] = Place(record.offset, "other")
-            else:
-                places[record.key] = Place(record.offset, "tombstone" if record.value is None else "record")
-        start = behind
-        if time.monotonic() >= deadline:
-            return start, places
-    return start, places
+        :param end: end of the offsets that an index may cover.
+        :param seconds: approximate time limit.
+        """
+        deadline = time.monotonic() + seconds
+        places: dict[str, Place] = {}
+        for behind, records in decided_records(connections, self.tp, start, end, evidence):
+            for record, is_ours in records:
+                if record.key in self.keys:  # of the index itself
+                    continue
+                if len(record.key) > _LONGEST_KEY:  # a foreign record that no index can hold
+                    return record.offset, places
+                kind: PlaceKind = "tombstone" if record.value is None else "record"
+                places[record.key] = Place(record.offset, kind if is_ours else "other")
+            start = behind
+            if time.monotonic() >= deadline:
+                break
+        return start, places

@@ -18,11 +18,12 @@ from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.signature import HEADER
 from airflow_eos.recordbatch.decode import DecodedBatch, decode_batch
-from airflow_eos.recordbatch.header import HEADER_BYTES, RawBatch
-from airflow_eos.recordbatch.isolation import ControlType, control_type
+from airflow_eos.recordbatch.header import RawBatch
+from airflow_eos.recordbatch.isolation import ControlType
 
 _HEADER = HEADER.encode()
 _MORE = 0x80  # continuation bit of a varint
+_ESCAPED = "backslashreplace"
 
 
 class Record(NamedTuple):
@@ -68,23 +69,27 @@ def records_of(batch: RawBatch, end: int) -> list[Record]:
         batch.check_crc()
         raw_records = (record for record in _walk(batch) if record[0] < end)
     return [
-        Record(offset, _text(key) or "", _text(value), signature)
+        Record(
+            offset,
+            (key or b"").decode(errors=_ESCAPED),
+            None if value is None else value.decode(errors=_ESCAPED),
+            signature,
+        )
         for offset, key, value, signature in raw_records
     ]
 
 
 def markers_of(batch: RawBatch) -> Iterator[LedgerEntry]:
-    """Yield the transaction marker of a control batch, if it contains one.
-
-    :raises CorruptBatch: the batch cannot be decoded.
-    """
-    kind = _control_type(batch)
-    if kind in (ControlType.COMMIT, ControlType.ABORT):
-        yield LedgerEntry(
-            batch.header.base_offset,
-            batch.header.producer_id,
-            "commit" if kind is ControlType.COMMIT else "abort",
-        )
+    """Yield the transaction marker of a control batch, if it contains one; raises CorruptBatch."""
+    batch.check_crc()
+    for offset, key, _, _ in _walk(batch):  # brokers do not compress them
+        try:
+            kind = ControlType.parse(key or b"")
+        except ValueError as error:
+            raise CorruptBatch(f"control batch of {batch.where()} cannot be read: {error}") from error
+        if kind is not ControlType.UNKNOWN:
+            producer_id = batch.header.producer_id
+            yield LedgerEntry(offset, producer_id, "commit" if kind is ControlType.COMMIT else "abort")
 
 
 def _walk(batch: RawBatch) -> Iterator[_Raw]:
@@ -142,22 +147,3 @@ def _signatures(decoded: DecodedBatch) -> list[bytes | None]:
     except UnicodeDecodeError:  # header names that are not text: not written by this package
         return [None] * len(decoded)
     return [headers[0]["value"] if headers and headers[0]["key"] == HEADER else None for headers in first]
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="backslashreplace")
-
-
-def _control_type(batch: RawBatch) -> ControlType | None:
-    """Read the only record of a control batch; in its usual layout without Arrow, as above."""
-    batch.check_crc()
-    data, at = batch.data, HEADER_BYTES
-    # One-byte length, attributes, timestamp delta and offset delta 0, 4-byte key: version (>= 0) and type.
-    if (
-        batch.header.record_count == 1
-        and data[at] < _MORE
-        and bytes(data[at + 2 : at + 5]) == b"\0\0\x08"
-        and data[at + 5] < _MORE
-    ):
-        return ControlType.parse(bytes(data[at + 5 : at + 9]))
-    return control_type(batch, check_crc=False)

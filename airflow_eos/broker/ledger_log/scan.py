@@ -32,37 +32,23 @@ _MANY_KEYS = 200
 """So many searches of an answer take longer than decoding all of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanResult:
-    """The result of a look-up below the last stable offset.
-
-    :param committed: the latest value of each wanted key; deleted keys are absent.
-    :param rejected: records that are not evidence, without those before a later record that is.
-    :param log_start: log start offset, from the last answer; -1 if nothing was fetched.
-    """
-
-    committed: Mapping[str, LedgerValue]
-    rejected: tuple[Rejected, ...] = ()
-    log_start: int = -1
-
-
 @dataclass(eq=False)
 class Findings:
-    """The last committed record of each wanted key, collected range by range.
+    """The last committed record of each wanted key below the last stable offset, collected range by range.
 
     :ivar latest: the last record per key that is evidence, including tombstones.
     :ivar log_start: log start offset, from the last answer; -1 before one.
     """
 
+    tp: TopicPartition
     evidence: Evidence
     latest: dict[str, Record] = field(default_factory=dict)
     log_start: int = -1
-    _rejected: list[Rejected] = field(default_factory=list, init=False)
+    all_rejected: list[Rejected] = field(default_factory=list, init=False)
 
     def scan(
         self,
         connections: BrokerConnections,
-        tp: TopicPartition,
         start: int,
         end: int,
         query: KeyQuery,
@@ -74,7 +60,7 @@ class Findings:
         :param end: at or below the last stable offset.
         """
         size = 0
-        for answer in fetch_answers(connections, tp, start, end, max_bytes=max_bytes):
+        for answer in fetch_answers(connections, self.tp, start, end, max_bytes=max_bytes):
             page = _Page(answer, end, self.evidence)
             if len(query.keys) > _MANY_KEYS:
                 records = page.latest_of(query)
@@ -83,7 +69,7 @@ class Findings:
             for prefix in query.starts:
                 records.extend(page.beginning_with(prefix).values())
             self.take(records)
-            self._rejected += page.rejected
+            self.all_rejected += page.rejected
             self.log_start = answer.log_start
             size += sum(batch.header.size for batch in answer.batches if batch.header.base_offset < end)
         return size
@@ -95,16 +81,17 @@ class Findings:
             if before is None or before.offset < record.offset:
                 self.latest[record.key] = record
 
-    def result(self, partition: int) -> ScanResult:
-        """Return the values, and the records that are not evidence."""
-        committed = {
-            key: value
-            for key, record in self.latest.items()
-            if (value := record.value_in(partition)) is not None
-        }
+    @property
+    def committed(self) -> dict[str, LedgerValue]:
+        """The latest value of each key; deleted keys are absent."""
+        values = ((key, record.value_in(self.tp.partition)) for key, record in self.latest.items())
+        return {key: value for key, value in values if value is not None}
+
+    @property
+    def rejected(self) -> tuple[Rejected, ...]:
+        """The records that are not evidence, without those before a later record that is."""
         last = {key: record.offset for key, record in self.latest.items()}
-        rejected = tuple(record for record in self._rejected if record.offset > last.get(record.key, -1))
-        return ScanResult(committed, rejected, self.log_start)
+        return tuple(record for record in self.all_rejected if record.offset > last.get(record.key, -1))
 
 
 def records_at(
@@ -160,14 +147,14 @@ def committed_values(
     end: int,
     query: KeyQuery,
     evidence: Evidence,
-) -> ScanResult:
+) -> Findings:
     """Return the latest read_committed value of each key in ``[start, end)``.
 
     :param end: at or below the last stable offset, so that the broker knows the aborted transactions.
     """
-    findings = Findings(evidence)
-    findings.scan(connections, tp, start, end, query)
-    return findings.result(tp.partition)
+    findings = Findings(tp, evidence)
+    findings.scan(connections, start, end, query)
+    return findings
 
 
 @dataclass(frozen=True, slots=True)

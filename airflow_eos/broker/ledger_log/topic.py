@@ -10,8 +10,8 @@ from functools import partial
 from kafka.partitioner.default import murmur2
 
 from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, Rejected
-from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
-from airflow_eos.broker.ledger_log.scan import Findings, RawTail, ScanResult, committed_values, raw_entries
+from airflow_eos.broker.ledger_log.index import PartitionIndex
+from airflow_eos.broker.ledger_log.scan import Findings, RawTail, committed_values, raw_entries
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import (
     BrokersUnavailable,
@@ -108,11 +108,11 @@ class KafkaLedger:
         return described
 
     def cleanup_policy(self) -> str:
-        """Return the topic's ``cleanup.policy``; empty if it may not be read."""
+        """See :class:`~airflow_eos.ports.Ledger`."""
         return self._link.ask(topic_settings, [self.topic]).get(self.topic, {}).get("cleanup.policy", "")
 
     def route_over(self, partitions: int) -> None:
-        """Choose among the first ``partitions`` only: those added to the topic since hold no record."""
+        """See :class:`~airflow_eos.ports.Ledger`: partitions that were added since hold no record."""
         self._partitions = partitions
 
     def partition_for(self, routing: str) -> int:
@@ -133,17 +133,13 @@ class KafkaLedger:
     def view(
         self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
     ) -> LedgerView:
-        """Read the partition up to the high watermark at the start of the call.
+        """See :class:`~airflow_eos.ports.Ledger`.
 
         Below the last stable offset (LSO) the broker decides which records are committed. Entries above it
         are returned raw; the authority decides about them by the control markers. Every transaction that
         ended before the call is below a high watermark that is requested after it. Which of both bounds is
         requested first does not matter: it only moves entries between the tail and the decided records.
 
-        :param partition: a partition of the ledger.
-        :param keys: keys to read; a tombstone removes its key from ``committed`` and has the value None in
-            ``tail``.
-        :param prefixes: every key that begins with one of these is read too.
         :raises CorruptBatch: a batch cannot be decoded.
         :raises FetchStalled: the leader did not answer in time.
         """
@@ -175,11 +171,11 @@ class KafkaLedger:
             if stable < high:
                 tail = raw_entries(connections, tp, stable, high, query, evidence)
             first = start if within is None else max(start, stable - within)
-            findings, end, size = Findings(evidence), stable, _OFFSETS_PER_RUN * count
+            findings, end, size = Findings(tp, evidence), stable, _OFFSETS_PER_RUN * count
             while end > first and len(findings.latest) < count:
-                findings.scan(connections, tp, max(first, end - size), end, query)
+                findings.scan(connections, max(first, end - size), end, query)
                 end, size = max(first, end - size), size * 2
-        return _view_of(stable, high, start, findings.result(partition), tail)
+        return _view_of(stable, high, start, findings, tail)
 
     def signed_from(self) -> SignedFrom:
         """Read from which offsets on records are signed."""
@@ -210,11 +206,11 @@ class KafkaLedger:
             )
             try:
                 # Compaction never moves the start of a log, so that of a ledger is 0.
-                result = look_up(0, stable, query, evidence)
+                findings = look_up(0, stable, query, evidence)
             except OffsetsOutOfRange:
-                result = look_up(list_offsets(connections, [tp], "earliest")[tp], stable, query, evidence)
+                findings = look_up(list_offsets(connections, [tp], "earliest")[tp], stable, query, evidence)
             # Each Fetch answer has the log start: it is requested only if nothing was fetched.
-            start = result.log_start
+            start = findings.log_start
             if start < 0:
                 start = list_offsets(connections, [tp], "earliest")[tp]
             tail = RawTail()
@@ -222,7 +218,7 @@ class KafkaLedger:
                 tail = raw_entries(connections, tp, stable, high, query, evidence)
                 if index is not None:
                     index.tail_bytes += tail.size
-        return _view_of(stable, high, start, result, tail)
+        return _view_of(stable, high, start, findings, tail)
 
     def _evidence(self, partition: int, query: KeyQuery) -> Evidence:
         # The record that says from where on records are signed must itself be signed, at any offset.
@@ -239,7 +235,7 @@ class KafkaLedger:
         return {partition: index.tail_bytes for partition, index in sorted(self._indexes.items())}
 
     def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
-        """Return the newest committed root of a partition and its offset; None if there is no usable one."""
+        """See :class:`~airflow_eos.ports.IndexedLedger`."""
         index, tp = self._index(partition), TopicPartition(self.topic, partition)
         if index is None:
             return None
@@ -250,32 +246,20 @@ class KafkaLedger:
             )
 
     def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
-        """Return the places that a leaf holds.
-
-        :raises IndexUnusable: the log does not have the leaf.
-        """
+        """See :class:`~airflow_eos.ports.IndexedLedger`."""
         index = self._index(partition)
         assert index is not None, "a caller that knows a leaf has read the root"
         return self._link.ask(index.leaf, at, self._evidence(partition, _NOTHING))
 
     def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
-        """Return the next offset to index, and the places of the last decided records from ``start`` on.
-
-        :param seconds: approximate time limit; returns the records read by then.
-        """
-        assert self.own_keys.index is not None, "this ledger is read without an index"
-        tp = TopicPartition(self.topic, partition)
+        """See :class:`~airflow_eos.ports.IndexedLedger`."""
+        index, tp = self._index(partition), TopicPartition(self.topic, partition)
+        assert index is not None, "this ledger is read without an index"
         with self._link.connections() as connections:
             bounds = log_bounds(connections, [tp])
-            return decided(
-                connections,
-                tp,
-                max(start, bounds.starts[tp]),
-                may_speak_for(bounds.stable[tp], max(bounds.ends[tp], bounds.stable[tp])),
-                self.own_keys.index,
-                self._evidence(partition, _NOTHING),
-                seconds,
-            )
+            start = max(start, bounds.starts[tp])
+            end = may_speak_for(bounds.stable[tp], max(bounds.ends[tp], bounds.stable[tp]))
+            return index.decided(connections, start, end, self._evidence(partition, _NOTHING), seconds)
 
     def _index(self, partition: int) -> PartitionIndex | None:
         if self.own_keys.index is None:
@@ -330,14 +314,14 @@ class KafkaLedger:
         )
 
 
-def _view_of(stable: int, high: int, start: int, result: ScanResult, tail: RawTail) -> LedgerView:
+def _view_of(stable: int, high: int, start: int, findings: Findings, tail: RawTail) -> LedgerView:
     last: dict[str, Rejected] = {}
-    for record in sorted((*result.rejected, *tail.rejected), key=lambda record: record.offset):
+    for record in sorted((*findings.rejected, *tail.rejected), key=lambda record: record.offset):
         last[record.key] = record
     return LedgerView(
         last_stable_offset=stable,
         high_watermark=max(high, stable),
-        committed=result.committed,
+        committed=findings.committed,
         tail=tail.entries,
         log_start=start,
         no_evidence={key: record.offset for key, record in last.items()},

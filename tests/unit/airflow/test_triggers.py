@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.models.trigger import Trigger
 
-from airflow_eos.engine.lag import IntervalProgress, Unread
+from airflow_eos.engine.lag import Unread
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, CredentialsRefused, LedgerMissing
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -23,10 +23,19 @@ from airflow_eos.triggers.spark_driver import SparkDriverTrigger
 from tests.unit.airflow.fakes import a_record
 
 LAG = KafkaLagTrigger(
-    topics=["src"], group_id="g", min_records=10, any_after="2026-11-20T00:00:00+00:00", poll_interval=0.01
+    topics=["src"],
+    group_id="g",
+    min_records=10,
+    any_after="2026-11-20T00:00:00+00:00",
+    ledger_topic="l",
+    poll_interval=0.01,
 )
 INTERVAL = KafkaDataIntervalTrigger(
-    topics=["src"], start="2026-11-20T00:00:00+00:00", end="2026-11-21T00:00:00+00:00", allowed_lateness=0
+    topics=["src"],
+    start="2026-11-20T00:00:00+00:00",
+    end="2026-11-21T00:00:00+00:00",
+    allowed_lateness=0,
+    ledger_topic="l",
 )
 COMMITTED = RunCommittedTrigger(
     pipeline="p",
@@ -193,7 +202,9 @@ def test_lag_fires_when_there_is_enough_or_anything_late(
 ) -> None:
     """min_records over all partitions; after the delay one record is enough, none never is."""
     monkeypatch.setattr("airflow_eos.engine.lag.unread", lambda *_, **__: found)
-    trigger = KafkaLagTrigger(topics=["src"], group_id="g", min_records=10, any_after=any_after)
+    trigger = KafkaLagTrigger(
+        topics=["src"], group_id="g", min_records=10, any_after=any_after, ledger_topic="l"
+    )
     answer = trigger.ask({})
     assert (answer is not None) is fires
     if answer is not None:
@@ -208,7 +219,7 @@ def test_group_that_begins_at_the_end_is_not_waited_for_before_it_has_a_position
     """Nothing is unread where it begins, at whatever look: the run behind the sensor fixes the position."""
     nowhere = Unread(lag((7, 7), (3, 5)).ranges, {"src": "id"}, frozenset({TopicPartition("src", 0)}))
     monkeypatch.setattr("airflow_eos.engine.lag.unread", lambda *_, **__: nowhere)
-    trigger = KafkaLagTrigger(topics=["src"], group_id="g", min_records=10, start=start)
+    trigger = KafkaLagTrigger(topics=["src"], group_id="g", min_records=10, start=start, ledger_topic="l")
     answer = {"group_id": "g", "lag": 2, "ranges": [["src", 1, 3, 5]]}
     assert trigger.ask({}) == (answer if fires else None)
 
@@ -216,14 +227,14 @@ def test_group_that_begins_at_the_end_is_not_waited_for_before_it_has_a_position
 def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The condition is the engine's; the trigger passes on what the sensor was given."""
     asked: list[Any] = []
-    answers = [IntervalProgress(("src-0 holds nothing",)), IntervalProgress(())]
+    answers: list[list[str]] = [["src-0 holds nothing"], []]
 
-    def progress(kafka: Any, topics: Any, interval: Any, *, idle: str, ledger: Any) -> IntervalProgress:
-        assert (ledger, interval.accept_deleted) == (None, False)
+    def progress(kafka: Any, topics: Any, interval: Any, *, idle: str, ledger: Any) -> list[str]:
+        assert (ledger.topic, interval.accept_deleted) == ("l", False)
         asked.append((topics, interval.end.isoformat(), interval.allowed_lateness.total_seconds(), idle))
         return answers.pop(0)
 
-    monkeypatch.setattr("airflow_eos.engine.lag.interval_progress", progress)
+    monkeypatch.setattr("airflow_eos.engine.lag.interval_waits_for", progress)
     assert INTERVAL.ask({}) is None
     assert INTERVAL.ask({}) == {"start": INTERVAL.start, "end": INTERVAL.end}
     assert asked == [(["src"], "2026-11-21T00:00:00+00:00", 0.0, "allowed_lateness")] * 2

@@ -85,7 +85,7 @@ class Indexed:
 
     def decided(self, partition, start, seconds):
         bound = index_format.may_speak_for(self.log.stable, self.log.end)
-        return ledger_index.decided("connections", WHERE, start, bound, keys.INDEX, Evidence(), seconds)
+        return self.reader.decided("connections", start, bound, Evidence(), seconds)
 
 
 @pytest.fixture

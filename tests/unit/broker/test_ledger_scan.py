@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_eos.broker.ledger_log import scan as ledger_scan
-from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, needle
+from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, needles
 from airflow_eos.broker.ledger_log.records import records_of
 from airflow_eos.broker.ledger_log.scan import committed_values, raw_entries
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.signature import LedgerKey, _digest
+from airflow_eos.model.signature import LedgerKey, SignedRecord
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.isolation import data_batches
 from tests.support.hand_written_log import HandWrittenLog as Log
@@ -40,7 +40,7 @@ KEYS = ("run", "run/1", "run/10", "cursor")
 )
 def test_a_key_is_preceded_by_its_length(key, expected):
     """The length in bytes, as a zigzag varint."""
-    assert needle(key) == expected
+    assert needles(key)[0] == expected
 
 
 def last(result):
@@ -222,7 +222,7 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
         return Record(offset, 0, name.encode(), value and value.encode(), headers)
 
     def sign(name, value, producer=(1, 0)):
-        return key.sign("ledger", "id", 0, producer, name, value)
+        return key.sign(SignedRecord("ledger", "id", 0, producer, name, value))
 
     rows = [
         put(0, "run", "old", None),
@@ -277,7 +277,7 @@ def test_signatures_without_a_topic_id_count_below_their_bound(log):
     rows = [
         Record(offset, 0, name.encode(), value.encode(), (("airflow-eos-signature", signature),))
         for offset, (name, value) in enumerate(content)
-        for signature in [_digest(b"a-secret-of-length", "ledger", None, 0, (1, 0), name, value)]
+        for signature in [SignedRecord("ledger", None, 0, (1, 0), name, value).digest(b"a-secret-of-length")]
     ]
     log.batches += [
         write(rows, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0),

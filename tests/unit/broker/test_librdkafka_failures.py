@@ -23,7 +23,6 @@ from airflow_eos.exceptions import (
     ("code", "kind", "advice"),
     [
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, AuthorizationFailed, "topic"),
-        (KafkaError.GROUP_AUTHORIZATION_FAILED, AuthorizationFailed, "consumer group"),
         (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationFailed, "transactional id"),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, AuthorizationFailed, "cluster"),
         (KafkaError._FENCED, ProducerFenced, "another attempt"),
@@ -37,7 +36,6 @@ from airflow_eos.exceptions import (
         (KafkaError.INVALID_RECORD, RecordRefused, "settings of the topic"),
         (KafkaError.POLICY_VIOLATION, RecordRefused, "settings of the topic"),
         (KafkaError.INVALID_TRANSACTION_TIMEOUT, TimeoutsInconsistent, "transaction.max.timeout.ms"),
-        (KafkaError.UNSTABLE_OFFSET_COMMIT, RequestRefused, "open transaction"),
         (KafkaError.CONCURRENT_TRANSACTIONS, BrokersUnavailable, "in-sync replicas"),
         (KafkaError.COORDINATOR_NOT_AVAILABLE, BrokersUnavailable, "replicas in sync"),
         (KafkaError._TIMED_OUT, BrokersUnavailable, "brokers run"),

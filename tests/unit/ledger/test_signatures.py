@@ -8,12 +8,12 @@ import pytest
 
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
 from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
-from airflow_eos.model.signature import LedgerKey, _digest
+from airflow_eos.model.signature import LedgerKey, SignedRecord
 from airflow_eos.model.spec import Deployment, LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
 
 SECRET = "a-secret-of-length"
-RECORD = ("ledger", "id", 3, (7, 1), "run:x", "value")
+RECORD = SignedRecord("ledger", "id", 3, (7, 1), "run:x", "value")
 SPEC = RunSpec(
     kafka={"bootstrap.servers": "a:1"},
     pipeline="p",
@@ -26,12 +26,12 @@ SPEC = RunSpec(
 
 def test_what_was_signed_is_recognised() -> None:
     """By whoever has the secret among his."""
-    signature = LedgerKey(SECRET).sign(*RECORD)
+    signature = LedgerKey(SECRET).sign(RECORD)
     assert signature is not None
     assert len(signature) == 32
-    assert LedgerKey(f"another-secret-of-mine {SECRET}").made(signature, *RECORD)
-    assert not LedgerKey("another-secret-of-mine").made(signature, *RECORD)
-    assert not LedgerKey().made(signature, *RECORD)
+    assert LedgerKey(f"another-secret-of-mine {SECRET}").made(signature, RECORD)
+    assert not LedgerKey("another-secret-of-mine").made(signature, RECORD)
+    assert not LedgerKey().made(signature, RECORD)
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_what_was_signed_is_recognised() -> None:
 )
 def test_each_part_is_signed(other) -> None:
     """And a tombstone is no empty value."""
-    key = LedgerKey(SECRET)
-    assert not key.made(key.sign(*RECORD), *other)
-    assert not key.made(key.sign(*other), *RECORD)
-    assert key.made(key.sign(*other), *other)
+    key, record = LedgerKey(SECRET), SignedRecord(*other)
+    assert not key.made(key.sign(RECORD), record)
+    assert not key.made(key.sign(record), RECORD)
+    assert key.made(key.sign(record), record)
 
 
 @pytest.mark.parametrize("signature", [None, b"", b"x" * 32])
 def test_what_is_no_signature_is_none(signature) -> None:
     """Whatever stands in the header."""
-    assert not LedgerKey(SECRET).made(signature, *RECORD)
+    assert not LedgerKey(SECRET).made(signature, RECORD)
 
 
 def test_without_a_secret_nothing_is_signed() -> None:
     """Blanks are none."""
-    assert LedgerKey(" ").sign(*RECORD) is None
+    assert LedgerKey(" ").sign(RECORD) is None
 
 
 def test_a_short_secret_is_refused_and_not_shown() -> None:
@@ -91,12 +91,11 @@ def test_the_secret_reaches_a_driver_in_another_process() -> None:
 
 def test_a_signature_without_the_topic_id_counts_only_where_it_is_allowed() -> None:
     """Another cluster has the same names and the same numbers of producers."""
-    topic, _, *rest = RECORD
-    old = _digest(SECRET.encode(), topic, None, *rest)
-    assert not LedgerKey(SECRET).made(old, *RECORD)
-    assert LedgerKey(SECRET).made(old, *RECORD, version_1=True)
-    assert LedgerKey(SECRET).made(LedgerKey(SECRET).sign(*RECORD), *RECORD, version_1=True)
-    assert not LedgerKey("another-secret-of-mine").made(old, *RECORD, version_1=True)
+    old = RECORD._replace(topic_id=None).digest(SECRET.encode())
+    assert not LedgerKey(SECRET).made(old, RECORD)
+    assert LedgerKey(SECRET).made(old, RECORD, version_1=True)
+    assert LedgerKey(SECRET).made(LedgerKey(SECRET).sign(RECORD), RECORD, version_1=True)
+    assert not LedgerKey("another-secret-of-mine").made(old, RECORD, version_1=True)
 
 
 def test_what_is_signed_from_where() -> None:

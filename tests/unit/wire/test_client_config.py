@@ -12,7 +12,7 @@ from http.client import HTTPException
 import pytest
 from kafka.net.manager import KafkaConnectionManager
 
-from airflow_eos.broker.librdkafka import for_librdkafka
+from airflow_eos.broker.librdkafka import base_settings
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
 from airflow_eos.recordbatch.limits import DecodeLimits
 from airflow_eos.wire.backoff import TRANSIENT
@@ -114,7 +114,7 @@ def test_a_user_name_is_escaped_where_scram_separates_by_it(mechanism, name):
     """Kafka-python sends the name as it is; librdkafka escapes it itself."""
     config = {**SCRAM, "sasl.mechanism": mechanism, "sasl.username": "a=2,b"}
     assert for_kafka_python(config)["sasl_plain_username"] == name
-    assert for_librdkafka(ClientConfig.of(config))["sasl.username"] == "a=2,b"
+    assert base_settings(ClientConfig.of(config))["sasl.username"] == "a=2,b"
 
 
 def test_kerberos_needs_no_password():
@@ -182,7 +182,7 @@ def test_an_oauth_callback_may_be_named():
     """A dotted name keeps the configuration picklable and is imported where it is used."""
     config = ClientConfig.of({**BASE, "oauth_cb": "platform.node"})
     assert pickle.loads(pickle.dumps(config)) == config
-    assert callable(for_librdkafka(config)["oauth_cb"])
+    assert callable(base_settings(config)["oauth_cb"])
 
 
 @pytest.mark.parametrize("name", ["no_such_module_here.f", "platform.no_such", "platform", "sys.path"])
@@ -339,11 +339,13 @@ def test_secrets_are_hidden():
 def test_librdkafka_gets_its_own_settings_without_those_the_package_owns():
     """Group, commits, isolation and the transactional id are never taken from a connection."""
     owned = dict.fromkeys(OWNED_BY_PACKAGE, "x")
-    out = for_librdkafka(
-        ClientConfig.of({**SCRAM, **owned, "linger.ms": 5, "ssl.keystore.location": "/store.p12"})
+    out = base_settings(
+        ClientConfig.of(
+            {**SCRAM, **owned, "socket.keepalive.enable": True, "ssl.keystore.location": "/store.p12"}
+        )
     )
     assert not set(out) & OWNED_BY_PACKAGE
-    assert out["linger.ms"] == 5
+    assert out["socket.keepalive.enable"] is True
     assert out["ssl.keystore.location"] == "/store.p12"
     assert out["sasl.mechanisms"] == "scram-sha-512"
 
@@ -376,7 +378,7 @@ def test_bounds_of_a_record_batch_are_settings_of_this_package():
     given = {"bootstrap.servers": "a:1", "eos.max.batch.bytes": "1048576", "eos.max.record.headers": 7}
     config = ClientConfig.of(given)
     assert config.decode_limits == DecodeLimits(1_048_576, 7)
-    assert for_librdkafka(config) == {"bootstrap.servers": "a:1"}
+    assert base_settings(config) == base_settings(ClientConfig.of({"bootstrap.servers": "a:1"}))
     assert "eos" not in str(for_kafka_python(config))
     assert ClientConfig.of({"bootstrap.servers": "a:1"}).decode_limits == DecodeLimits()
 
