@@ -26,7 +26,7 @@ import pyarrow as pa
 from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
 from airflow_eos.recordbatch.gzip_members import decompress_members
 from airflow_eos.recordbatch.limits import OverBudget
-from airflow_eos.recordbatch.varint import CONTINUED
+from airflow_eos.recordbatch.varint import varint_at
 from airflow_eos.recordbatch.zstd_frames import end_of_whole_frames, zstd_content_size
 
 # A content size is believed up to so many times the compressed size and a bit; beyond, the data is streamed.
@@ -222,14 +222,7 @@ def _snappy_block(data: bytes | memoryview, left: int, budget: int) -> pa.Buffer
     :param left: bytes it may have
     :param budget: bytes all blocks together may have
     """
-    size = shift = at = 0
-    while True:
-        byte = data[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < CONTINUED:
-            break
+    size, _ = varint_at(data, 0)
     if size > left:
         raise OverBudget(budget)
     if size > _SNAPPY_RATIO * len(data):

@@ -18,13 +18,12 @@ from airflow_eos.recordbatch.limits import HEADER_BYTES, OverBudget, TooManyHead
 from airflow_eos.recordbatch.record_starts import record_starts
 from airflow_eos.recordbatch.segments import binary_array
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
-from airflow_eos.recordbatch.varint import CONTINUED, Int64s, UInt8s, read_varints
+from airflow_eos.recordbatch.varint import Int64s, UInt8s, read_varints, varint_at
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 
 _FEW_RECORDS = 64  # a round of array operations over so many takes longer than a walk
 _TEXTS = 65_536  # header keys that are text of Python at a time
-_LONGEST = 35  # bits of five bytes, the longest int32 varint
 
 
 class Frames(NamedTuple):
@@ -39,14 +38,6 @@ class Frames(NamedTuple):
     def rows(self, first: int, last: int) -> Frames:
         """Records ``[first, last)``."""
         return Frames._make(column[first:last] for column in self)
-
-
-class Strings(NamedTuple):
-    """Keys, values and headers, copied out of the section; ``headers`` is ``None`` when no record has any."""
-
-    key: pa.Array
-    value: pa.Array
-    headers: pa.Array | None
 
 
 def read_frames(buffer: UInt8s, count: int) -> Frames:
@@ -65,8 +56,8 @@ def read_frames(buffer: UInt8s, count: int) -> Frames:
 
 def read_strings(
     body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames, max_headers: int | None, budget: int
-) -> Strings:
-    """Keys, values and headers of these records.
+) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Keys, values and headers of these records, copied; ``None`` for headers when no record has any.
 
     :param body: the records section
     :param buffer: the same as an array
@@ -89,7 +80,7 @@ def read_strings(
     key, value = _key_and_value(
         body, (key_at, key_end, key_length < 0), (value_at, value_end, value_length < 0)
     )
-    return Strings(key, value, headers)
+    return key, value, headers
 
 
 def _end(length: Int64s, at: Int64s, ends: Int64s) -> Int64s:
@@ -216,19 +207,8 @@ def _walk_headers(data: bytes, at: int, end: int, count: int) -> tuple[list[int]
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
     """One zigzag varint, and the position behind it."""
-    byte = data[at]
-    if byte < CONTINUED:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    value = shift = 0
-    while byte >= CONTINUED:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        byte = data[at]
-        if shift > _LONGEST:
-            raise ValueError("the length of a header is longer than an int32")
-    value |= byte << shift
-    return (value >> 1) ^ -(value & 1), at + 1
+    value, behind = varint_at(data, at)
+    return (value >> 1) ^ -(value & 1), behind
 
 
 def _text(keys: pa.Array) -> pa.Array:

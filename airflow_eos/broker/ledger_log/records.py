@@ -160,4 +160,4 @@ def _control_type(batch: RawBatch) -> ControlType | None:
         and data[at + 5] < _MORE
     ):
         return ControlType.parse(bytes(data[at + 5 : at + 9]))
-    return control_type(batch, check_crc=False)
+    return control_type(batch)
