@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
@@ -29,9 +29,11 @@ from airflow_eos.model.kafka import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicDesc
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
-from airflow_eos.wire.backoff import NotYet
+from airflow_eos.wire.backoff import TRANSIENT, NotYet
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
+
+T = TypeVar("T")
 
 METADATA_TIMEOUT = 60.0
 """Seconds to retry metadata and coordinator look-ups."""
@@ -241,8 +243,15 @@ class BrokerConnections(NodeConnections):
 
     def silent_brokers(self) -> list[int]:
         """Return the node ids of the brokers that metadata names, and that do not answer at their address."""
-        self.brokers()
-        return self.run(self.silent_async(MetadataRequest(topics=[], max_version=12)))
+        request = MetadataRequest(topics=[], max_version=12)
+        answers = {node: self.send(request, node) for node in self.brokers()}
+        silent = []
+        for node, answer in answers.items():
+            try:
+                self.wait(answer)
+            except TRANSIENT:  # noqa: PERF203 - rare
+                silent.append(node)
+        return silent
 
     def known_brokers(self) -> list[int]:
         """Return the node ids of the brokers in the last Metadata answer, in order; sends no request."""
@@ -316,13 +325,19 @@ def _uuid_text(topic_id: uuid.UUID | str | None) -> str:
 
 
 def by_topic(
-    partitions: Iterable[TopicPartition], entry: Callable[[TopicPartition], Any] = attrgetter("partition")
-) -> dict[str, list[Any]]:
-    """Return an entry for each partition by topic, by default its number; both are sorted."""
+    partitions: Iterable[TopicPartition],
+    topic_part: Callable[[str, list[Any]], T],
+    entry: Callable[[TopicPartition], Any] = attrgetter("partition"),
+) -> list[T]:
+    """Return the parts of a request, one for each topic, sorted.
+
+    :param topic_part: makes one from a topic and the entries of its partitions, sorted.
+    :param entry: makes that of a partition, by default its number.
+    """
     grouped: dict[str, list[Any]] = {}
     for tp in sorted(set(partitions)):
         grouped.setdefault(tp.topic, []).append(entry(tp))
-    return grouped
+    return [topic_part(topic, entries) for topic, entries in grouped.items()]
 
 
 def parts_of(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:

@@ -62,6 +62,18 @@ class FetchedAnswer:
     aborted: tuple[AbortedTransaction, ...] | None
     log_start: int = -1
 
+    @classmethod
+    def of(cls, part: Any, tp: TopicPartition, position: int, isolation: Isolation) -> FetchedAnswer | None:
+        """Return what a Fetch answer holds of a partition; None without one whole batch."""
+        batches = tuple(iter_batches(part.records or b"", tp.topic, tp.partition))
+        if not batches:
+            return None
+        aborted = None
+        if isolation == "read_committed":
+            aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
+        behind = batches[-1].header.next_offset
+        return cls(position, behind, part.records, batches, aborted, part.log_start_offset)
+
 
 def fetch_answers(
     connections: BrokerConnections,
@@ -193,18 +205,14 @@ class _RangeReader:
             raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
         if part.log_start_offset > position:
             raise self._gone(position, part.log_start_offset)
-        batches = tuple(iter_batches(part.records or b"", self.tp.topic, self.tp.partition))
-        if not batches:
+        fetched = FetchedAnswer.of(part, tp, position, self.isolation)
+        if fetched is None:
             return await self._nothing(position, answer, part)
-        next_position = batches[-1].header.next_offset
-        if next_position <= position:
+        if fetched.next_position <= position:
             raise CorruptBatch(
-                f"{self.tp} was asked for offset {position}, the answer ends before {next_position}"
+                f"{tp} was asked for offset {position}, the answer ends before {fetched.next_position}"
             )
-        aborted = None
-        if self.isolation == "read_committed":
-            aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
-        return FetchedAnswer(position, next_position, part.records, batches, aborted, part.log_start_offset)
+        return fetched
 
     async def _nothing(self, position: int, answer: Any, part: Any) -> FetchedAnswer:
         """Interpret an empty answer: not yet readable, or compaction has removed the rest of the range."""
@@ -287,9 +295,7 @@ def fetch_request(
         isolation_level=int(isolation == "read_committed"),
         session_id=0,
         session_epoch=-1,
-        topics=[
-            topic_class(topic=topic, partitions=parts) for topic, parts in by_topic(positions, part).items()
-        ],
+        topics=by_topic(positions, lambda topic, parts: topic_class(topic=topic, partitions=parts), part),
         forgotten_topics_data=[],
         rack_id="",
         # 10 is the first version that returns zstd batches; above 12, requests name topics by id.

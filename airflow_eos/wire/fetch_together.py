@@ -20,7 +20,6 @@ from kafka.future import Future
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.wire.backoff import NotYet, is_transient
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_request
@@ -114,10 +113,7 @@ async def _ask(
 
 def _usable(wanted: OffsetRange, part: Any) -> FetchedAnswer | None:
     """Return a partition's part of an answer; None for errors, empty parts and parts behind the range."""
-    if part.error_code or not part.records or part.log_start_offset > wanted.start:
+    if part.error_code or part.log_start_offset > wanted.start:
         return None
-    batches = tuple(iter_batches(part.records, wanted.topic, wanted.partition))
-    if not batches or batches[-1].header.next_offset <= wanted.start:
-        return None
-    aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
-    return FetchedAnswer(wanted.start, batches[-1].header.next_offset, part.records, batches, aborted)
+    fetched = FetchedAnswer.of(part, wanted.topic_partition, wanted.start, "read_committed")
+    return None if fetched is None or fetched.next_position <= wanted.start else fetched

@@ -180,18 +180,6 @@ class NodeConnections(Closeable):
                 last = error
         raise last
 
-    async def silent_async(self, request: Any) -> list[int]:
-        """Send the request to every broker of the last Metadata answer; return those that do not answer."""
-        nodes = sorted(broker.node_id for broker in self._manager.cluster.brokers())
-        answers = {node: self.send(request, node) for node in nodes}
-        silent = []
-        for node, answer in answers.items():
-            try:
-                await answer
-            except TRANSIENT:  # noqa: PERF203 - rare
-                silent.append(node)
-        return silent
-
     def _candidates(self) -> list[Any]:
         """Return all nodes; nodes that failed recently come last, the least recent failure first."""
         cluster = self._manager.cluster

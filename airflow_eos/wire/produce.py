@@ -41,7 +41,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import BATCH_TOO_LARGE, PRODUCE, Fatal, Retry, reaction
-from airflow_eos.wire.offsets import list_offsets_async
+from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.partition_queue import Ack, Batch, PartitionQueue, Refusal
 from airflow_eos.wire.refused_records import refused_records
 
@@ -83,23 +83,10 @@ def send_partitions(
     :raises AuthorizationFailed: names what to grant.
     :raises ProtocolViolation: the broker's answer violates the protocol; the run must abort.
     """
-    return connections.run(
-        _send(connections, identity, batches, delivery_timeout=delivery_timeout, timeout=timeout)
-    )
-
-
-async def _send(
-    connections: BrokerConnections,
-    identity: ProducerIdentity,
-    batches: Mapping[TopicPartition, Iterable[tuple[int, bytes]]],
-    *,
-    delivery_timeout: float,
-    timeout: float | None,
-) -> list[PartitionReceipt]:
     started = time.monotonic()
     # The end covers replicated data only: the last writes of an earlier attempt may be above it. Exactness
     # relies on the rule of one attempt per epoch; this check detects most violations of that rule.
-    ends = await list_offsets_async(
+    ends = list_offsets(
         connections,
         list(batches),
         "latest",
@@ -111,7 +98,7 @@ async def _send(
         for tp, source in sorted(batches.items())
     ]
     deadline = None if timeout is None else started + timeout
-    await _Dispatcher(connections, identity.transactional_id, queues, deadline).run()
+    connections.run(_Dispatcher(connections, identity.transactional_id, queues, deadline).run())
     return [queue.receipt for queue in queues]
 
 
@@ -237,10 +224,9 @@ class _Dispatcher:
             transactional_id=self._transactional_id,
             acks=-1,
             timeout_ms=int(self._connections.request_timeout * 1000 * _BROKER_TIMEOUT_SHARE),
-            topic_data=[
-                topic_class(name=topic, partition_data=parts)
-                for topic, parts in by_topic(records, part).items()
-            ],
+            topic_data=by_topic(
+                records, lambda name, parts: topic_class(name=name, partition_data=parts), part
+            ),
             min_version=_MIN_VERSION,
             max_version=_MAX_VERSION,
         )
