@@ -108,7 +108,7 @@ class FrameBlocks:
         self._large = is_large
         self._are_small = are_small
         self.layout = layout
-        self.source = route(frame, layout.tasks, "owner")
+        self.source = route(frame, layout.tasks)
         self._plan_settings: Mapping[str, str] = {}
         self.frame: DataFrame | None = None
 

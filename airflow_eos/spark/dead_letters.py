@@ -79,14 +79,14 @@ class DeadLetterRule:
     topic: str
     at_most: int
 
-    def check(self, count: int, first: str | None) -> None:
+    def check(self, count: int, records: Sequence[FailingRecord]) -> None:
         """Check the number of dead letters.
 
-        :param first: place and error of one of them.
+        :param records: those that are named.
         :raises ProcessFailed: there are more than a run may have.
         """
         if count > self.at_most:
-            example = "" if first is None else f" The first: {first}."
+            example = f" The first: {records[0]}." if records else ""
             raise ProcessFailed(
                 f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing "
                 f"was written.{example} Correct the function, or allow more"
@@ -109,11 +109,6 @@ class DeadLetters:
     records: list[FailingRecord] = field(default_factory=list)
     """The records, in the order in which they were read."""
     _letters: list[pa.Table] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """Number of dead letters."""
-        return len(self.records)
 
     def results(
         self,
@@ -160,7 +155,7 @@ class DeadLetters:
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
         self.records.append(FailingRecord(*place_of(record), cause))
-        self.rule.check(self.count, str(self.records[0]))
+        self.rule.check(len(self.records), self.records)
         if self.only_names:
             return
         for letter in self._ever_smaller(record, cause, lacks):

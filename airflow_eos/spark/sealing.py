@@ -133,7 +133,7 @@ class Sealing:
         """Return the records that are dead letters and of which the seal made none: the sink is a table."""
         if self.writer is None:
             return ()
-        return (*counts.failing, *self.set_aside.failing)
+        return (*counts.failing, *self.set_aside.records)
 
     def _tasks_of(self, ranges: Sequence[OffsetRange]) -> Sequence[Sequence[OffsetRange]]:
         return pack_slices(plan_slices(ranges, self.slots), self.slots)
@@ -164,7 +164,7 @@ class FrameSealing(Sealing):
     def _letters(self) -> DataFrame:
         assert self.dead_letters is not None
         assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
-        records = sorted(self.set_aside.records)
+        records = [record.range for record in self.set_aside.records]
         partitions = {record.topic_partition: record for record in records}
         self._letter_counter = counter = read_counter(
             self.spark, list(partitions.values()), records, self._late_before
@@ -201,7 +201,9 @@ class FrameSealing(Sealing):
             return read, late
         if self._letter_counter is None:
             # Beside a table they are read when the run commits: whether they are late is not known yet.
-            letters: Mapping[TopicPartition, int] = Counter(r.topic_partition for r in self.set_aside.records)
+            letters: Mapping[TopicPartition, int] = Counter(
+                r.range.topic_partition for r in self.set_aside.records
+            )
             late_letters = 0
         else:
             letters, late_letters = self._letter_counter.read(routed)

@@ -77,11 +77,6 @@ def local_python(spark: SparkSession) -> str | None:
     return str(spark.sparkContext.pythonExec)
 
 
-def application_id(spark: SparkSession) -> str:
-    """Return Spark's application id: on Connect, the server's."""
-    return str(spark.conf.get("spark.app.id") or "")
-
-
 def speculates(spark: SparkSession) -> bool:
     """Return whether Spark may run a copy of a task beside it; True if unknown."""
     try:

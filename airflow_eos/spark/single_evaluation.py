@@ -32,7 +32,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.cached_blocks import CachedBlocks
@@ -72,23 +73,16 @@ _OF_RUNS = "airflow-eos-"
 """Begins all tags of this package."""
 
 
-class SingleEvaluation:
+class SingleEvaluation(NamedTuple):
     """Watches one seal, from before the author's function is called until the blocks are counted.
 
-    This class accepts everything: for plans without anything below the seal tasks.
+    :param admit: raises ConfigurationError for a plan that this session can never check: names its version
+        and the next step.
+    :param check: raises InconsistentSeal if something below the seal was computed twice, or that is unknown.
     """
 
-    def admit(self, sealed: DataFrame) -> None:
-        """Refuse a plan whose evaluation could not be checked.
-
-        :raises ConfigurationError: this session can never check it: names its version and the next step.
-        """
-
-    def check(self) -> None:
-        """Check that everything was evaluated once.
-
-        :raises InconsistentSeal: something below the seal was computed twice, or that is unknown.
-        """
+    admit: Callable[[DataFrame], None] = lambda _: None
+    check: Callable[[], None] = lambda: None
 
 
 @contextmanager
@@ -103,51 +97,37 @@ def single_evaluation(
     if not isinstance(sealing, FrameSealing):
         yield SingleEvaluation()
     elif local:
-        yield OneProcess(spark)
+        yield SingleEvaluation(partial(refuse_caches_in_memory_only, spark))
     elif not is_connect(spark):
-        yield StatusStoreEvidence(spark, tag)
+        evidence = StatusStoreEvidence(spark, tag)
+        yield SingleEvaluation(evidence.admit, evidence.check)
     else:
         with settings(spark, _CHECKSUMS if spark_version(spark) >= _CHECKSUMS_FROM else {}):
-            yield ServerEvidence(spark)
+            yield SingleEvaluation(partial(refuse_unchecked_by_server, spark))
 
 
-@dataclass(frozen=True, slots=True)
-class OneProcess(SingleEvaluation):
-    """For sessions of one process: if an output is lost, so are all its readers."""
+def refuse_unchecked_by_server(spark: Any, sealed: Any) -> None:
+    """Refuse cached DataFrames on Spark Connect, and shuffles if the server keeps no checksums.
 
-    spark: SparkSession
+    Of others the server repeats the readers of a second evaluation, or fails the job.
 
-    def admit(self, sealed: DataFrame) -> None:
-        """Refuse memory-only caches."""
-        refuse_caches_in_memory_only(self.spark, sealed)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerEvidence(SingleEvaluation):
-    """For Spark Connect, whose server repeats the readers of a second evaluation, or fails the job."""
-
-    spark: SparkSession
-
-    def admit(self, sealed: DataFrame) -> None:
-        """Refuse cached DataFrames, and shuffles if the server keeps no checksums.
-
-        :raises ConfigurationError: see :meth:`SingleEvaluation.admit`.
-        """
-        if is_on(self.spark, REPEATABLE):
-            return
-        plan = _text_of(self.spark, sealed._explain_string)  # noqa: SLF001
-        if _CACHED in plan:
-            action, alternative = "reads a cached DataFrame", "or do not cache it"
-        elif _SHUFFLES.search(plan) and spark_version(self.spark) < _CHECKSUMS_FROM:
-            action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
-        else:
-            return
-        raise ConfigurationError(
-            f"the transform {action}, and Spark {self.spark.version} does not show over Spark Connect "
-            "whether it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
-            f"could be missing or come twice. Use a classic session {alternative}; if the transform gives "
-            f"the same rows each time it is evaluated, set {REPEATABLE}=true"
-        )
+    :raises ConfigurationError: see :class:`SingleEvaluation`.
+    """
+    if is_on(spark, REPEATABLE):
+        return
+    plan = _text_of(spark, sealed._explain_string)  # noqa: SLF001
+    if _CACHED in plan:
+        action, alternative = "reads a cached DataFrame", "or do not cache it"
+    elif _SHUFFLES.search(plan) and spark_version(spark) < _CHECKSUMS_FROM:
+        action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
+    else:
+        return
+    raise ConfigurationError(
+        f"the transform {action}, and Spark {spark.version} does not show over Spark Connect whether it was "
+        "evaluated once: after the loss of an executor, rows of an unrepeatable transform could be missing "
+        f"or come twice. Use a classic session {alternative}; if the transform gives the same rows each time "
+        f"it is evaluated, set {REPEATABLE}=true"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +145,7 @@ class StageRun:
     written: int
 
 
-class StatusStoreEvidence(SingleEvaluation):
+class StatusStoreEvidence:
     """For classic sessions, by the driver's status store."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:

@@ -6,6 +6,7 @@ the serialised task, never as an option, which plans and the Spark UI would show
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from airflow_eos.recordbatch.decode import DecodedBatch
     from airflow_eos.recordbatch.varint import Int64s
     from airflow_eos.wire.client_config import ClientConfig
-    from airflow_eos.wire.fetch import FetchedAnswer
 
 USED_COLUMNS = "airflow_eos.used_columns"
 """Property of a job: the columns that its read tasks fill, joined by commas; without it, all."""
@@ -177,34 +177,19 @@ def read_slices(
     """
     with BrokerConnections(config) as connections:
         for place, first in first_answers(connections, slices):
-            records = _Records(connections, config, slices[place], first)
+            wanted = slices[place]
+            start, end = wanted.start, wanted.end
+            answers = fetch_answers(connections, wanted.topic_partition, start, end, first=first)
+            batches = decoded(connections, answers, start, end, config.decode_limits)
+            records = arrow_batches(batches, wanted.topic, wanted.partition)
             yield place, records
-            if not records.ended:
-                raise ProtocolViolation(f"{slices[place]} was not read to its end")
+            if inspect.getgeneratorstate(records) != inspect.GEN_CLOSED:
+                raise ProtocolViolation(f"{wanted} was not read to its end")
 
 
-class _Records(Iterator[pa.RecordBatch]):
-    def __init__(
-        self,
-        connections: BrokerConnections,
-        config: ClientConfig,
-        wanted: OffsetRange,
-        first: FetchedAnswer | None,
-    ) -> None:
-        tp, start, end = wanted.topic_partition, wanted.start, wanted.end
-        answers = fetch_answers(connections, tp, start, end, first=first)
-        batches = decoded(connections, answers, start, end, config.decode_limits)
-        self._source = arrow_batches(batches, wanted.topic, wanted.partition)
-        self.ended = False
-
-    def __next__(self) -> pa.RecordBatch:
-        for batch in self._source:
-            return batch
-        self.ended = True
-        raise StopIteration
-
-
-def arrow_batches(batches: Iterable[DecodedBatch], topic: str, partition: int) -> Iterator[pa.RecordBatch]:
+def arrow_batches(
+    batches: Iterable[DecodedBatch], topic: str, partition: int
+) -> Generator[pa.RecordBatch, None, None]:
     """Join decoded batches to larger ones in Spark's types, and cut those that are much larger."""
     waiting: list[DecodedBatch] = []
     have_rows = have_size = 0
