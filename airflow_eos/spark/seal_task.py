@@ -29,6 +29,7 @@ from airflow_eos.spark.failing_records import FailingPart, named
 from airflow_eos.spark.placement import OwnerLayout
 from airflow_eos.spark.process import RunContext, call_process
 from airflow_eos.spark.read_counts import SliceCount
+from airflow_eos.spark.running_task import running_task, tidy
 from airflow_eos.spark.sealed_rows import (
     DEAD_TRAILER_PARTITION,
     READ_TRAILER_PARTITION,
@@ -39,7 +40,6 @@ from airflow_eos.spark.sealed_rows import (
 from airflow_eos.spark.source import read_slices
 from airflow_eos.spark.table_seal_task import TableSealTask, flushes
 from airflow_eos.spark.targets import TargetTopic, describe_targets
-from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 
@@ -71,10 +71,7 @@ class SealTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
+        context = running_task()
         with self.mark.errors():
             yield from self.seal(batches, context.partitionId(), context.taskAttemptId())
 
@@ -239,14 +236,10 @@ class ArrowSealTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         for number in numbers:
             with self.seal.mark.errors():
-                yield from self.read_and_seal(number, context.taskAttemptId())
+                yield from self.read_and_seal(number, running_task().taskAttemptId())
 
     def read_and_seal(self, number: int, attempt_id: int) -> Iterator[pa.RecordBatch]:
         """Read, transform and seal the slices of task ``number``; yields the read counts last."""

@@ -21,7 +21,7 @@ from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.spark.arrow_batches import SmallRecords
 from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
-from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.spark.running_task import job_property, tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import decoded, fetch_answers
 from airflow_eos.wire.fetch_together import first_answers
@@ -107,13 +107,13 @@ class ReadTask:
         task = bisect_right(self.starts, min(rows)) - 1
         first = sum(map(len, self.tasks[:task]))
         counts: dict[int, tuple[int, int]] = {}
-        columns, bound = _used_columns(), SmallRecords.of_task()
+        columns, bound = job_property(USED_COLUMNS), SmallRecords.of_task()
         with self.mark.errors():
             for place, records in read_slices(self.config, self.tasks[task]):
                 count = SliceCount(self.late_before)
                 for batch in records:
                     count.add(batch)
-                    filled = batch if columns is None else _others_null(batch, columns)
+                    filled = batch if columns is None else _others_null(batch, columns.split(","))
                     bound.add(filled)
                     yield filled
                 if place != len(counts):
@@ -126,15 +126,6 @@ class ReadTask:
         if self.tally is not None:
             self.tally.add(counts)
         tidy()
-
-
-def _used_columns() -> frozenset[str] | None:
-    """Return the columns to fill in the task that calls this; None: all."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(USED_COLUMNS)
-    return None if text is None else frozenset(text.split(","))
 
 
 def _others_null(batch: pa.RecordBatch, columns: Collection[str]) -> pa.RecordBatch:

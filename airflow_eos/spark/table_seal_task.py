@@ -16,8 +16,8 @@ import pyarrow as pa
 from airflow_eos.exceptions import EosError, SendError
 from airflow_eos.spark.dead_letters import DeadLetters
 from airflow_eos.spark.errors import ErrorMark, root_cause
+from airflow_eos.spark.running_task import running_task, tidy
 from airflow_eos.spark.sealed_rows import TASK_TRAILER_PARTITION, Row, sealed_rows
-from airflow_eos.spark.worker_memory import tidy
 
 if TYPE_CHECKING:
     from airflow_eos.model.table import DataFileMade
@@ -48,10 +48,7 @@ class TableSealTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
+        context = running_task()
         with self.mark.errors():
             yield from self.seal(self._in_columns(batches), context.partitionId(), context.taskAttemptId())
 

@@ -1,13 +1,5 @@
 """Connections of one thread to all brokers of a cluster; knows partition leaders and coordinators.
 
-::
-
-    with BrokerConnections(config) as connections:          # raises BrokersUnavailable naming the servers
-        connections.topics(["orders"])                       # {"orders": TopicDescription(...)}
-        connections.leaders(["orders"])                      # {TopicPartition("orders", 0): 1, ...}
-        connections.call(request, node)                      # one request, one answer
-        connections.run(coroutine)                           # any coroutine of the loop
-
 Coroutines (``*_async``) are for other modules of the wire layer; all other methods block. The object is not
 thread-safe, cannot be pickled and must not be used after a fork: open it in the task that uses it.
 """
@@ -29,7 +21,7 @@ from airflow_eos.model.kafka import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicDesc
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
-from airflow_eos.wire.backoff import TRANSIENT, NotYet
+from airflow_eos.wire.backoff import NotYet, answers_to
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
 
@@ -87,14 +79,6 @@ class BrokerConnections(NodeConnections):
             return {}, {}
         failed = self._metadata_of(wanted, f"metadata of {len(wanted)} topics")
         return {name: self._topics[name] for name in wanted if name not in failed}, failed
-
-    def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
-        """Request the leader's node id of every partition of these topics; -1 where there is none."""
-        return {
-            TopicPartition(topic.topic, partition): leader
-            for topic in self.topics(names).values()
-            for partition, leader in topic.leaders.items()
-        }
 
     def known_topic(self, topic: str) -> TopicDescription | None:
         """Return the cached metadata of a topic; sends no request."""
@@ -244,14 +228,9 @@ class BrokerConnections(NodeConnections):
     def silent_brokers(self) -> list[int]:
         """Return the node ids of the brokers that metadata names, and that do not answer at their address."""
         request = MetadataRequest(topics=[], max_version=12)
-        answers = {node: self.send(request, node) for node in self.brokers()}
-        silent = []
-        for node, answer in answers.items():
-            try:
-                self.wait(answer)
-            except TRANSIENT:  # noqa: PERF203 - rare
-                silent.append(node)
-        return silent
+        futures = {node: self.send(request, node) for node in self.brokers()}
+        _, failures = self.run(answers_to(futures, "metadata of a broker"))
+        return list(failures)
 
     def known_brokers(self) -> list[int]:
         """Return the node ids of the brokers in the last Metadata answer, in order; sends no request."""

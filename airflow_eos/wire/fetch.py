@@ -1,11 +1,5 @@
 """Reads ``[start, end)`` of one partition, exactly, in bounded memory.
 
-::
-
-    answers = fetch_answers(connections, tp, 100, 5000)     # FetchedAnswer: bytes as in the log
-    for batch in decoded(connections, answers, 100, 5000):  # DecodedBatch, in offset order
-        batch.key, batch.value, batch.offset, batch.timestamp, batch.timestamp_type, batch.headers
-
 Guarantee: under read_committed it returns exactly the committed records of the range, each once, in order, or
 raises an error. The range is complete when the *position* reaches ``end``: control markers, aborted records
 and compaction leave gaps, so a reader that counts records would wait forever or stop too late. Offsets are

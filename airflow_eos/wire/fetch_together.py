@@ -1,10 +1,5 @@
 """Reads many small ranges in order, with several partitions in one Fetch request.
 
-::
-
-    for number, answer in first_answers(connections, ranges):      # number: index in ranges
-        ...                                                        # answer: FetchedAnswer, or None
-
 One request for each of a thousand partitions would cost a thousand round trips. Therefore small neighbouring
 ranges are fetched together, one request per leader, and the next group is fetched while the caller uses this
 one. Only the first answer of a range comes from here. Everything else (errors, partitions that did not fit
@@ -20,7 +15,7 @@ from kafka.future import Future
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.wire.backoff import NotYet, is_transient
+from airflow_eos.wire.backoff import NotYet, answers_to
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_request
 
@@ -37,7 +32,7 @@ _TURNS = 4
 def first_answers(
     connections: BrokerConnections, ranges: Sequence[OffsetRange]
 ) -> Iterator[tuple[int, FetchedAnswer | None]]:
-    """Yield the first ``read_committed`` answer of each range, in order; None if the caller must fetch it.
+    """Yield the index and first ``read_committed`` answer of each range; None if the caller must fetch it.
 
     Error codes of brokers do not raise here: the reader of the single range gets them again and raises.
 
@@ -81,8 +76,8 @@ async def _ask(
         leaders, _ = await connections.by_leader_async(numbers, timeout=METADATA_TIMEOUT)
     except (EosError, NotYet):
         return {}
-    requests = [
-        connections.send(
+    futures = {
+        node: connections.send(
             fetch_request(
                 {tp: ranges[numbers[tp]].start for tp in tps},
                 isolation="read_committed",
@@ -93,15 +88,10 @@ async def _ask(
             timeout=connections.request_timeout,
         )
         for node, tps in leaders.items()
-    ]
+    }
+    answers, _ = await answers_to(futures, "reading small ranges")
     usable_by_number: dict[int, FetchedAnswer] = {}
-    for future in requests:
-        try:
-            answer = await future
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            continue
+    for answer in answers.values():
         for topic in () if answer.error_code else answer.responses:
             for part in topic.partitions:
                 number = numbers[TopicPartition(topic.topic, part.partition_index)]

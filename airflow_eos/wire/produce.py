@@ -1,15 +1,5 @@
 """Writes sealed batches to their partitions inside an open transaction, for one owner task.
 
-::
-
-    receipts = send_partitions(
-        connections,
-        ProducerIdentity("orders.cursor", producer_id=7, producer_epoch=2),
-        {TopicPartition("out", 0): [(1000, sealed_bytes), ...], ...},      # (record count, batch), in order
-        delivery_timeout=120.0,     # seconds per batch
-        timeout=240.0,              # seconds for the whole call
-    )
-
 Guarantee: on return every batch is in the log once, in the given order, acknowledged by all in-sync replicas,
 and the receipts give the offsets. After an exception some batches may be in the log: the transaction must
 abort. A call must not be repeated in the same producer epoch: a broker acknowledges a known sequence without
@@ -27,7 +17,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import kafka.errors as kafka_errors
@@ -97,35 +88,31 @@ def send_partitions(
         PartitionQueue(tp, identity, iter(source), ends[tp], delivery_timeout)
         for tp, source in sorted(batches.items())
     ]
+    topics = {tp.topic for tp in batches}
     deadline = None if timeout is None else started + timeout
-    connections.run(_Dispatcher(connections, identity.transactional_id, queues, deadline).run())
+    dispatcher = _Dispatcher(connections, identity.transactional_id, deque(queues), topics, deadline)
+    connections.run(dispatcher.run())
     return [queue.receipt for queue in queues]
 
 
 _Load = list[tuple[PartitionQueue, Batch]]
 
 
+@dataclass(eq=False)
 class _Dispatcher:
     """Packs batches of many queues into requests, broker by broker, until every queue is finished."""
 
-    def __init__(
-        self,
-        connections: BrokerConnections,
-        transactional_id: str,
-        queues: list[PartitionQueue],
-        deadline: float | None,
-    ) -> None:
-        self._connections = connections
-        self._transactional_id = transactional_id
-        self._queues = deque(queues)
-        self._topics = sorted({queue.tp.topic for queue in queues})
-        self._deadline = deadline
-        self._answered: deque[tuple[_Load, Future]] = deque()
-        self._requests: Counter[int] = Counter()
-        self._bytes = 0
-        self._refreshing = False
-        self._refresh_error: EosError | None = None
-        self._wake = Future()
+    _connections: BrokerConnections
+    _transactional_id: str
+    _queues: deque[PartitionQueue]
+    _topics: Collection[str]
+    _deadline: float | None
+    _answered: deque[tuple[_Load, Future]] = field(default_factory=deque)
+    _requests: Counter[int] = field(default_factory=Counter)
+    _bytes: int = 0
+    _refreshing: bool = False
+    _refresh_error: EosError | None = None
+    _wake: Future = field(default_factory=Future)
 
     async def run(self) -> None:
         """Send until all queues are finished; the first fatal answer stops all queues."""

@@ -107,7 +107,7 @@ def unfinished_transactions(
     with BrokerConnections(ClientConfig.of(kafka)) as connections:
         while True:
             try:
-                coordinators = set(connections.leaders([_TRANSACTION_LOG]).values())
+                coordinators = set(connections.topics([_TRANSACTION_LOG])[_TRANSACTION_LOG].leaders.values())
             except UnknownTopic:
                 return []
             complaints = list(

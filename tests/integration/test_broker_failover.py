@@ -47,7 +47,7 @@ def kafka():
 
 def leader(config, topic, partition=0):
     with BrokerConnections(config) as connections:
-        return connections.leaders([topic])[tp(topic, partition)]
+        return connections.topics([topic])[topic].leaders[partition]
 
 
 def test_a_ledger_of_three_replicas_survives_one(kafka):

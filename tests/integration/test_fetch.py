@@ -109,7 +109,7 @@ def send_one(connections, identity, where, data, sequence):
     stamped = stamp(data, identity.producer_id, identity.producer_epoch, sequence)
 
     def attempt():
-        (node,) = set(connections.leaders([where.topic]).values())
+        (node,) = set(connections.topics([where.topic])[where.topic].leaders.values())
         part = topic_class.PartitionProduceData(index=where.partition, records=stamped)
         request = ProduceRequest(
             transactional_id=identity.transactional_id,
@@ -361,7 +361,7 @@ def test_reading_follows_the_leader(embedded_kafka_cluster, kafka_topic):
         end = end_of(connections, where)
         reader = fetch_range(connections, where.topic, 0, 0, end, max_bytes=1)
         got = [value for _ in range(20) for value in next(reader).value.to_pylist()]
-        victim = kafka.brokers[connections.leaders([where.topic])[where] - 1]
+        victim = kafka.brokers[connections.topics([where.topic])[where.topic].leaders[where.partition] - 1]
         victim.kill()
         got += [value for batch in reader for value in batch.value.to_pylist()]
         assert [value.decode() for value in got] == texts("a", 400)
@@ -424,7 +424,7 @@ def test_topics_ids_and_partitions_are_looked_up(embedded_kafka, connections, ka
     shown = str(described.result(30).topic_id).translate(str.maketrans("+/", "-_"))
     described = connections.topics([topic])[topic]
     assert (described.topic_id, described.partitions) == (shown, 3)
-    assert connections.leaders([topic]) == {partition(topic, n): 1 for n in range(3)}
+    assert connections.topics([topic])[topic].leaders == dict.fromkeys(range(3), 1)
     with pytest.raises(UnknownTopic, match="'nope'"):
         connections.topics([topic, "nope"])
 

@@ -447,7 +447,7 @@ def test_writing_follows_the_leader(embedded_kafka_cluster, kafka_topic, fault):
     every = [partition(topic, n) for n in range(6)]
     with BrokerConnections(kafka.client_config()) as connections:
         identity = open_transaction(connections, topic, every)
-        victim = kafka.brokers[connections.leaders([topic])[every[0]] - 1]
+        victim = kafka.brokers[connections.topics([topic])[topic].leaders[every[0].partition] - 1]
         timer = during(0.4, getattr(victim, fault))
         batches = {where: slowly(sealed(texts(str(where), 300)), 0.005) for where in every}
         receipts = send_partitions(connections, identity, batches)

@@ -52,7 +52,9 @@ def append(connections, where, batch):
         topic_data=[topic_class(name=where.topic, partition_data=[part])],
         max_version=9,
     )
-    answer = connections.call(request, connections.leaders([where.topic])[where])
+    answer = connections.call(
+        request, connections.topics([where.topic])[where.topic].leaders[where.partition]
+    )
     assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
 
