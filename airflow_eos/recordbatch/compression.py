@@ -217,11 +217,7 @@ def _snappy(data: bytes, budget: int) -> bytes | pa.Buffer:
 
 
 def _snappy_block(data: bytes | memoryview, left: int, budget: int) -> pa.Buffer:
-    """One raw block; its length stands in front as a plain varint.
-
-    :param left: bytes it may have
-    :param budget: bytes all blocks together may have
-    """
+    """One raw block of at most ``left`` bytes; its length stands in front as a plain varint."""
     size, _ = varint_at(data, 0)
     if size > left:
         raise OverBudget(budget)

@@ -164,11 +164,7 @@ class BrokerConnections(NodeConnections):
         self._topics.pop(topic, None)
 
     async def _metadata(self, names: list[str]) -> list[str]:
-        """Request metadata; return the topics the broker does not know.
-
-        :raises ConfigurationError: a name is not a valid topic name.
-        :raises AuthorizationFailed: Describe on a topic is missing.
-        """
+        """Request metadata; return the topics the broker does not know; raise for those that it refuses."""
         failed = await self._ask_metadata(names)
         for refusal in failed.values():
             if refusal is not None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.future import Future
 from kafka.protocol.consumer import FetchRequest
 
 from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
@@ -97,29 +96,22 @@ def fetch_answers(
     :raises AuthorizationFailed: Read on the topic is missing.
     """
     reader = _RangeReader(connections, tp, end, isolation, max_bytes, Backoff(stall_timeout))
-    position = start
-    coming: Future | None = None
-    if first is not None:
-        if first.position != start:
-            raise ValueError(f"{tp}: the first answer begins at {first.position}, not at {start}")
-        position = first.next_position
-    if position < end:
-        coming = connections.spawn(reader.answer_at(position))
-        connections.pump(_REQUEST_TURNS if first is not None else 0)
-    if first is not None and first.batches:
-        yield first
-    while coming is not None:
+    if first is not None and first.position != start:
+        raise ValueError(f"{tp}: the first answer begins at {first.position}, not at {start}")
+    answer = first
+    while True:
+        position = start if answer is None else answer.next_position
+        coming = connections.spawn(reader.answer_at(position)) if position < end else None
+        if answer is not None:
+            connections.pump(_REQUEST_TURNS)
+            if answer.batches:
+                yield answer
+        if coming is None:
+            return
         # The event loop does not run while the caller processes an answer, which may take minutes. A request
         # that timed out meanwhile is not a stall.
         reader.backoff.extend()
-        answer: FetchedAnswer = connections.wait(coming)
-        position = answer.next_position
-        coming = None
-        if position < end:
-            coming = connections.spawn(reader.answer_at(position))
-            connections.pump(_REQUEST_TURNS)
-        if answer.batches:
-            yield answer
+        answer = connections.wait(coming)
 
 
 def decoded(

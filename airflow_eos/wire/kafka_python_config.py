@@ -26,7 +26,7 @@ def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]
     """
     frozen = ClientConfig.of(config)
     out = _translate(frozen)
-    if frozen.uses_tls:
+    if frozen.security_protocol.endswith("SSL"):
         from airflow_eos.wire.security import ssl_context
 
         out["ssl_context"] = ssl_context(frozen)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from kafka.protocol.admin import (
     DescribeProducersRequest,
@@ -38,8 +38,6 @@ from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, by_
 from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
-
-T = TypeVar("T")
 
 _MAX_VERSION = 3
 _TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -209,16 +207,11 @@ def _listed(connections: BrokerConnections, request: Any) -> list[Any]:
             raise NotYet(f"listing transactions of broker {node}: error code {answer.error_code}")
         return answer.transaction_states
 
-    async def every() -> list[Any]:
-        entries: list[Any] = []
-        for node in nodes:
-            subject = f"listing transactions of broker {node}"
-            look = partial(list_on, node)
-            entries += await connections.retry_async(look, subject=subject, timeout=METADATA_TIMEOUT)
-        return entries
-
-    nodes = connections.brokers()
-    return connections.run(every())
+    entries: list[Any] = []
+    for node in connections.brokers():
+        subject, look = f"listing transactions of broker {node}", partial(list_on, node)
+        entries += connections.run(connections.retry_async(look, subject=subject, timeout=METADATA_TIMEOUT))
+    return entries
 
 
 def describe_producers(
