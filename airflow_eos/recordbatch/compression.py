@@ -56,33 +56,23 @@ class Codec(IntEnum):
         """Name in ``compression.type``."""
         return self.name.lower()
 
-    @classmethod
-    def parse(cls, name: str | Codec) -> Codec:
-        """Codec of a ``compression.type``.
-
-        :raises ConfigurationError: no such codec
-        """
-        if isinstance(name, Codec):
-            return name
-        try:
-            return cls[name.upper()]
-        except KeyError:
-            labels = ", ".join(codec.label for codec in cls)
-            raise ConfigurationError(f"compression.type {name!r} is not one of {labels}") from None
-
 
 class Compressor:
     """Compresses records sections with one codec; make one per task, not per batch.
 
     Its levels are fast ones: zstd 1, gzip 1, lz4 0.
 
-    :param codec: name or id
+    :param codec: name in ``compression.type``
     :raises ConfigurationError: no such codec
     :raises EnvironmentMismatch: the codec is lz4, and its package is not installed here
     """
 
-    def __init__(self, codec: str | Codec) -> None:
-        self.codec = Codec.parse(codec)
+    def __init__(self, codec: str) -> None:
+        try:
+            self.codec = Codec[codec.upper()]
+        except KeyError:
+            labels = ", ".join(each.label for each in Codec)
+            raise ConfigurationError(f"compression.type {codec!r} is not one of {labels}") from None
         self._arrow: Any = None
         self._lz4: Any = None
         if self.codec in (Codec.ZSTD, Codec.SNAPPY):

@@ -14,10 +14,16 @@ _CONNECTION, _PARSER = "kafka.net.connection", "kafka.protocol.parser"
 _LOGIN = ("SaslAuthenticate", "SaslBytes")
 
 
-def hide_logins() -> None:
-    """Filter kafka-python's logs from now on; idempotent."""
+def quiet_logging() -> None:
+    """Redact logins, and silence kafka-python, which logs every refused connection as an error; idempotent.
+
+    It is not silenced where a log level is set.
+    """
     for name in (_CONNECTION, _PARSER):
         logging.getLogger(name).addFilter(_redacted)
+    logger = logging.getLogger("kafka")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
 
 
 def _redacted(record: logging.LogRecord) -> bool:

@@ -23,7 +23,8 @@ from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, Envir
 from airflow_eos.wire.backoff import TRANSIENT, Backoff, NotYet, describe, translated
 from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 from airflow_eos.wire.kafka_python_config import for_kafka_python
-from airflow_eos.wire.transport import DEFAULTS, EventLoop, Manager, quiet_logging
+from airflow_eos.wire.login_log import quiet_logging
+from airflow_eos.wire.transport import DEFAULTS, EventLoop, Manager
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

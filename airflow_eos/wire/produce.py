@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,16 +25,17 @@ import kafka.errors as kafka_errors
 from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 
-from airflow_eos.exceptions import DeliveryTimedOut, EosError, RecordRefused, RecordTooLarge
+from airflow_eos.exceptions import DecodeError, DeliveryTimedOut, EosError, RecordRefused, RecordTooLarge
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.wire.backoff import describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import BATCH_TOO_LARGE, PRODUCE, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.partition_queue import Ack, Batch, PartitionQueue, Refusal
-from airflow_eos.wire.refused_records import refused_records
 
 DELIVERY_TIMEOUT = 120.0
 """Seconds until a batch must be acknowledged."""
@@ -44,6 +45,7 @@ MAX_BYTES_IN_FLIGHT = 16 << 20
 """Unanswered record bytes over all brokers; bounds the memory of the task."""
 MAX_REQUESTS_PER_BROKER = 5
 _MIN_VERSION, _MAX_VERSION = 9, 11
+_NAMED, _KEY_BYTES = 3, 100  # of refused records, in messages
 _LEAST_WAIT = 1.0  # seconds without any answer, before a batch that has none is given up
 # The broker should answer before the client's own timeout, which would close the connection.
 _BROKER_TIMEOUT_SHARE = 0.8
@@ -302,3 +304,25 @@ class _Dispatcher:
                 self._rouse()
 
         self._connections.spawn(refresh())
+
+
+def refused_records(tp: TopicPartition, data: bytes, indices: Sequence[int]) -> str:
+    """Return key and timestamp of the first refused records (KIP-467) for a message; empty if unknown.
+
+    :param data: the batch.
+    :param indices: indexes of the refused records in the batch (``batch_index`` of the answer).
+    """
+    try:
+        (raw,) = iter_batches(data, tp.topic, tp.partition)
+        records = decode_batch(raw, check_crc=False, headers=False)
+    except (DecodeError, ValueError):
+        return ""
+    named = [
+        f"record {index} with key {str(records.key[index].as_py())[:_KEY_BYTES]} and timestamp "
+        f"{records.timestamp[index]} ms"
+        for index in indices[:_NAMED]
+        if 0 <= index < len(records)
+    ]
+    if len(indices) > len(named) > 0:
+        named.append(f"{len(indices) - len(named)} more")
+    return f"; refused of the batch: {', '.join(named)}" if named else ""
