@@ -67,9 +67,6 @@ def decode_batch(
 
     :param start: first offset wanted; ``None`` for all
     :param end: offset behind the last one wanted; ``None`` for all
-    :param check_crc: compare the checksum first
-    :param headers: whether to read headers
-    :param limits: what a batch may cost
     :raises CorruptBatch: checksum, compression or framing are wrong; the message names topic, partition and
         offset
     :raises EnvironmentMismatch: the package of its codec is not installed here; names the same

@@ -1,8 +1,8 @@
 """Reads the fields of records, all records of a section at once.
 
 See :mod:`airflow_eos.recordbatch.encode` for the layout, :mod:`airflow_eos.recordbatch.record_starts` for
-finding records. Every position is checked against the end of its record, so that damaged data raises and
-never reads elsewhere.
+finding records. Every position is checked against the end of its record, so that damaged data raises
+ValueError or IndexError, and never reads elsewhere.
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ class Frames(NamedTuple):
 
 
 def read_frames(buffer: UInt8s, count: int) -> Frames:
-    """Frames of the ``count`` records that fill the buffer.
-
-    :raises ValueError: they do not fill it, or a field cannot be right
-    :raises IndexError: a field runs over the end
-    """
+    """Frames of the ``count`` records that fill the buffer."""
     start = record_starts(buffer, count)
     length, at = read_varints(buffer, start)
     end = at + length
@@ -65,8 +61,6 @@ def read_strings(
     :param budget: bytes of memory that all headers together may take
     :raises TooManyHeaders: a record has more
     :raises OverBudget: they take more
-    :raises ValueError: a length cannot be right
-    :raises IndexError: a field runs over the end
     """
     key_length, key_at = read_varints(buffer, frames.key)
     key_end = _end(key_length, key_at, frames.end)

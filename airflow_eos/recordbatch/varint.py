@@ -52,10 +52,7 @@ def zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
 
 
 def pack_varints(values: Int64s) -> PackedVarints:
-    """Encode a column of int64.
-
-    :param values: one-dimensional int64 array, may be empty
-    """
+    """Encode a column."""
     unsigned = zigzag(values)
     largest = int(unsigned.max()) if len(unsigned) else 0
     if largest < 1 << 7:

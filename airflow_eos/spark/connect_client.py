@@ -96,10 +96,7 @@ def retry_soon(client: Any, address: str) -> None:
 
 
 class _Stub:
-    """The requests of Spark Connect; errors of executions that quote a searched condition are reworded.
-
-    :param stub: the client's own.
-    """
+    """The requests of Spark Connect; errors of executions that quote a searched condition are reworded."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub

@@ -82,7 +82,6 @@ class DeadLetterRule:
     def check(self, count: int, records: Sequence[FailingRecord]) -> None:
         """Check the number of dead letters.
 
-        :param records: those that are named.
         :raises ProcessFailed: there are more than a run may have.
         """
         if count > self.at_most:
@@ -150,7 +149,6 @@ class DeadLetters:
     def keep(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str] = ()) -> None:
         """Make a dead letter of a record, as large as its topic takes.
 
-        :param record: one row.
         :param lacks: parts of the record that the row does not have.
         :raises ProcessFailed: there are more dead letters than a run may have.
         """

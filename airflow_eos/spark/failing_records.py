@@ -48,7 +48,6 @@ def failing_part(
 ) -> FailingPart:
     """Search for the smallest ranges that raise.
 
-    :param ranges: the ranges of the failed seal.
     :param seconds: time limit; a try that ends later does not count.
     """
     tries = _Tries(raises, clock() + seconds, clock)

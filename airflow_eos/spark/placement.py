@@ -135,9 +135,6 @@ def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[Offset
     """Give each seal task neighbouring slices of about the same total weight, in the order of the slices.
 
     Adjacent slices of one partition are joined. Slices that are not more than the tasks stay alone.
-
-    :param slices: as :func:`plan_slices` returns them.
-    :param slots: tasks that can run at once.
     """
     weights = [offsets.span + SLICE_COST for offsets in slices]
     total = sum(weights)

@@ -44,10 +44,7 @@ class BlockCounts:
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
-    """Count the sealed rows.
-
-    :raises InconsistentSeal: names the difference.
-    """
+    """Count the sealed rows; raises as :func:`count_blocks`."""
     from pyspark.sql import functions as F  # noqa: N812
 
     numbers = sealed.select(

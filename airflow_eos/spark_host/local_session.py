@@ -57,7 +57,6 @@ class LocalSession:
     def start(cls, settings: Mapping[str, str], *, early_worker: bool) -> LocalSession:
         """Start a session, in a JVM that is started for it if there is none.
 
-        :param settings: Spark's.
         :param early_worker: start a Python worker while the session is made; for sessions whose tasks run on
             this host.
         """

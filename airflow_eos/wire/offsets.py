@@ -100,8 +100,6 @@ def epoch_ends(
     """Return the first offset behind what leaders up to an epoch have written (KIP-101); -1 if unknown.
 
     Raises as :func:`list_offsets`.
-
-    :param epochs: per partition.
     """
 
     def request(partitions: Collection[TopicPartition]) -> Any:
@@ -139,9 +137,7 @@ def first_since(
     """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
     Includes records of open and aborted transactions, and transaction markers. The record's timestamp may be
-    much later than ``timestamp``. Raises as :func:`list_offsets`.
-
-    :param timestamp: a time before 1970 is sent as 1970, see :func:`list_offsets`.
+    much later than ``timestamp``. Times before 1970, and errors, are as of :func:`list_offsets`.
     """
     timestamp = max(timestamp, 0)
     timed_offsets = connections.run(_ask(connections, partitions, timestamp, "read_uncommitted"))

@@ -309,7 +309,6 @@ class _Dispatcher:
 def refused_records(tp: TopicPartition, data: bytes, indices: Sequence[int]) -> str:
     """Return key and timestamp of the first refused records (KIP-467) for a message; empty if unknown.
 
-    :param data: the batch.
     :param indices: indexes of the refused records in the batch (``batch_index`` of the answer).
     """
     try:
