@@ -12,7 +12,7 @@ Settings: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.m
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -205,9 +205,8 @@ def import_callable(key: str, dotted: str) -> Any:
 
     :raises ConfigurationError: names the setting.
     """
-    module, _, name = dotted.replace(":", ".").rpartition(".")
     try:
-        imported = getattr(importlib.import_module(module), name)
+        imported = pkgutil.resolve_name(dotted)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             f"client setting {key!r} names {dotted!r}, which cannot be imported"
