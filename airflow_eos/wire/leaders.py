@@ -42,7 +42,7 @@ async def ask_leaders(
     remaining = set(partitions)
     timeout = min(connections.patience, timeout)
     backoff = Backoff(timeout)
-    while True:
+    while remaining:
         leaders, leaderless = await connections.by_leader_async(remaining, timeout=backoff.left)
         # All requests leave before the first answer is awaited.
         futures = {node: connections.send(request_for(group), node) for node, group in leaders.items()}
@@ -62,7 +62,7 @@ async def ask_leaders(
             last = NotYet(f"{leaderless[0]} has no leader")
         remaining.difference_update(results)
         if not remaining:
-            return results
+            break
         doing = f"{subject} of {min(remaining)} ({len(remaining)} partitions)"
         if backoff.expired:
             raise BrokersUnavailable(
@@ -71,3 +71,4 @@ async def ask_leaders(
         backoff.tell(doing, last)
         await connections.pause(backoff.next_pause())
         await connections.refresh_async({tp.topic for tp in remaining})
+    return results
