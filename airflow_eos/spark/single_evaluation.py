@@ -11,7 +11,7 @@ session                   evidence
 ========================  ================================================================================
 classic                   the driver's status store: a stage that ran in a second attempt or again in a
                           later job, or an executor that was lost while a cached DataFrame was read; and
-                          the places of cached blocks (:mod:`airflow_eos.spark.cached_blocks`)
+                          the places of cached blocks (:class:`CachedBlocks`)
 Connect, server from 4.2  Spark's own: it compares checksums of map outputs with those of the first
                           evaluation, and where they differ runs all tasks again that read them. It does
                           not cover cached DataFrames: plans that read them are refused
@@ -29,14 +29,13 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.spark.cached_blocks import CachedBlocks
 from airflow_eos.spark.errors import whole_text
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing
@@ -337,3 +336,52 @@ def computed_twice(runs: list[StageRun]) -> str | None:
         if len(same) > 1 and any(run.written for run in same):
             return f"Spark ran stage {same[0].stage} of the transform again, as stage {same[-1].stage}"
     return None
+
+
+class CachedBlocks:
+    """The places of the blocks of cached DataFrames in a classic session, as the driver knows them now.
+
+    An executor that does not find a block computes it, keeps it, and reports it to the driver before its task
+    goes on. The places therefore show a second evaluation even before the cluster manager has reported the
+    loss of an executor, which may take seconds.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._before = {number: self._places(rdd) for number, rdd in self._kept().items()}
+
+    def computed_twice(self, rdds: Collection[int]) -> str | None:
+        """Return a cached block that was computed twice since then, as text; None if there is none.
+
+        :param rdds: ids of the RDDs that were read; others are ignored.
+        """
+        kept = self._kept()
+        for number in sorted(kept.keys() & set(rdds)):
+            copies = int(kept[number].getStorageLevel().replication())
+            before = self._before.get(number, {})
+            for partition, places in self._places(kept[number]).items():
+                earlier = before.get(partition, frozenset())
+                if len(places) > copies or (earlier and places - earlier):
+                    return (
+                        f"block {partition} of a DataFrame that the transform caches is on executor "
+                        f"{', '.join(sorted(places))}, after {', '.join(sorted(earlier)) or 'none'}: Spark "
+                        "computed it again"
+                    )
+        return None
+
+    def kept(self) -> frozenset[int]:
+        """Return the ids of the RDDs that the session keeps now."""
+        return frozenset(self._kept())
+
+    def _kept(self) -> dict[int, Any]:
+        return {int(number): rdd for number, rdd in self._context._jsc.getPersistentRDDs().items()}  # noqa: SLF001
+
+    def _places(self, rdd: Any) -> dict[int, frozenset[str]]:
+        """Return the executors that hold each block, by the number of its partition."""
+        storage = self._context._jvm.org.apache.spark  # noqa: SLF001
+        master = storage.SparkEnv.get().blockManager().master()
+        places = {}
+        for partition in range(rdd.getNumPartitions()):
+            holders = master.getLocations(storage.storage.RDDBlockId(rdd.id(), partition))
+            places[partition] = frozenset(str(holder.executorId()) for holder in elements_of(holders))
+        return places
