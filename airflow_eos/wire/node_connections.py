@@ -164,10 +164,6 @@ class NodeConnections(Closeable):
             await self.pause(max(connection._throttle_time - time.monotonic(), 0.001))  # noqa: SLF001
         return await connection.send_request(request, request_timeout_ms=milliseconds)
 
-    def call(self, request: Any, node: Any) -> Any:
-        """Send a request and return its answer; blocks, does not retry; raises kafka-python's exceptions."""
-        return self.wait(self.send(request, node))
-
     async def ask_any_async(self, request: Any) -> Any:
         """Try one broker after the other until one answers the request; return the answer.
 

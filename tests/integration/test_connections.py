@@ -93,7 +93,7 @@ def test_a_broker_that_hangs_before_tls_is_given_up():
             try:
                 began = time.monotonic()
                 with pytest.raises(KafkaConnectionError, match=r"TLS handshake .* failed"):
-                    connections.call(MetadataRequest(topics=[], max_version=1), leader)
+                    connections.wait(connections.send(MetadataRequest(topics=[], max_version=1), leader))
                 with pytest.raises(BrokersUnavailable, match=r"no broker answered .* TLS handshake"):
                     BrokerConnections(config, bootstrap_timeout=6.0)
                 assert time.monotonic() - began < 30

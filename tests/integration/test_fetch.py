@@ -118,7 +118,7 @@ def send_one(connections, identity, where, data, sequence):
             topic_data=[topic_class(name=where.topic, partition_data=[part])],
             max_version=9,
         )
-        answer = connections.call(request, node).responses[0].partition_responses[0]
+        answer = connections.wait(connections.send(request, node)).responses[0].partition_responses[0]
         assert answer.error_code in (0, 19), answer
         return None if answer.error_code else (answer.base_offset,)
 
