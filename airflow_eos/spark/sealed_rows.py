@@ -55,6 +55,5 @@ def sealed_rows(seal_partition: int, attempt_id: int, rows: Sequence[Row]) -> pa
     """Return rows of one attempt of a seal task, of which there are some, as one batch of :data:`SCHEMA`."""
     owner, topic, partition, seq, records, batch = zip(*rows, strict=True)
     task = [[seal_partition] * len(rows), [attempt_id] * len(rows)]
-    columns = [owner, topic, partition, *task, seq, records, batch]
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    columns = (owner, topic, partition, *task, seq, records, batch)
+    return pa.RecordBatch.from_pydict(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA)

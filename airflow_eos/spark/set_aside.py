@@ -1,7 +1,6 @@
 """Dead letters of a DataFrame process: the records on which it raises are left out of its input.
 
-Spark evaluates a plan as a whole and does not tell which record a function failed on. The failing records are
-therefore searched for (:mod:`airflow_eos.spark.failing_records`), and the ranges are sealed again without
+They are searched for (:mod:`airflow_eos.spark.failing_records`), and the ranges are sealed again without
 them. A task reads them once more and makes dead letters of them, which are rows of the same seal. A record is
 set aside if ``process`` raises on that record alone.
 """
