@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,9 +44,7 @@ SWITCH = "spark.airflowEos.opaqueBlocks"
 """``false`` in Spark's configuration: Arrow processes go through a DataFrame in local sessions, too."""
 GENERATED_CODE = "spark.airflowEos.generatedCode"
 """``true`` in Spark's configuration or the session's: Spark generates code for small runs, too."""
-INTERPRETED: Mapping[str, str] = MappingProxyType(
-    {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-)
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _SEND_SETTINGS = {
     # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
