@@ -11,7 +11,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from airflow_eos.exceptions import RequestRefused
 from airflow_eos.model.kafka import BrokerFeatures
-from airflow_eos.wire.backoff import NotYet, answers_to, describe, is_transient
+from airflow_eos.wire.backoff import NotYet, describe, is_transient, translated
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.describe_configs import BROKER, configs_request
 
@@ -43,30 +43,41 @@ def broker_features(connections: BrokerConnections, *, timeout: float = METADATA
     async def ask() -> BrokerFeatures:
         nodes = connections.known_brokers()
         about_us = {"client_software_name": "airflow-eos", "client_software_version": "0"}
-        versions = {
-            node: connections.send(
-                ApiVersionsRequest(**about_us, max_version=3), node, timeout=_BROKER_TIMEOUT
-            )
+        versions = [
+            connections.send(ApiVersionsRequest(**about_us, max_version=3), node, timeout=_BROKER_TIMEOUT)
             for node in nodes
-        }
-        settings = {
-            node: connections.send(
-                configs_request(BROKER, [str(node)], _SETTINGS), node, timeout=_BROKER_TIMEOUT
-            )
+        ]
+        settings = [
+            connections.send(configs_request(BROKER, [str(node)], _SETTINGS), node, timeout=_BROKER_TIMEOUT)
             for node in nodes
-        }
-        verify = all(map(_can_verify, await answered(versions, "request versions of a broker")))
-        readable = _readable(await answered(settings, "settings of a broker"))
+        ]
+        verify = all(map(_can_verify, await _answers(versions, "request versions of a broker")))
+        readable = _readable(await _answers(settings, "settings of a broker"))
         maximum, expiration = (_smallest(readable, name) for name in (MAX_TIMEOUT, ID_EXPIRATION))
         return BrokerFeatures(_verified(readable) if verify else False, maximum, expiration)
 
-    async def answered(futures: Mapping[int, Any], subject: str) -> list[Any]:
-        answers, failures = await answers_to(futures, subject)
-        if not answers:
-            raise next(reversed(failures.values()), NotYet("no broker is known"))
-        return list(answers.values())
-
     return connections.run(connections.retry_async(ask, subject="features of the brokers", timeout=timeout))
+
+
+async def _answers(futures: Sequence[Any], subject: str) -> list[Any]:
+    """Return the answers of the brokers that gave one.
+
+    :raises NotYet: none did, or no broker is known.
+    """
+    answers: list[Any] = []
+    last: Exception = NotYet("no broker is known")
+    for future in futures:
+        try:
+            answer = await future
+        except Exception as error:
+            if not is_transient(error):
+                raise translated(error, subject) from error
+            last = error
+            continue
+        answers.append(answer)
+    if not answers:
+        raise last
+    return answers
 
 
 def _can_verify(answer: ApiVersionsResponse) -> bool:
