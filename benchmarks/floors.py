@@ -28,7 +28,9 @@ BASE_OFFSET_BYTES = 8
 def whole_topic(config: ClientConfig, topic: str) -> tuple[OffsetRange, ...]:
     """Return the ranges of all that a read_committed reader sees now."""
     with BrokerConnections(config) as connections:
-        partitions = sorted(connections.leaders([topic]))
+        partitions = [
+            TopicPartition(topic, number) for number in sorted(connections.topics([topic])[topic].leaders)
+        ]
         starts = list_offsets(connections, partitions, "earliest")
         ends = list_offsets(connections, partitions, "latest")
     return tuple(OffsetRange(p.topic, p.partition, starts[p], ends[p]) for p in partitions)

@@ -26,7 +26,7 @@ import pyarrow as pa
 from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
 from airflow_eos.recordbatch.gzip_members import decompress_members
 from airflow_eos.recordbatch.limits import OverBudget
-from airflow_eos.recordbatch.varint import CONTINUED
+from airflow_eos.recordbatch.varint import varint_at
 from airflow_eos.recordbatch.zstd_frames import end_of_whole_frames, zstd_content_size
 
 # A content size is believed up to so many times the compressed size and a bit; beyond, the data is streamed.
@@ -56,33 +56,23 @@ class Codec(IntEnum):
         """Name in ``compression.type``."""
         return self.name.lower()
 
-    @classmethod
-    def parse(cls, name: str | Codec) -> Codec:
-        """Codec of a ``compression.type``.
-
-        :raises ConfigurationError: no such codec
-        """
-        if isinstance(name, Codec):
-            return name
-        try:
-            return cls[name.upper()]
-        except KeyError:
-            labels = ", ".join(codec.label for codec in cls)
-            raise ConfigurationError(f"compression.type {name!r} is not one of {labels}") from None
-
 
 class Compressor:
     """Compresses records sections with one codec; make one per task, not per batch.
 
     Its levels are fast ones: zstd 1, gzip 1, lz4 0.
 
-    :param codec: name or id
+    :param codec: name in ``compression.type``
     :raises ConfigurationError: no such codec
     :raises EnvironmentMismatch: the codec is lz4, and its package is not installed here
     """
 
-    def __init__(self, codec: str | Codec) -> None:
-        self.codec = Codec.parse(codec)
+    def __init__(self, codec: str) -> None:
+        try:
+            self.codec = Codec[codec.upper()]
+        except KeyError:
+            labels = ", ".join(each.label for each in Codec)
+            raise ConfigurationError(f"compression.type {codec!r} is not one of {labels}") from None
         self._arrow: Any = None
         self._lz4: Any = None
         if self.codec in (Codec.ZSTD, Codec.SNAPPY):
@@ -217,19 +207,8 @@ def _snappy(data: bytes, budget: int) -> bytes | pa.Buffer:
 
 
 def _snappy_block(data: bytes | memoryview, left: int, budget: int) -> pa.Buffer:
-    """One raw block; its length stands in front as a plain varint.
-
-    :param left: bytes it may have
-    :param budget: bytes all blocks together may have
-    """
-    size = shift = at = 0
-    while True:
-        byte = data[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < CONTINUED:
-            break
+    """One raw block of at most ``left`` bytes; its length stands in front as a plain varint."""
+    size, _ = varint_at(data, 0)
     if size > left:
         raise OverBudget(budget)
     if size > _SNAPPY_RATIO * len(data):

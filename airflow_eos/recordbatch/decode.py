@@ -67,9 +67,6 @@ def decode_batch(
 
     :param start: first offset wanted; ``None`` for all
     :param end: offset behind the last one wanted; ``None`` for all
-    :param check_crc: compare the checksum first
-    :param headers: whether to read headers
-    :param limits: what a batch may cost
     :raises CorruptBatch: checksum, compression or framing are wrong; the message names topic, partition and
         offset
     :raises EnvironmentMismatch: the package of its codec is not installed here; names the same
@@ -215,11 +212,11 @@ def _decode(group: Sequence[RawBatch], wanted: _Wanted) -> DecodedBatch:
         frames, offset, timestamp = frames.rows(first, last), offset[first:last], timestamp[first:last]
     most_headers = wanted.limits.max_record_headers if wanted.headers else None
     try:
-        strings = read_strings(body, buffer, frames, most_headers, left)
+        key, value, listed = read_strings(body, buffer, frames, most_headers, left)
     except TooManyHeaders as error:
         error.offset = int(offset[error.row])
         raise
-    return DecodedBatch(strings.key, strings.value, offset, timestamp, kind, strings.headers)
+    return DecodedBatch(key, value, offset, timestamp, kind, listed)
 
 
 def _body(batch: RawBatch, budget: int) -> bytes | pa.Buffer:

@@ -169,8 +169,5 @@ def iter_batches(blob: bytes | memoryview, topic: str, partition: int) -> Iterat
 
 
 def crc32c(data: bytes) -> int:
-    """Checksum of ``data`` as an unsigned 32-bit number.
-
-    :param data: ``bytes``; the C implementation takes no other buffer
-    """
+    """Checksum as an unsigned 32-bit number, of ``bytes``: the C implementation takes no other buffer."""
     return int(google_crc32c.value(data))

@@ -46,44 +46,18 @@ class ControlType(IntEnum):
             return cls.UNKNOWN
 
 
-def control_type(batch: RawBatch, *, check_crc: bool = True) -> ControlType | None:
+def control_type(batch: RawBatch) -> ControlType | None:
     """Type of a control batch; ``None`` for data, and for a control batch that compaction has emptied.
 
     :raises CorruptBatch: the batch or its key cannot be read
     """
     if not batch.header.is_control or batch.header.record_count == 0:
         return None
-    key = decode_batch(batch, check_crc=check_crc).key[0].as_py()
+    key = decode_batch(batch).key[0].as_py()
     try:
         return ControlType.parse(key or b"")
     except ValueError as error:
         raise CorruptBatch(f"control batch of {batch.where()} cannot be read: {error}") from error
-
-
-class ReadCommittedFilter:
-    """Decides batch by batch, in log order, for one Fetch answer.
-
-    :param aborted: the answer's aborted transactions, in any order
-    """
-
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        # Last element first: pop() takes the lowest first offset.
-        self._waiting = sorted(((first, producer) for producer, first in aborted), reverse=True)
-        self._aborted: set[int] = set()
-
-    def is_data(self, batch: RawBatch) -> bool:
-        """Whether the batch holds committed records; batches must come in log order."""
-        header = batch.header
-        producer = header.producer_id
-        if producer == NO_PRODUCER_ID:
-            return not header.is_control
-        while self._waiting and self._waiting[-1][0] <= header.last_offset:
-            self._aborted.add(self._waiting.pop()[1])
-        if header.is_control:
-            if control_type(batch) is ControlType.ABORT:
-                self._aborted.discard(producer)
-            return False
-        return not (header.is_transactional and producer in self._aborted)
 
 
 def data_batches(
@@ -92,9 +66,20 @@ def data_batches(
     """Batches that hold records for this reader.
 
     :param batches: one Fetch answer's batches, in log order
-    :param aborted: the answer's aborted transactions for read_committed; ``None`` reads uncommitted
+    :param aborted: the answer's aborted transactions for read_committed, in any order; ``None`` reads
+        uncommitted
     """
-    if aborted is None:
-        return (batch for batch in batches if not batch.header.is_control)
-    committed = ReadCommittedFilter(aborted)
-    return (batch for batch in batches if committed.is_data(batch))
+    # The lowest first offset is last: pop() takes it.
+    waiting = sorted(((first, producer) for producer, first in aborted or ()), reverse=True)
+    hidden: set[int] = set()
+    for batch in batches:
+        header = batch.header
+        while waiting and waiting[-1][0] <= header.last_offset:
+            hidden.add(waiting.pop()[1])
+        if not header.is_control:
+            if not (header.is_transactional and header.producer_id in hidden):
+                yield batch
+            continue
+        is_checked = aborted is not None and header.producer_id != NO_PRODUCER_ID
+        if is_checked and control_type(batch) is ControlType.ABORT:
+            hidden.discard(header.producer_id)

@@ -38,11 +38,7 @@ DEFAULT_LIMITS = DecodeLimits()
 
 
 class OverBudget(ValueError):
-    """Reading takes more bytes than are allowed.
-
-    :param budget: bytes that are allowed
-    :param taken: begins the message
-    """
+    """Reading takes more bytes than are allowed."""
 
     def __init__(self, budget: int, taken: str = "it decompresses to") -> None:
         super().__init__(f"{taken} more than {budget} bytes")

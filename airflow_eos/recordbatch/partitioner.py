@@ -11,11 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_eos.exceptions import ProcessFailed
-from airflow_eos.recordbatch.segments import Segments, segments_of
+from airflow_eos.recordbatch.segments import Int32s, Segments, segments_of
 from airflow_eos.recordbatch.sink_columns import Column, binary_column
 from airflow_eos.recordbatch.varint import Int64s
 
-Int32s = npt.NDArray[np.int32]
 UInt32s = npt.NDArray[np.uint32]
 
 _M = np.uint32(0x5BD1E995)
@@ -120,7 +119,6 @@ def partitions_for(
     key: Column | None = None,
     explicit: Column | None = None,
     seed: int = 0,
-    run: int = NULL_KEY_RUN,
 ) -> Int32s:
     """Target partition of each row.
 
@@ -128,7 +126,6 @@ def partitions_for(
     :param explicit: integer column of wanted partitions; null leaves the choice to the key
     :param seed: where the spread of null keys begins: the number of null keys spread before, or any number of
         a task
-    :param run: null keys in a row that share a partition
     :raises ProcessFailed: an explicit partition does not exist; the message names value, row and topic
     """
     if partitions < 1:
@@ -139,20 +136,20 @@ def partitions_for(
             return wanted
         chosen = np.flatnonzero(missing)
         left = None if key is None else key.take(pa.array(chosen))
-        wanted[chosen] = partitions_for(len(chosen), partitions, topic=topic, key=left, seed=seed, run=run)
+        wanted[chosen] = partitions_for(len(chosen), partitions, topic=topic, key=left, seed=seed)
         return wanted
     if key is None or key.null_count == rows:
-        return _spread(rows, partitions, seed, run)
+        return _spread(rows, partitions, seed)
     array = binary_column(key, "key")
     target = (murmur2(array).view(np.uint32) & _POSITIVE).astype(np.int32) % np.int32(partitions)
     if array.null_count:
         null = array.is_null().to_numpy(zero_copy_only=False)
-        target[null] = _spread(array.null_count, partitions, seed, run)
+        target[null] = _spread(array.null_count, partitions, seed)
     return target
 
 
-def _spread(rows: int, partitions: int, seed: int, run: int) -> Int32s:
-    return ((np.arange(seed, seed + rows, dtype=np.int64) // run) % partitions).astype(np.int32)
+def _spread(rows: int, partitions: int, seed: int) -> Int32s:
+    return ((np.arange(seed, seed + rows, dtype=np.int64) // NULL_KEY_RUN) % partitions).astype(np.int32)
 
 
 def _explicit(column: Column, partitions: int, topic: str) -> tuple[Int32s, npt.NDArray[np.bool_] | None]:

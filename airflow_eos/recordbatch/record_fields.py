@@ -1,8 +1,8 @@
 """Reads the fields of records, all records of a section at once.
 
 See :mod:`airflow_eos.recordbatch.encode` for the layout, :mod:`airflow_eos.recordbatch.record_starts` for
-finding records. Every position is checked against the end of its record, so that damaged data raises and
-never reads elsewhere.
+finding records. Every position is checked against the end of its record, so that damaged data raises
+ValueError or IndexError, and never reads elsewhere.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from airflow_eos.recordbatch.limits import HEADER_BYTES, OverBudget, TooManyHead
 from airflow_eos.recordbatch.record_starts import record_starts
 from airflow_eos.recordbatch.segments import binary_array
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
-from airflow_eos.recordbatch.varint import CONTINUED, Int64s, UInt8s, read_varints
+from airflow_eos.recordbatch.varint import Int64s, UInt8s, read_varints, varint_at
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 
 _FEW_RECORDS = 64  # a round of array operations over so many takes longer than a walk
 _TEXTS = 65_536  # header keys that are text of Python at a time
-_LONGEST = 35  # bits of five bytes, the longest int32 varint
 
 
 class Frames(NamedTuple):
@@ -41,20 +40,8 @@ class Frames(NamedTuple):
         return Frames._make(column[first:last] for column in self)
 
 
-class Strings(NamedTuple):
-    """Keys, values and headers, copied out of the section; ``headers`` is ``None`` when no record has any."""
-
-    key: pa.Array
-    value: pa.Array
-    headers: pa.Array | None
-
-
 def read_frames(buffer: UInt8s, count: int) -> Frames:
-    """Frames of the ``count`` records that fill the buffer.
-
-    :raises ValueError: they do not fill it, or a field cannot be right
-    :raises IndexError: a field runs over the end
-    """
+    """Frames of the ``count`` records that fill the buffer."""
     start = record_starts(buffer, count)
     length, at = read_varints(buffer, start)
     end = at + length
@@ -65,8 +52,8 @@ def read_frames(buffer: UInt8s, count: int) -> Frames:
 
 def read_strings(
     body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames, max_headers: int | None, budget: int
-) -> Strings:
-    """Keys, values and headers of these records.
+) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Keys, values and headers of these records, copied; ``None`` for headers when no record has any.
 
     :param body: the records section
     :param buffer: the same as an array
@@ -74,8 +61,6 @@ def read_strings(
     :param budget: bytes of memory that all headers together may take
     :raises TooManyHeaders: a record has more
     :raises OverBudget: they take more
-    :raises ValueError: a length cannot be right
-    :raises IndexError: a field runs over the end
     """
     key_length, key_at = read_varints(buffer, frames.key)
     key_end = _end(key_length, key_at, frames.end)
@@ -89,7 +74,7 @@ def read_strings(
     key, value = _key_and_value(
         body, (key_at, key_end, key_length < 0), (value_at, value_end, value_length < 0)
     )
-    return Strings(key, value, headers)
+    return key, value, headers
 
 
 def _end(length: Int64s, at: Int64s, ends: Int64s) -> Int64s:
@@ -216,19 +201,8 @@ def _walk_headers(data: bytes, at: int, end: int, count: int) -> tuple[list[int]
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
     """One zigzag varint, and the position behind it."""
-    byte = data[at]
-    if byte < CONTINUED:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    value = shift = 0
-    while byte >= CONTINUED:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        byte = data[at]
-        if shift > _LONGEST:
-            raise ValueError("the length of a header is longer than an int32")
-    value |= byte << shift
-    return (value >> 1) ^ -(value & 1), at + 1
+    value, behind = varint_at(data, at)
+    return (value >> 1) ^ -(value & 1), behind
 
 
 def _text(keys: pa.Array) -> pa.Array:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_eos.recordbatch.varint import CONTINUED, Int64s, UInt8s
+from airflow_eos.recordbatch.varint import CONTINUED, Int64s, UInt8s, varint_at
 
 LEAST_BYTES = 7
 """Bytes of the smallest record: seven fields, none of them empty."""
-_LONGEST_LENGTH = 5  # bytes of an int32 varint
 # Larger records are walked faster than their bytes are searched for zeros.
 _SMALL_RECORD = 400
 # More zeros, or more breaks of the chain, than this share of the records and searching has not paid.
@@ -123,16 +122,6 @@ def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[list[int], int
             # ``first >> 1`` holds the continuation bit as 64; the varint's own two bytes are added.
             at += (first >> 1) + (second << 6) - 62
             continue
-        at = _long_step(data, at)
+        length, at = varint_at(data, at)
+        at += length >> 1
     return begins, at
-
-
-def _long_step(data: bytes | memoryview, at: int) -> int:
-    """Position behind a record whose length takes three bytes or more."""
-    length = 0
-    for index in range(_LONGEST_LENGTH):
-        byte = data[at + index]
-        length |= (byte & 0x7F) << (7 * index)
-        if byte < CONTINUED:
-            return at + index + 1 + (length >> 1)
-    raise ValueError("the length of a record is longer than an int32")

@@ -76,10 +76,7 @@ def strings(array: pa.Array) -> Strings:
 
 
 def timestamp_column(column: Column | Int64s | None, rows: int) -> Int64s:
-    """Milliseconds since 1970 as int64; missing ones become the present time.
-
-    :param column: int64 milliseconds, or ``None``
-    """
+    """Milliseconds since 1970 as int64, of a column of them; missing ones become the present time."""
     if column is None:
         return np.full(rows, _now(), np.int64)
     if isinstance(column, np.ndarray):
@@ -89,10 +86,7 @@ def timestamp_column(column: Column | Int64s | None, rows: int) -> Int64s:
 
 
 def headers_column(column: Column | None) -> pa.Array | None:
-    """Headers as one array of :data:`HEADERS_TYPE`; ``None`` when no record has any.
-
-    :param column: of a type that :func:`listed_headers` takes
-    """
+    """Headers, as :func:`listed_headers` takes them, as one array; ``None`` when no record has any."""
     if column is None:
         return None
     array = _one_array(listed_headers(column))

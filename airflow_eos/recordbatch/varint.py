@@ -22,6 +22,7 @@ CONTINUED = 0x80
 _MORE = np.uint64(CONTINUED)
 _SEVEN = np.uint64(0x7F)
 _MAX_BYTES = 10
+_INT32_BITS = 28  # of a varint's bytes but the last
 _WORD = 8  # bytes of ``low``
 
 
@@ -51,10 +52,7 @@ def zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
 
 
 def pack_varints(values: Int64s) -> PackedVarints:
-    """Encode a column of int64.
-
-    :param values: one-dimensional int64 array, may be empty
-    """
+    """Encode a column."""
     unsigned = zigzag(values)
     largest = int(unsigned.max()) if len(unsigned) else 0
     if largest < 1 << 7:
@@ -88,6 +86,22 @@ def _pack_many(unsigned: npt.NDArray[np.uint64], widest: int) -> PackedVarints:
         previous |= (continued.astype(np.uint64) << np.uint64(7)) << np.uint64(before)
         word |= (rest & _SEVEN) << np.uint64(at)
     return PackedVarints(low, high, width)
+
+
+def varint_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Decode one varint of an int32, without zigzag: its value, and the position behind it.
+
+    :raises IndexError: it runs over the end
+    :raises ValueError: it is longer than five bytes
+    """
+    value = shift = 0
+    while (byte := data[at]) >= CONTINUED:
+        if shift == _INT32_BITS:
+            raise ValueError("a length is longer than an int32")
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+    return value | byte << shift, at + 1
 
 
 def read_varints(buffer: UInt8s, at: Int64s) -> tuple[Int64s, Int64s]:

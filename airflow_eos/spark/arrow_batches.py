@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.spark.errors import RecordsAreLarge
+from airflow_eos.spark.running_task import job_property
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,10 +60,7 @@ class SmallRecords:
     @classmethod
     def of_task(cls) -> SmallRecords:
         """Return that of the task that calls this."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        bound = None if context is None else context.getLocalProperty(BOUND)
+        bound = job_property(BOUND)
         return cls(None if bound is None else int(bound))
 
     def add(self, batch: pa.RecordBatch) -> None:

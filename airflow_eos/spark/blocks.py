@@ -12,8 +12,8 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -44,9 +44,7 @@ SWITCH = "spark.airflowEos.opaqueBlocks"
 """``false`` in Spark's configuration: Arrow processes go through a DataFrame in local sessions, too."""
 GENERATED_CODE = "spark.airflowEos.generatedCode"
 """``true`` in Spark's configuration or the session's: Spark generates code for small runs, too."""
-INTERPRETED: Mapping[str, str] = MappingProxyType(
-    {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-)
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _SEND_SETTINGS = {
     # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
@@ -63,10 +61,11 @@ def planned_blocks(
     :raises ConfigurationError: ``evaluation`` does not admit the plan.
     """
     if isinstance(sealing, ArrowSealing) and is_opaque(spark):
-        return OpaqueBlocks(spark, *sealing.task())
+        task, layout = sealing.task()
+        return OpaqueBlocks(spark, _routed(spark, task, layout.tasks), layout)
     frame, layout = sealing.rows()
     evaluation.admit(frame)
-    return FrameBlocks(spark, frame, layout, is_large=sealing.is_large, are_small=are_small)
+    return FrameBlocks(spark, route(frame, layout.tasks), layout, sealing.is_large, are_small)
 
 
 def is_opaque(spark: SparkSession) -> bool:
@@ -94,23 +93,21 @@ def interpreted(spark: SparkSession, frame: DataFrame) -> Mapping[str, str]:
     return INTERPRETED if is_small else {}
 
 
+@dataclass(eq=False)
 class FrameBlocks:
     """Sealed rows as a local checkpoint of a DataFrame, classic or Connect: those of owner i in partition i.
 
-    :ivar source: the rows that they are computed from.
-    :ivar layout: which task owns which target partition.
+    :param source: the rows that they are computed from.
+    :param layout: which task owns which target partition.
     """
 
-    def __init__(
-        self, spark: SparkSession, frame: DataFrame, layout: OwnerLayout, *, is_large: bool, are_small: bool
-    ) -> None:
-        self._spark = spark
-        self._large = is_large
-        self._are_small = are_small
-        self.layout = layout
-        self.source = route(frame, layout.tasks, "owner")
-        self._plan_settings: Mapping[str, str] = {}
-        self.frame: DataFrame | None = None
+    _spark: SparkSession
+    source: DataFrame
+    layout: OwnerLayout
+    _large: bool
+    _are_small: bool
+    _plan_settings: Mapping[str, str] = field(default_factory=dict)
+    frame: DataFrame | None = None
 
     def keep(self, *, local: bool) -> BlockCounts:
         """Materialise the rows on executors, cut off from their source; count them by another action.
@@ -158,13 +155,13 @@ class FrameBlocks:
             free_checkpoint(self.frame)
 
 
+@dataclass(eq=False)
 class OpaqueBlocks:
     """The same as :class:`FrameBlocks`, by a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
 
-    def __init__(self, spark: SparkSession, task: ArrowSealTask, layout: OwnerLayout) -> None:
-        self._spark = spark
-        self.layout = layout
-        self.source = _routed(spark, task, layout.tasks)
+    _spark: SparkSession
+    source: RDD[bytes]
+    layout: OwnerLayout
 
     def keep(self, *, local: bool) -> BlockCounts:
         """Materialise and count by one action."""

@@ -9,23 +9,19 @@ import functools
 import pickle
 import sys
 import sysconfig
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.spark.session import is_connect
+from airflow_eos.spark.session import changed, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LARGE = 512 << 10
 """Bytes of a pickled function that tasks do not hold themselves."""
-_lock = threading.Lock()
-_holders: Counter[str] = Counter()
 
 
 def pickled_by_value(process: Callable[..., Any]) -> AbstractContextManager[None]:
@@ -34,24 +30,17 @@ def pickled_by_value(process: Callable[..., Any]) -> AbstractContextManager[None
     return nullcontext() if module is None else module_by_value(module)
 
 
-@contextmanager
-def module_by_value(module: ModuleType) -> Iterator[None]:
+def module_by_value(module: ModuleType) -> AbstractContextManager[None]:
     """Let cloudpickle pickle a module's functions and classes by value, in this block."""
     from pyspark import cloudpickle
 
-    name = module.__name__
-    with _lock:
-        if not _holders[name] and name in cloudpickle.list_registry_pickle_by_value():
-            _holders[name] += 1  # the author's own registration must outlive ours
-        _holders[name] += 1
+    def register() -> Callable[[], object]:
+        if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+            return lambda: None  # the author's own registration must outlive ours
         cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        with _lock:
-            _holders[name] -= 1
-            if not _holders[name]:
-                cloudpickle.unregister_pickle_by_value(module)
+        return functools.partial(cloudpickle.unregister_pickle_by_value, module)
+
+    return changed(module.__name__, register)
 
 
 class _Apart:

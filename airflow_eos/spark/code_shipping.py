@@ -14,13 +14,11 @@ import marshal
 import shutil
 import sys
 import tempfile
-import threading
-import weakref
 import zipfile
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_eos.spark.probe import code_digest
 
@@ -67,26 +65,17 @@ _DRIVERS = (
     "sinks",
 )
 _UNCHECKED_HASH = (1).to_bytes(4, "little")  # flags of a cached module (PEP 552)
-_shipped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
 
 
-def ship_code(spark: SparkSession) -> str:
-    """Add this package and kafka-python to the session's Python files; return the content's hash.
+def ship_code(spark: SparkSession) -> None:
+    """Add this package and kafka-python to the session's Python files.
 
-    Does nothing if the session has them already. Executors import the shipped code before their own, so
-    driver and executors run the same version.
+    Executors import the shipped code before their own, so driver and executors run the same version.
     """
-    with _lock:
-        if spark in _shipped:
-            return _shipped[spark]
-        digest = code_digest(our_modules())
-        path = _archive(f"airflow_eos-{digest}", _OURS)
-        spark.addArtifacts(str(path), pyfile=True)
-        _shipped[spark] = digest
-        size = path.stat().st_size >> 10
-        log.info("shipped this package and kafka-python (%d kB) to the session's executors", size)
-        return digest
+    path = _archive(f"airflow_eos-{code_digest(our_modules())}", _OURS)
+    spark.addArtifacts(str(path), pyfile=True)
+    size = path.stat().st_size >> 10
+    log.info("shipped this package and kafka-python (%d kB) to the session's executors", size)
 
 
 def driver_archive() -> Path:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,11 +11,8 @@ import grpc
 from grpc_status import rpc_status
 
 from airflow_eos.spark.address import is_on_this_host
+from airflow_eos.spark.session import Restore, changed
 
-Restore = Callable[[], None]
-_lock = threading.Lock()
-_changes: dict[tuple[int, Callable[[Any], Restore]], tuple[int, Restore]] = {}
-"""By client and change: the number of blocks that need it now, and what restores the client."""
 _SEARCHED = (
     "INVALID_CURSOR.DISCONNECTED",
     "INVALID_HANDLE.OPERATION_NOT_FOUND",
@@ -31,7 +27,7 @@ def executed_once(client: Any) -> AbstractContextManager[None]:
     Reattachable execution sends ExecutePlan again if the server has lost the operation, and retry policies
     send any request again. Both are switched off for this client.
     """
-    return _changed(client, _switch_repetition_off)
+    return changed((id(client), "repetition"), partial(_switch_repetition_off, client))
 
 
 def distinct_errors(client: Any) -> AbstractContextManager[None]:
@@ -40,25 +36,9 @@ def distinct_errors(client: Any) -> AbstractContextManager[None]:
     It searches the whole text of an error for the conditions of a lost operation, session or connection, and
     then executes the plan again, for ever. A record or an author's exception may contain them.
     """
-    return nullcontext() if client.is_closed else _changed(client, _reword_errors)
-
-
-@contextmanager
-def _changed(client: Any, change: Callable[[Any], Restore]) -> Iterator[None]:
-    """Change a client in this block: of blocks at once the first one changes it, the last one restores it."""
-    key = id(client), change
-    with _lock:
-        blocks, restore = _changes.get(key) or (0, change(client))
-        _changes[key] = blocks + 1, restore
-    try:
-        yield
-    finally:
-        with _lock:
-            blocks, restore = _changes.pop(key)
-            if blocks > 1:
-                _changes[key] = blocks - 1, restore
-            else:
-                restore()
+    if client.is_closed:
+        return nullcontext()
+    return changed((id(client), "errors"), partial(_reword_errors, client))
 
 
 def _switch_repetition_off(client: Any) -> Restore:
@@ -96,10 +76,7 @@ def retry_soon(client: Any, address: str) -> None:
 
 
 class _Stub:
-    """The requests of Spark Connect; errors of executions that quote a searched condition are reworded.
-
-    :param stub: the client's own.
-    """
+    """The requests of Spark Connect; errors of executions that quote a searched condition are reworded."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub

@@ -301,7 +301,7 @@ class SparkDataPlane:
                 counts = blocks.keep(local=environment.local)
                 evaluation.check()
                 if sealing.dead_letters is not None:
-                    sealing.dead_letters.check(counts.dead_letters, counts.first_dead_letter)
+                    sealing.dead_letters.check(counts.dead_letters, counts.failing)
                 read, late = sealing.reads(blocks.source, counts)
             except BaseException:
                 cancel_tag(self._spark, self._tag)  # first: an interrupted call of the JVM goes on

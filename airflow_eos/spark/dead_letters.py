@@ -79,14 +79,13 @@ class DeadLetterRule:
     topic: str
     at_most: int
 
-    def check(self, count: int, first: str | None) -> None:
+    def check(self, count: int, records: Sequence[FailingRecord]) -> None:
         """Check the number of dead letters.
 
-        :param first: place and error of one of them.
         :raises ProcessFailed: there are more than a run may have.
         """
         if count > self.at_most:
-            example = "" if first is None else f" The first: {first}."
+            example = f" The first: {records[0]}." if records else ""
             raise ProcessFailed(
                 f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing "
                 f"was written.{example} Correct the function, or allow more"
@@ -109,11 +108,6 @@ class DeadLetters:
     records: list[FailingRecord] = field(default_factory=list)
     """The records, in the order in which they were read."""
     _letters: list[pa.Table] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """Number of dead letters."""
-        return len(self.records)
 
     def results(
         self,
@@ -155,12 +149,11 @@ class DeadLetters:
     def keep(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str] = ()) -> None:
         """Make a dead letter of a record, as large as its topic takes.
 
-        :param record: one row.
         :param lacks: parts of the record that the row does not have.
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
         self.records.append(FailingRecord(*place_of(record), cause))
-        self.rule.check(self.count, str(self.records[0]))
+        self.rule.check(len(self.records), self.records)
         if self.only_names:
             return
         for letter in self._ever_smaller(record, cause, lacks):

@@ -27,11 +27,7 @@ PYSPARK, CLIENT = "pyspark", "pyspark-client"
 
 @dataclass(frozen=True, slots=True)
 class SparkDistributions:
-    """The installed versions of ``import pyspark``.
-
-    :param pyspark: Spark with its jars; None if it is not installed here.
-    :param client: the Spark Connect client; None if it is not installed here.
-    """
+    """The versions of Spark with its jars, and of the Spark Connect client; None: it is not installed."""
 
     pyspark: str | None
     client: str | None
@@ -105,7 +101,6 @@ def installed_distributions(path: Sequence[str] | None = None) -> SparkDistribut
 def check_distributions(path: Sequence[str] | None = None) -> SparkDistributions:
     """Return the installed versions, which fit together.
 
-    :param path: folders to search; None: ``sys.path``.
     :raises EnvironmentMismatch: the minor versions differ; names both and the command that repairs it.
     """
     installed = installed_distributions(path)

@@ -45,7 +45,6 @@ def local_defaults(master: str, *, private_folders: bool = False) -> dict[str, s
     They are defaults: settings of an author or a connection take precedence. Empty for any other master:
     executors must reach their driver, and a cluster has its own secret.
 
-    :param master: Spark's master, such as ``local[2]``.
     :param private_folders: whether the session's start keeps other users out of the folders of its blocks,
         as :class:`airflow_eos.spark_host.local_session.LocalSession` does; else their files are encrypted.
     """

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from airflow_eos.exceptions import EosError
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.decode import way_on
 
@@ -47,7 +48,6 @@ def failing_part(
 ) -> FailingPart:
     """Search for the smallest ranges that raise.
 
-    :param ranges: the ranges of the failed seal.
     :param seconds: time limit; a try that ends later does not count.
     """
     tries = _Tries(raises, clock() + seconds, clock)
@@ -70,12 +70,11 @@ def failing_part(
 class FailingRecords:
     """The result of a search for all records.
 
-    :param records: the error by record, each a range of one offset.
     :param cut_after: seconds after which the search was stopped; None if it completed.
     :param is_not_one_record: a part raises although neither half does, or it raises without any record.
     """
 
-    records: Mapping[OffsetRange, str]
+    records: Sequence[FailingRecord]
     cut_after: float | None = None
     is_not_one_record: bool = False
 
@@ -96,7 +95,7 @@ def failing_records(
     :param seconds: time limit; a try that ends later does not count.
     """
     tries = _Tries(failure, clock() + seconds, clock)
-    records: dict[OffsetRange, str] = {}
+    records: list[FailingRecord] = []
     raising: list[Sequence[OffsetRange]] = [[offsets for offsets in ranges if offsets.span]]
     try:
         if not raising[0] or tries.result([]) is not None:
@@ -113,7 +112,7 @@ def failing_records(
             cause = tries.result(part)
             if cause is None:
                 return FailingRecords(records, is_not_one_record=True)
-            records[part[0]] = cause
+            records.append(FailingRecord(part[0].topic, part[0].partition, part[0].start, cause))
     except TimeoutError:
         return FailingRecords(records, cut_after=seconds)
     return FailingRecords(records)

@@ -82,6 +82,5 @@ _UNPACKED = pa.schema([SCHEMA.field(name) for name in (*Head._fields[:-1], "batc
 
 
 def _arrow(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, _UNPACKED.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_UNPACKED)
+    columns = dict(zip(_UNPACKED.names, zip(*rows, strict=True), strict=True))
+    return pa.RecordBatch.from_pydict(columns, schema=_UNPACKED)

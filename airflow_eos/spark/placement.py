@@ -62,23 +62,23 @@ _MASK = 0xFFFFFFFF
 _SEED = 42
 
 
-def route(df: DataFrame, tasks: int, column: str) -> DataFrame:
-    """Return the rows with ``column`` = i in partition i of ``tasks``, which Spark does not coalesce.
+def route(df: DataFrame, tasks: int) -> DataFrame:
+    """Return the rows of owner i in partition i of ``tasks``, which Spark does not coalesce.
 
     ``repartitionById`` (Spark 4.1) takes the number itself. Older versions hash, so each number is replaced
     by a key whose hash (Murmur3 x86 32 with seed 42, on an int) leads there.
     """
     if hasattr(df, "repartitionById"):
-        return df.repartitionById(tasks, column)
-    return route_by_hash(df, tasks, column)
+        return df.repartitionById(tasks, "owner")
+    return route_by_hash(df, tasks)
 
 
-def route_by_hash(df: DataFrame, tasks: int, column: str) -> DataFrame:
+def route_by_hash(df: DataFrame, tasks: int) -> DataFrame:
     """Like :func:`route`, by hash keys, for Spark 4.0."""
     from pyspark.sql import functions as F  # noqa: N812 - the field's own name for it
 
     keys = F.array(*[F.lit(k) for k in hash_keys(tasks)])
-    return df.repartition(tasks, F.element_at(keys, F.col(column) + F.lit(1)))
+    return df.repartition(tasks, F.element_at(keys, F.col("owner") + F.lit(1)))
 
 
 def hash_keys(tasks: int) -> list[int]:
@@ -135,9 +135,6 @@ def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[Offset
     """Give each seal task neighbouring slices of about the same total weight, in the order of the slices.
 
     Adjacent slices of one partition are joined. Slices that are not more than the tasks stay alone.
-
-    :param slices: as :func:`plan_slices` returns them.
-    :param slots: tasks that can run at once.
     """
     weights = [offsets.span + SLICE_COST for offsets in slices]
     total = sum(weights)

@@ -24,7 +24,7 @@ from airflow_eos.spark.by_value import module_by_value
 from airflow_eos.spark.code_shipping import our_modules, ship_code
 from airflow_eos.spark.errors import environment_error
 from airflow_eos.spark.local_python import has_drivers_modules, is_local
-from airflow_eos.spark.session import application_id, check_version, is_connect, local_python
+from airflow_eos.spark.session import check_version, is_connect, local_python
 from airflow_eos.spark.stage_log import progress
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _look(spark: SparkSession) -> Environment:
     without = sorted({_host(r) for r in reports if r["lz4"] == probe.MISSING})
     return Environment(
         spark=spark.version,
-        application_id=application_id(spark),
+        application_id=str(spark.conf.get("spark.app.id") or ""),  # on Connect, the server's
         connect=is_connect(spark),
         slots=max(1, len(reports)),
         executors=tuple(sorted({r["executor"] for r in reports})),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -91,7 +91,7 @@ class TalliedReads:
     ranges: Sequence[OffsetRange]
     slices: Sequence[OffsetRange]
     late_before: dt.datetime | None
-    tally: Tally | None
+    tally: Tally
 
     def attach(self, df: DataFrame) -> DataFrame:
         """Return the source DataFrame, counted while it is read: unchanged, its tasks count."""
@@ -102,7 +102,6 @@ class TalliedReads:
 
         A partition with a missing report has no count.
         """
-        assert self.tally is not None
         reported: Mapping[int, tuple[int, int]] = self.tally.value
         counts, late = sums(self.ranges, self.slices, reported)
         missing = [wanted for number, wanted in enumerate(self.slices) if number not in reported]
@@ -124,50 +123,49 @@ class _PerSlice:
         return total
 
 
+@dataclass(eq=False)
 class ObservedReads:
     """Counts by Spark's observation: a repeated stage counts twice, and unread rows not at all.
 
     More records than a partition's ranges have offsets are not known.
     """
 
-    tally: Tally | None = None
-
-    def __init__(self, ranges: Sequence[OffsetRange], late_before: dt.datetime | None) -> None:
-        self._name = f"eos_read_{uuid.uuid4().hex[:8]}"
-        self._ranges = ranges
-        self._late_before = late_before
+    ranges: Sequence[OffsetRange]
+    late_before: dt.datetime | None
+    tally: Tally = None
+    _name: str = field(default_factory=lambda: f"eos_read_{uuid.uuid4().hex[:8]}")
 
     @property
     def _counted(self) -> list[TopicPartition]:
-        wanted = [r.topic_partition for r in self._ranges if r.span]
+        wanted = [r.topic_partition for r in self.ranges if r.span]
         return wanted if len(wanted) <= MAX_OBSERVED_PARTITIONS else []
 
     def attach(self, df: DataFrame) -> DataFrame:
         """Return the observed DataFrame."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        several = len({r.topic for r in self._ranges}) > 1
+        several = len({r.topic for r in self.ranges}) > 1
         late = F.lit(0)
-        if self._late_before is not None:
-            late = F.count_if(F.unix_millis(F.col("timestamp")) < F.lit(timestamp_of(self._late_before)))
+        if self.late_before is not None:
+            late = F.count_if(F.unix_millis(F.col("timestamp")) < F.lit(timestamp_of(self.late_before)))
         metrics = [late.alias("late")]
         for i, wanted in enumerate(self._counted):
             matches = F.col("partition") == F.lit(wanted.partition)
             if several:
                 matches = (F.col("topic") == F.lit(wanted.topic)) & matches
             metrics.append(F.count_if(matches).alias(f"n{i}"))
-        if len(metrics) == 1 and self._late_before is None:
+        if len(metrics) == 1 and self.late_before is None:
             return df
         return df.observe(self._name, *metrics)
 
     def read(self, df: DataFrame) -> Counts:
         """Return the observed counts."""
-        counts = {r.topic_partition: NOT_COUNTED if r.span else 0 for r in self._ranges}
+        counts = {r.topic_partition: NOT_COUNTED if r.span else 0 for r in self.ranges}
         values = observed(df, self._name)
         if values is None or len(values) != 1 + len(self._counted):
-            return counts, NOT_COUNTED if self._late_before is not None else 0
-        spans = sum((Counter({r.topic_partition: r.span}) for r in self._ranges), Counter())
+            return counts, NOT_COUNTED if self.late_before is not None else 0
+        spans = sum((Counter({r.topic_partition: r.span}) for r in self.ranges), Counter())
         for place, count in zip(self._counted, values[1:], strict=True):
             counts[place] = count if count <= spans[place] else NOT_COUNTED
         is_twice = NOT_COUNTED in map(counts.get, self._counted)
-        return counts, NOT_COUNTED if is_twice and self._late_before is not None else values[0]
+        return counts, NOT_COUNTED if is_twice and self.late_before is not None else values[0]

@@ -19,26 +19,27 @@ import pyarrow.compute as pc
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordTooLarge
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.compression import Compressor
-from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.recordbatch.sink_columns import distinct_topics, with_headers
 from airflow_eos.spark.arrow_contract import sink_rows
-from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters, is_records
+from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters, is_records, place_of
 from airflow_eos.spark.errors import ErrorMark, process_failed
+from airflow_eos.spark.failing_records import FailingPart, named
 from airflow_eos.spark.placement import OwnerLayout
 from airflow_eos.spark.process import RunContext, call_process
 from airflow_eos.spark.read_counts import SliceCount
+from airflow_eos.spark.running_task import running_task, tidy
 from airflow_eos.spark.sealed_rows import (
     DEAD_TRAILER_PARTITION,
     READ_TRAILER_PARTITION,
     TASK_TRAILER_PARTITION,
-    SealedRows,
+    Row,
+    sealed_rows,
 )
 from airflow_eos.spark.source import read_slices
 from airflow_eos.spark.table_seal_task import TableSealTask, flushes
 from airflow_eos.spark.targets import TargetTopic, describe_targets
-from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 
@@ -70,10 +71,7 @@ class SealTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
+        context = running_task()
         with self.mark.errors():
             yield from self.seal(batches, context.partitionId(), context.taskAttemptId())
 
@@ -152,10 +150,8 @@ class _Sealer:
     def _sealed(self, table: pa.Table) -> pa.RecordBatch:
         if self._task.headers:
             table = with_headers(table, self._task.headers)
-        rows = SealedRows(self._seal_partition, self._attempt_id)
-        for topic, part in self._by_topic(table):
-            self._seal_topic(topic, part, rows)
-        return rows.batch()
+        rows = [row for topic, part in self._by_topic(table) for row in self._seal_topic(topic, part)]
+        return sealed_rows(self._seal_partition, self._attempt_id, rows)
 
     def _by_topic(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         if "topic" not in table.column_names:
@@ -175,7 +171,7 @@ class _Sealer:
         for topic in distinct:
             yield topic, table.filter(pc.equal(topics, topic))
 
-    def _seal_topic(self, topic: str, table: pa.Table, rows: SealedRows) -> None:
+    def _seal_topic(self, topic: str, table: pa.Table) -> Iterator[Row]:
         target = self._target(topic)
         columns = {name: table.column(name) for name in table.column_names}
         key, timestamp = columns.get("key"), columns.get("timestamp")
@@ -205,7 +201,7 @@ class _Sealer:
             self._batches[place] = seq + 1
             self._records[place] = self._records.get(place, 0) + batch.records
             owner = self._task.layout.owner(topic, batch.partition)
-            rows.add(owner, topic, batch.partition, seq, batch.records, batch.data)
+            yield owner, topic, batch.partition, seq, batch.records, batch.data
 
     def _target(self, topic: str) -> TargetTopic:
         if topic not in self._targets:
@@ -215,12 +211,13 @@ class _Sealer:
         return self._targets[topic]
 
     def _trailers(self) -> pa.RecordBatch:
-        rows = SealedRows(self._seal_partition, self._attempt_id)
-        for (topic, partition), count in sorted(self._batches.items()):
-            owner = self._task.layout.owner(topic, partition)
-            rows.add(owner, topic, partition, count, self._records[topic, partition], None)
-        rows.add(0, None, TASK_TRAILER_PARTITION, len(self._batches), sum(self._records.values()), None)
-        return rows.batch()
+        owner = self._task.layout.owner
+        rows: list[Row] = [
+            (owner(topic, partition), topic, partition, count, self._records[topic, partition], None)
+            for (topic, partition), count in sorted(self._batches.items())
+        ]
+        rows.append((0, None, TASK_TRAILER_PARTITION, len(self._batches), sum(self._records.values()), None))
+        return sealed_rows(self._seal_partition, self._attempt_id, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,29 +236,26 @@ class ArrowSealTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         for number in numbers:
             with self.seal.mark.errors():
-                yield from self.read_and_seal(number, context.taskAttemptId())
+                yield from self.read_and_seal(number, running_task().taskAttemptId())
 
     def read_and_seal(self, number: int, attempt_id: int) -> Iterator[pa.RecordBatch]:
         """Read, transform and seal the slices of task ``number``; yields the read counts last."""
         dead = None if self.dead_letters is None else self.seal.letters(self.dead_letters)
         counts: list[tuple[int, SliceCount]] = []
         yield from self.seal.seal(self._transformed(number, counts, dead), number, attempt_id)
-        rows = SealedRows(number, attempt_id)
-        for number_read, count in counts:
-            rows.add(0, None, READ_TRAILER_PARTITION - number_read, count.late, count.records, None)
-        if dead is not None and dead.count:
+        rows: list[Row] = [
+            (0, None, READ_TRAILER_PARTITION - number_read, count.late, count.records, None)
+            for number_read, count in counts
+        ]
+        if dead is not None and dead.records:
             # Letters that are made later need all places, a message only the first one.
             named = dead.records if dead.only_names else dead.records[:1]
             places = json.dumps([record.to_list() for record in named]).encode()
-            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, places)
-        yield rows.batch()
+            rows.append((0, None, DEAD_TRAILER_PARTITION, 0, len(dead.records), places))
+        yield sealed_rows(number, attempt_id, rows)
 
     def _transformed(
         self, number: int, counts: list[tuple[int, SliceCount]], dead: DeadLetters | None
@@ -275,7 +269,7 @@ class ArrowSealTask:
                 count.add(batch)
                 yield from self._rows_of(batch, dead)
             counts.append((first + place, count))
-        if dead is not None and dead.count and not dead.only_names:
+        if dead is not None and dead.records and not dead.only_names:
             table = sink_rows(dead.batch(), None, ())
             assert table is not None
             yield from table.to_batches()
@@ -311,13 +305,10 @@ class ArrowSealTask:
             if raising is None:
                 break
             batch, error = raising
-        topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
-        first, last = batch.column("offset")[0].as_py(), batch.column("offset")[-1].as_py()
-        place, way = f"offsets {first} to {last}", ""
-        if first == last:
-            place = f"offset {first}"
-            way = f" ({way_on(topic, partition, [(first, first + 1)])})" if is_records(error) else ""
-        return process_failed(error, f" at {topic}-{partition}, {place}", way)
+        topic, partition, first = place_of(batch)
+        last = batch.column("offset")[-1].as_py()
+        place, way = named(FailingPart([OffsetRange(topic, partition, first, last + 1)]))
+        return process_failed(error, place, way if is_records(error) else "")
 
     def _raised_by(self, batch: pa.RecordBatch) -> BaseException | None:
         try:

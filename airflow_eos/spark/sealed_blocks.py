@@ -39,20 +39,12 @@ class BlockCounts:
     targets: tuple[SealedTarget, ...]
     reads: Mapping[int, tuple[int, int]]
     attempts: Mapping[int, int]
-    dead_letters: int = 0
-    failing: tuple[FailingRecord, ...] = ()
-
-    @property
-    def first_dead_letter(self) -> str | None:
-        """Place and error of the first one, of the first task that has any."""
-        return str(self.failing[0]) if self.failing else None
+    dead_letters: int
+    failing: tuple[FailingRecord, ...]
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
-    """Count the sealed rows.
-
-    :raises InconsistentSeal: names the difference.
-    """
+    """Count the sealed rows; raises as :func:`count_blocks`."""
     from pyspark.sql import functions as F  # noqa: N812
 
     numbers = sealed.select(

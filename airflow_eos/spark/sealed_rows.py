@@ -19,7 +19,8 @@ deterministic may have put one record into both, or into none. Such rows are nev
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 DDL = (
@@ -46,27 +47,13 @@ READ_TRAILER_PARTITION = -3
 """Stands for the partition in the trailer of slice 0 that was read to its end; that of slice n is n below."""
 
 
-class SealedRows:
-    """Rows under construction, column by column."""
+Row = tuple[int, "str | None", int, int, int, "bytes | None"]
+"""Owner, topic, partition, seq, records and batch of a row; see the table above."""
 
-    def __init__(self, seal_partition: int, attempt_id: int) -> None:
-        self._seal_partition = seal_partition
-        self._attempt_id = attempt_id
-        self._rows: list[tuple[int, str | None, int, int, int, bytes | None]] = []
 
-    def add(
-        self, owner: int, topic: str | None, partition: int, seq: int, records: int, batch: bytes | None
-    ) -> None:
-        """Add a row; see the table above."""
-        self._rows.append((owner, topic, partition, seq, records, batch))
-
-    def batch(self) -> pa.RecordBatch:
-        """Return the rows as one batch of :data:`SCHEMA`."""
-        owner, topic, partition, seq, records, batch = zip(*self._rows, strict=True)
-        count = len(owner)
-        task = [np.full(count, self._seal_partition), np.full(count, self._attempt_id)]
-        columns = [owner, topic, partition, *task, seq, records, batch]
-        return pa.RecordBatch.from_arrays(
-            [pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)],
-            schema=SCHEMA,
-        )
+def sealed_rows(seal_partition: int, attempt_id: int, rows: Sequence[Row]) -> pa.RecordBatch:
+    """Return rows of one attempt of a seal task, of which there are some, as one batch of :data:`SCHEMA`."""
+    owner, topic, partition, seq, records, batch = zip(*rows, strict=True)
+    task = [[seal_partition] * len(rows), [attempt_id] * len(rows)]
+    columns = (owner, topic, partition, *task, seq, records, batch)
+    return pa.RecordBatch.from_pydict(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA)

@@ -57,7 +57,7 @@ def throw_away(rows: DataFrame) -> None:
 
 
 @dataclass(eq=False)
-class Sealing:
+class _Sealing:
     """One seal of one plan.
 
     :param writer: of the table, if the sink is one.
@@ -87,21 +87,6 @@ class Sealing:
         self._context = RunContext.of(self.spec, self.plan)
         topic = self.spec.dead_letter_topic
         self.dead_letters = None if topic is None else DeadLetterRule(topic, self.spec.max_dead_letters)
-
-    def rows(self) -> tuple[DataFrame, OwnerLayout]:
-        """Return the sealed rows, lazy and not yet routed, and which task owns which target partition."""
-        raise NotImplementedError
-
-    def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
-        """Process and seal some of the ranges and discard the result; raises the errors of that.
-
-        :param writes: write a table's data files too, or stage its rows: to see what its storage refuses.
-        """
-        raise NotImplementedError
-
-    def reads(self, routed: Any, counts: BlockCounts) -> Counts:
-        """Return the counts of the action that materialised the rows."""
-        raise NotImplementedError
 
     def _seal_task(
         self, *, open_ended: bool, names: tuple[str, ...] = ()
@@ -133,13 +118,13 @@ class Sealing:
         """Return the records that are dead letters and of which the seal made none: the sink is a table."""
         if self.writer is None:
             return ()
-        return (*counts.failing, *self.set_aside.failing)
+        return (*counts.failing, *self.set_aside.records)
 
     def _tasks_of(self, ranges: Sequence[OffsetRange]) -> Sequence[Sequence[OffsetRange]]:
         return pack_slices(plan_slices(ranges, self.slots), self.slots)
 
 
-class FrameSealing(Sealing):
+class FrameSealing(_Sealing):
     """For functions that take and return a DataFrame."""
 
     def __post_init__(self) -> None:
@@ -151,7 +136,7 @@ class FrameSealing(Sealing):
         self.is_large = sum(offsets.span for offsets in self.ranges) >= LARGE_RUN
 
     def rows(self) -> tuple[DataFrame, OwnerLayout]:
-        """Return the sealed rows; calls the author's function."""
+        """Return the sealed rows, lazy and not yet routed, and who owns them; calls the author's function."""
         source = source_frame(
             self.spark, self.config, self._tasks, self._counter.tally, self._late_before, self.mark
         )
@@ -164,7 +149,7 @@ class FrameSealing(Sealing):
     def _letters(self) -> DataFrame:
         assert self.dead_letters is not None
         assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
-        records = sorted(self.set_aside.records)
+        records = [record.range for record in self.set_aside.records]
         partitions = {record.topic_partition: record for record in records}
         self._letter_counter = counter = read_counter(
             self.spark, list(partitions.values()), records, self._late_before
@@ -185,7 +170,10 @@ class FrameSealing(Sealing):
         return sink_columns(result, self.spec.sink_topic, self.spec.source_topics), ()
 
     def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
-        """Process and seal some of the ranges and discard the result."""
+        """Process and seal some of the ranges and discard the result; raises the errors of that.
+
+        :param writes: write a table's data files too, or stage its rows: to see what its storage refuses.
+        """
         source = source_frame(self.spark, self.config, self._tasks_of(ranges), mark=self.mark)
         with settings(self.spark, {}):  # cancels the job of a try that is interrupted
             rows, _ = self._processed(source)
@@ -201,7 +189,9 @@ class FrameSealing(Sealing):
             return read, late
         if self._letter_counter is None:
             # Beside a table they are read when the run commits: whether they are late is not known yet.
-            letters: Mapping[TopicPartition, int] = Counter(r.topic_partition for r in self.set_aside.records)
+            letters: Mapping[TopicPartition, int] = Counter(
+                r.range.topic_partition for r in self.set_aside.records
+            )
             late_letters = 0
         else:
             letters, late_letters = self._letter_counter.read(routed)
@@ -209,11 +199,11 @@ class FrameSealing(Sealing):
         return counts_by_partition, total((late, late_letters))
 
 
-class ArrowSealing(Sealing):
+class ArrowSealing(_Sealing):
     """For functions that take and return Arrow record batches; no record enters the JVM."""
 
     def rows(self) -> tuple[DataFrame, OwnerLayout]:
-        """Return the sealed rows; the tasks call the author's function."""
+        """Return the sealed rows and who owns them; the tasks call the author's function."""
         task, layout = self.task()
         return self._rows_of(task), layout
 
@@ -242,3 +232,6 @@ class ArrowSealing(Sealing):
         if sorted(counts.reads) != list(range(len(self._slices))):
             raise InconsistentSeal(f"{len(self._slices)} slices were to be read, {len(counts.reads)} were")
         return sums(self.plan.ranges, self._slices, counts.reads)
+
+
+Sealing = FrameSealing | ArrowSealing

@@ -35,7 +35,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.spark.errors import ErrorMark, error_from_dict, error_to_dict
-from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.spark.running_task import running_task, tidy
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
@@ -75,10 +75,7 @@ class SendTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row per receipt, or one row with the error."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
+        context = running_task()
         if context.attemptNumber() > 0:
             with self.mark.errors():
                 wait = min(self.second_attempt_wait, self.timeout)

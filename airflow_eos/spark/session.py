@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -26,10 +26,34 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 CANCEL_TIMEOUT = 5.0
 """Seconds to wait for Spark's answer to a cancellation."""
+Restore = Callable[[], object]
 _lock = threading.Lock()
+_changing = threading.Lock()
+_changes: dict[Hashable, tuple[int, Restore]] = {}
+"""The number of blocks that need a change now, and what restores the state before."""
 _held: weakref.WeakKeyDictionary[Any, dict[str, list[str | None]]] = weakref.WeakKeyDictionary()
 """By session and setting: the value before, and those of the blocks that hold it now."""
 _tag: ContextVar[str | None] = ContextVar("the tag of the jobs that this thread starts", default=None)
+
+
+@contextmanager
+def changed(key: Hashable, change: Callable[[], Restore]) -> Iterator[None]:
+    """Change something in this block: of blocks at once the first one changes it, the last one restores it.
+
+    :param change: returns what restores it.
+    """
+    with _changing:
+        blocks, restore = _changes.get(key) or (0, change())
+        _changes[key] = blocks + 1, restore
+    try:
+        yield
+    finally:
+        with _changing:
+            blocks, restore = _changes.pop(key)
+            if blocks > 1:
+                _changes[key] = blocks - 1, restore
+            else:
+                restore()
 
 
 def check_version(spark: SparkSession) -> None:
@@ -75,11 +99,6 @@ def local_python(spark: SparkSession) -> str | None:
     if is_connect(spark) or not str(spark.conf.get("spark.master", "")).startswith("local"):
         return None
     return str(spark.sparkContext.pythonExec)
-
-
-def application_id(spark: SparkSession) -> str:
-    """Return Spark's application id: on Connect, the server's."""
-    return str(spark.conf.get("spark.app.id") or "")
 
 
 def speculates(spark: SparkSession) -> bool:

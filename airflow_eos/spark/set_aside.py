@@ -1,7 +1,6 @@
 """Dead letters of a DataFrame process: the records on which it raises are left out of its input.
 
-Spark evaluates a plan as a whole and does not tell which record a function failed on. The failing records are
-therefore searched for (:mod:`airflow_eos.spark.failing_records`), and the ranges are sealed again without
+They are searched for (:mod:`airflow_eos.spark.failing_records`), and the ranges are sealed again without
 them. A task reads them once more and makes dead letters of them, which are rows of the same seal. A record is
 set aside if ``process`` raises on that record alone.
 """
@@ -34,27 +33,19 @@ SECONDS = 600.0
 class SetAside:
     """The records that a seal leaves out of the input of ``process``.
 
-    :param records: the error by record, each a range of one offset.
+    :param records: sorted.
     :param seconds: time spent on searching for them.
     """
 
-    records: Mapping[OffsetRange, str] = field(default_factory=dict)
+    records: tuple[FailingRecord, ...] = ()
     seconds: float = 0.0
-
-    @property
-    def failing(self) -> list[FailingRecord]:
-        """The records and their errors, in order."""
-        return [
-            FailingRecord(record.topic, record.partition, record.start, self.records[record])
-            for record in sorted(self.records)
-        ]
 
     def without(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges without these records, in their order; omits empty parts."""
         left: list[OffsetRange] = []
         for whole in ranges:
             position = whole.start
-            for record in sorted(self.records):
+            for record in (failing.range for failing in self.records):
                 if record.topic_partition == whole.topic_partition and position <= record.start < whole.end:
                     left.append(replace(whole, start=position, end=record.start))
                     position = record.end
@@ -68,9 +59,9 @@ class SetAside:
         :param cause: the error that made it necessary.
         :raises ProcessFailed: there are too many, not all are known, or none raises alone.
         """
-        together = SetAside({**self.records, **search.records}, self.seconds + seconds)
+        together = SetAside(tuple(sorted((*self.records, *search.records))), self.seconds + seconds)
         count = len(together.records)
-        rule.check(count, next(map(str, together.failing), None))
+        rule.check(count, together.records)
         if search.cut_after is not None:
             raise ProcessFailed(
                 f"process failed, nothing was written: {cause}. The search for the records that go to "
@@ -114,10 +105,8 @@ class LetterTask:
                 for row in range(batch.num_rows):
                     record = batch.slice(row, 1)
                     letters.keep(record, self.causes[place_of(record)])
-            if letters.count != len(self.causes):
-                raise ProtocolViolation(
-                    f"{len(self.causes)} records were set aside, {letters.count} were read again"
-                )
+            if (again := len(letters.records)) != len(self.causes):
+                raise ProtocolViolation(f"{len(self.causes)} records were set aside, {again} were read again")
             yield letters.batch()
 
 
@@ -129,9 +118,7 @@ def letters_of(records: DataFrame, set_aside: SetAside, rule: DeadLetterRule, se
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    causes = {
-        (record.topic, record.partition, record.start): cause for record, cause in set_aside.records.items()
-    }
+    causes = {(each.topic, each.partition, each.offset): each.error for each in set_aside.records}
     letters = records.mapInArrow(LetterTask(seal, rule, causes), from_arrow_schema(SCHEMA))
     return letters.withColumn("timestamp", F.unix_millis("timestamp"))
 

@@ -6,6 +6,7 @@ the serialised task, never as an option, which plans and the Spark UI would show
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.spark.arrow_batches import SmallRecords
 from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
-from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.spark.running_task import job_property, tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import decoded, fetch_answers
 from airflow_eos.wire.fetch_together import first_answers
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from airflow_eos.recordbatch.decode import DecodedBatch
     from airflow_eos.recordbatch.varint import Int64s
     from airflow_eos.wire.client_config import ClientConfig
-    from airflow_eos.wire.fetch import FetchedAnswer
 
 USED_COLUMNS = "airflow_eos.used_columns"
 """Property of a job: the columns that its read tasks fill, joined by commas; without it, all."""
@@ -107,13 +107,13 @@ class ReadTask:
         task = bisect_right(self.starts, min(rows)) - 1
         first = sum(map(len, self.tasks[:task]))
         counts: dict[int, tuple[int, int]] = {}
-        columns, bound = _used_columns(), SmallRecords.of_task()
+        columns, bound = job_property(USED_COLUMNS), SmallRecords.of_task()
         with self.mark.errors():
             for place, records in read_slices(self.config, self.tasks[task]):
                 count = SliceCount(self.late_before)
                 for batch in records:
                     count.add(batch)
-                    filled = batch if columns is None else _others_null(batch, columns)
+                    filled = batch if columns is None else _others_null(batch, columns.split(","))
                     bound.add(filled)
                     yield filled
                 if place != len(counts):
@@ -126,15 +126,6 @@ class ReadTask:
         if self.tally is not None:
             self.tally.add(counts)
         tidy()
-
-
-def _used_columns() -> frozenset[str] | None:
-    """Return the columns to fill in the task that calls this; None: all."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(USED_COLUMNS)
-    return None if text is None else frozenset(text.split(","))
 
 
 def _others_null(batch: pa.RecordBatch, columns: Collection[str]) -> pa.RecordBatch:
@@ -177,34 +168,19 @@ def read_slices(
     """
     with BrokerConnections(config) as connections:
         for place, first in first_answers(connections, slices):
-            records = _Records(connections, config, slices[place], first)
+            wanted = slices[place]
+            start, end = wanted.start, wanted.end
+            answers = fetch_answers(connections, wanted.topic_partition, start, end, first=first)
+            batches = decoded(connections, answers, start, end, config.decode_limits)
+            records = arrow_batches(batches, wanted.topic, wanted.partition)
             yield place, records
-            if not records.ended:
-                raise ProtocolViolation(f"{slices[place]} was not read to its end")
+            if inspect.getgeneratorstate(records) != inspect.GEN_CLOSED:
+                raise ProtocolViolation(f"{wanted} was not read to its end")
 
 
-class _Records(Iterator[pa.RecordBatch]):
-    def __init__(
-        self,
-        connections: BrokerConnections,
-        config: ClientConfig,
-        wanted: OffsetRange,
-        first: FetchedAnswer | None,
-    ) -> None:
-        tp, start, end = wanted.topic_partition, wanted.start, wanted.end
-        answers = fetch_answers(connections, tp, start, end, first=first)
-        batches = decoded(connections, answers, start, end, config.decode_limits)
-        self._source = arrow_batches(batches, wanted.topic, wanted.partition)
-        self.ended = False
-
-    def __next__(self) -> pa.RecordBatch:
-        for batch in self._source:
-            return batch
-        self.ended = True
-        raise StopIteration
-
-
-def arrow_batches(batches: Iterable[DecodedBatch], topic: str, partition: int) -> Iterator[pa.RecordBatch]:
+def arrow_batches(
+    batches: Iterable[DecodedBatch], topic: str, partition: int
+) -> Generator[pa.RecordBatch, None, None]:
     """Join decoded batches to larger ones in Spark's types, and cut those that are much larger."""
     waiting: list[DecodedBatch] = []
     have_rows = have_size = 0

@@ -16,8 +16,8 @@ import pyarrow as pa
 from airflow_eos.exceptions import EosError, SendError
 from airflow_eos.spark.dead_letters import DeadLetters
 from airflow_eos.spark.errors import ErrorMark, root_cause
-from airflow_eos.spark.sealed_rows import TASK_TRAILER_PARTITION, SealedRows
-from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.spark.running_task import running_task, tidy
+from airflow_eos.spark.sealed_rows import TASK_TRAILER_PARTITION, Row, sealed_rows
 
 if TYPE_CHECKING:
     from airflow_eos.model.table import DataFileMade
@@ -48,10 +48,7 @@ class TableSealTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
+        context = running_task()
         with self.mark.errors():
             yield from self.seal(self._in_columns(batches), context.partitionId(), context.taskAttemptId())
 
@@ -64,19 +61,17 @@ class TableSealTask:
             for table in flushes(batches, self.writer.flush_bytes, _FLUSH_ROWS):
                 if not self.writes:
                     continue
-                rows = SealedRows(seal_partition, attempt_id)
+                rows: list[Row] = []
                 for file in self._written(table):
-                    rows.add(0, *PLACE, files, file.rows, pickle.dumps((seal_partition, files, file)))
+                    rows.append((0, *PLACE, files, file.rows, pickle.dumps((seal_partition, files, file))))
                     files, count = files + 1, count + file.rows
                 del table  # else it would be held beside the rows of the next file
-                yield rows.batch()
+                yield sealed_rows(seal_partition, attempt_id, rows)
         finally:
             tidy()
-        rows = SealedRows(seal_partition, attempt_id)
-        if files:
-            rows.add(0, *PLACE, files, count, None)
-        rows.add(0, None, TASK_TRAILER_PARTITION, int(files > 0), count, None)
-        yield rows.batch()
+        trailers: list[Row] = [(0, *PLACE, files, count, None)] if files else []
+        trailers.append((0, None, TASK_TRAILER_PARTITION, int(files > 0), count, None))
+        yield sealed_rows(seal_partition, attempt_id, trailers)
 
     def rows_of(self, result: Any, run: RunContext) -> pa.Table | None:  # noqa: ARG002 - as a topic's
         """Return the result of an Arrow process as rows of the table."""

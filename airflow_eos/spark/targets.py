@@ -122,12 +122,7 @@ def _first_outside(column: pa.ChunkedArray, earliest: int, latest: int) -> tuple
 
 
 def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> dict[str, TargetTopic]:
-    """Describe target topics.
-
-    :raises UnknownTopic: names the topic.
-    :raises AuthorizationFailed: Describe is missing.
-    :raises BrokersUnavailable: no broker answers.
-    """
+    """Describe target topics; raises as :meth:`BrokerConnections.topics`."""
     metadata = connections.topics(topics)
     settings = topic_settings(connections, list(metadata), _SETTINGS)
     return {

@@ -178,11 +178,7 @@ def write_archive(folder: Path, java: Path) -> Path:
 
 
 def _run_jobs(dumped: Path) -> tuple[int, str]:
-    """Run the jobs in a session of their own, whose JVM writes an archive at its end.
-
-    :return: exit code and output.
-    :raises ConfigurationError: they took too long; no process of theirs is left.
-    """
+    """Run the jobs in a session whose JVM writes an archive at its end; return its exit code and output."""
     process = subprocess.Popen(  # noqa: S603 - our own Python, our own text
         [sys.executable, "-c", _JOBS, json.dumps(_SETTINGS)],
         env={

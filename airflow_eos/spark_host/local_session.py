@@ -16,6 +16,7 @@ import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,21 +43,20 @@ _FETCHED = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles
 """What ``spark-submit`` fetches before the JVM can be asked, with the credentials that it has then."""
 
 
+@dataclass(eq=False)
 class LocalSession:
     """A session that was started here.
 
     :param worker: the thread that starts the first Python worker; None: the first task starts it.
     """
 
-    def __init__(self, session: SparkSession, worker: threading.Thread | None = None) -> None:
-        self.session = session
-        self._worker = worker
+    session: SparkSession
+    worker: threading.Thread | None = None
 
     @classmethod
     def start(cls, settings: Mapping[str, str], *, early_worker: bool) -> LocalSession:
         """Start a session, in a JVM that is started for it if there is none.
 
-        :param settings: Spark's.
         :param early_worker: start a Python worker while the session is made; for sessions whose tasks run on
             this host.
         """
@@ -77,8 +77,8 @@ class LocalSession:
         if is_connect(self.session):
             self.session.stop()
             return
-        if self._worker is not None:
-            self._worker.join(_WORKER_TIMEOUT)  # Spark logs an error for a job that ends with its context
+        if self.worker is not None:
+            self.worker.join(_WORKER_TIMEOUT)  # Spark logs an error for a job that ends with its context
         context: Any = self.session.sparkContext
         server = getattr(context, "_accumulatorServer", None)
         context._accumulatorServer = None  # noqa: SLF001 - PySpark would wait for it

@@ -4,13 +4,6 @@
 session a daemon of its own, so modules of another session, or of an older release, are never found in it; but
 it would keep the daemon until the server ends, long after the session. One that has had no worker for a while
 ends itself; Spark starts another one where it is needed after all. Nothing of a Dag's is imported here.
-
-Spark closes the socket of a worker that was idle for a minute, or that it wants no more of. PySpark then
-writes a stack trace into the task log, since nobody listens any more; here it ends without a word.
-
-PySpark announces an exception to Spark before it encodes its text. Where that fails, as it does with half of
-a surrogate pair (``U+D83D`` alone), Spark waits for the text and the worker for Spark to close the socket,
-for ever. Here such text is escaped.
 """
 
 from __future__ import annotations
@@ -78,7 +71,10 @@ def end_when_idle(
 
 
 def end_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[socket.socket, bool], int]:
-    """Wrap PySpark's loop over the tasks of a worker: closed by the JVM it has an exit code, not a trace."""
+    """Wrap PySpark's loop over the tasks of a worker: closed by the JVM it has an exit code, not a trace.
+
+    Spark closes the socket of a worker that was idle for a minute, or that it wants no more of.
+    """
 
     def quiet(sock: socket.socket, authenticated: bool) -> int:
         sys.unraisablehook = report_unless_closed  # of this fork
@@ -100,9 +96,10 @@ def report_unless_closed(unraisable: Any) -> None:
 
 
 def send_encodable(handle: Callable[..., None]) -> Callable[..., None]:
-    """Wrap what sends the exception that is being handled: it escapes text that UTF-8 cannot hold.
+    """Wrap ``pyspark.worker.handle_worker_exception``: it escapes text that UTF-8 cannot hold.
 
-    :param handle: ``pyspark.worker.handle_worker_exception``.
+    PySpark announces an exception before it encodes its text. Where that fails, as with half of a surrogate
+    pair (``U+D83D`` alone), Spark waits for the text, and the worker for Spark to close the socket, for ever.
     """
 
     def sent(error: BaseException, outfile: IO[bytes], *more: Any) -> None:

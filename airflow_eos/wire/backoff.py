@@ -7,8 +7,11 @@ import random
 import re
 import ssl
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import kafka.errors as kafka_errors
+from kafka.future import Future
 
 from airflow_eos.exceptions import (
     AuthorizationFailed,
@@ -59,11 +62,7 @@ class Backoff:
         return min(pause, self.left)
 
     def tell(self, doing: str, error: Exception) -> None:
-        """Log once, after :data:`SILENT_SECONDS`, what is waited for: a silent minute looks like a hang.
-
-        :param doing: the request and what it names.
-        :param error: its last failure.
-        """
+        """Log once, after :data:`SILENT_SECONDS`, what is waited for: a silent minute looks like a hang."""
         if not self.told and self.timeout - self.left >= SILENT_SECONDS and not self.expired:
             self.told = True
             log.warning("%s: still waiting (%s), for up to %.0f s more", doing, describe(error), self.left)
@@ -111,6 +110,25 @@ def describe(error: BaseException) -> str:
     if isinstance(error, NotYet) or text.startswith(type(error).__name__):
         return text
     return f"{type(error).__name__}: {text}"
+
+
+async def answers_to(
+    futures: Mapping[int, Future], subject: str
+) -> tuple[dict[int, Any], dict[int, Exception]]:
+    """Await the answers to requests; return them by node id, and the errors of nodes that did not answer.
+
+    :param subject: names the request in an error that a retry cannot fix, which is raised.
+    """
+    answers: dict[int, Any] = {}
+    failures: dict[int, Exception] = {}
+    for node, future in futures.items():
+        try:
+            answers[node] = await future
+        except Exception as error:  # noqa: PERF203 - rare
+            if not is_transient(error):
+                raise translated(error, subject) from error
+            failures[node] = error
+    return answers, failures
 
 
 def translated(error: Exception, subject: str) -> Exception:

@@ -12,13 +12,18 @@ Settings: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.m
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.recordbatch.limits import MAX_BYTES_SETTING, MAX_HEADERS_SETTING, DecodeLimits
+from airflow_eos.recordbatch.limits import (
+    DEFAULT_LIMITS,
+    MAX_BYTES_SETTING,
+    MAX_HEADERS_SETTING,
+    DecodeLimits,
+)
 
 CLUSTER_SETTING = "eos.cluster.id"
 """Id of the cluster of the bootstrap servers: a run gives that of its driver to its executors."""
@@ -114,10 +119,6 @@ class ClientConfig:
         """Return a setting, or the default."""
         return dict(self.items).get(key, default)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings, secrets included."""
-        return dict(self.items)
-
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
         """``host:port`` entries."""
@@ -138,14 +139,8 @@ class ClientConfig:
         :raises ConfigurationError: a value is not a positive int32.
         """
         return DecodeLimits(
-            **{
-                name: read_int(key, self[key])
-                for name, key in (
-                    ("max_bytes", MAX_BYTES_SETTING),
-                    ("max_record_headers", MAX_HEADERS_SETTING),
-                )
-                if key in self
-            }
+            read_int(MAX_BYTES_SETTING, self.get(MAX_BYTES_SETTING, DEFAULT_LIMITS.max_bytes)),
+            read_int(MAX_HEADERS_SETTING, self.get(MAX_HEADERS_SETTING, DEFAULT_LIMITS.max_record_headers)),
         )
 
     @property
@@ -166,11 +161,6 @@ class ClientConfig:
                 "use one of plaintext, ssl, sasl_plaintext, sasl_ssl"
             )
         return protocol
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.security_protocol in ("SSL", "SASL_SSL")
 
 
 def is_secret(key: str) -> bool:
@@ -215,9 +205,8 @@ def import_callable(key: str, dotted: str) -> Any:
 
     :raises ConfigurationError: names the setting.
     """
-    module, _, name = dotted.replace(":", ".").rpartition(".")
     try:
-        imported = getattr(importlib.import_module(module), name)
+        imported = pkgutil.resolve_name(dotted)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             f"client setting {key!r} names {dotted!r}, which cannot be imported"

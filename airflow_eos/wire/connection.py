@@ -1,13 +1,5 @@
 """Connections of one thread to all brokers of a cluster; knows partition leaders and coordinators.
 
-::
-
-    with BrokerConnections(config) as connections:          # raises BrokersUnavailable naming the servers
-        connections.topics(["orders"])                       # {"orders": TopicDescription(...)}
-        connections.leaders(["orders"])                      # {TopicPartition("orders", 0): 1, ...}
-        connections.call(request, node)                      # one request, one answer
-        connections.run(coroutine)                           # any coroutine of the loop
-
 Coroutines (``*_async``) are for other modules of the wire layer; all other methods block. The object is not
 thread-safe, cannot be pickled and must not be used after a fork: open it in the task that uses it.
 """
@@ -19,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
@@ -29,9 +21,11 @@ from airflow_eos.model.kafka import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicDesc
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
-from airflow_eos.wire.backoff import NotYet
+from airflow_eos.wire.backoff import NotYet, answers_to
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
+
+T = TypeVar("T")
 
 METADATA_TIMEOUT = 60.0
 """Seconds to retry metadata and coordinator look-ups."""
@@ -85,14 +79,6 @@ class BrokerConnections(NodeConnections):
             return {}, {}
         failed = self._metadata_of(wanted, f"metadata of {len(wanted)} topics")
         return {name: self._topics[name] for name in wanted if name not in failed}, failed
-
-    def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
-        """Request the leader's node id of every partition of these topics; -1 where there is none."""
-        return {
-            TopicPartition(topic.topic, partition): leader
-            for topic in self.topics(names).values()
-            for partition, leader in topic.leaders.items()
-        }
 
     def known_topic(self, topic: str) -> TopicDescription | None:
         """Return the cached metadata of a topic; sends no request."""
@@ -178,11 +164,7 @@ class BrokerConnections(NodeConnections):
         self._topics.pop(topic, None)
 
     async def _metadata(self, names: list[str]) -> list[str]:
-        """Request metadata; return the topics the broker does not know.
-
-        :raises ConfigurationError: a name is not a valid topic name.
-        :raises AuthorizationFailed: Describe on a topic is missing.
-        """
+        """Request metadata; return the topics the broker does not know; raise for those that it refuses."""
         failed = await self._ask_metadata(names)
         for refusal in failed.values():
             if refusal is not None:
@@ -241,8 +223,10 @@ class BrokerConnections(NodeConnections):
 
     def silent_brokers(self) -> list[int]:
         """Return the node ids of the brokers that metadata names, and that do not answer at their address."""
-        self.brokers()
-        return self.run(self.silent_async(MetadataRequest(topics=[], max_version=12)))
+        request = MetadataRequest(topics=[], max_version=12)
+        futures = {node: self.send(request, node) for node in self.brokers()}
+        _, failures = self.run(answers_to(futures, "metadata of a broker"))
+        return list(failures)
 
     def known_brokers(self) -> list[int]:
         """Return the node ids of the brokers in the last Metadata answer, in order; sends no request."""
@@ -316,13 +300,19 @@ def _uuid_text(topic_id: uuid.UUID | str | None) -> str:
 
 
 def by_topic(
-    partitions: Iterable[TopicPartition], entry: Callable[[TopicPartition], Any] = attrgetter("partition")
-) -> dict[str, list[Any]]:
-    """Return an entry for each partition by topic, by default its number; both are sorted."""
+    partitions: Iterable[TopicPartition],
+    topic_part: Callable[[str, list[Any]], T],
+    entry: Callable[[TopicPartition], Any] = attrgetter("partition"),
+) -> list[T]:
+    """Return the parts of a request, one for each topic, sorted.
+
+    :param topic_part: makes one from a topic and the entries of its partitions, sorted.
+    :param entry: makes that of a partition, by default its number.
+    """
     grouped: dict[str, list[Any]] = {}
     for tp in sorted(set(partitions)):
         grouped.setdefault(tp.topic, []).append(entry(tp))
-    return grouped
+    return [topic_part(topic, entries) for topic, entries in grouped.items()]
 
 
 def parts_of(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:

@@ -15,10 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The coordinator of a transactional id or a group.
-
-    :param key: transactional id or group.
-    """
+    """The coordinator of a transactional id or a group, which is its key."""
 
     connections: BrokerConnections
     kind: Literal["transaction", "group"]

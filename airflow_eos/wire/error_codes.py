@@ -63,7 +63,7 @@ _MOVED: Mapping[int, Reaction] = {
     75: Retry("UNKNOWN_LEADER_EPOCH: the broker is behind", refresh=True),
 }
 
-_COORDINATOR: Mapping[int, Reaction] = {
+COORDINATOR: Mapping[int, Reaction] = {
     7: Retry("REQUEST_TIMED_OUT"),
     13: Retry("NETWORK_EXCEPTION", refresh=True),
     14: Retry("COORDINATOR_LOAD_IN_PROGRESS", refresh=True),
@@ -75,6 +75,7 @@ _COORDINATOR: Mapping[int, Reaction] = {
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED: grant Write and Describe on the transactional id",
     ),
 }
+"""Codes that every request to a transaction coordinator may return."""
 
 PRODUCE: Mapping[int, Reaction] = {
     **_MOVED,
@@ -127,7 +128,7 @@ PRODUCE: Mapping[int, Reaction] = {
         "INVALID_PRODUCER_ID_MAPPING: producer id and transactional id do not belong together",
     ),
     51: Retry("CONCURRENT_TRANSACTIONS: the transaction is being verified"),
-    53: _COORDINATOR[53],
+    53: COORDINATOR[53],
     56: Retry("KAFKA_STORAGE_ERROR: a disk of the broker fails", refresh=True),
     59: Fatal(ProtocolViolation, "UNKNOWN_PRODUCER_ID: the broker lost the producer's state"),
     76: Fatal(BrokerUnsupported, "UNSUPPORTED_COMPRESSION_TYPE: choose another compression"),
@@ -197,7 +198,7 @@ TXN_MARKERS: Mapping[int, Reaction] = {
 """Answer to WriteTxnMarkers, which goes to leaders too."""
 
 ADD_PARTITIONS: Mapping[int, Reaction] = {
-    **_COORDINATOR,
+    **COORDINATOR,
     3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it yet"),
     29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Write on the topic"),
     47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt exists"),
@@ -213,7 +214,7 @@ ADD_PARTITIONS: Mapping[int, Reaction] = {
 _GROUP_FORBIDDEN = Fatal(AuthorizationFailed, "GROUP_AUTHORIZATION_FAILED: grant Read on the consumer group")
 
 ADD_OFFSETS: Mapping[int, Reaction] = {
-    **_COORDINATOR,
+    **COORDINATOR,
     **{code: ADD_PARTITIONS[code] for code in (47, 48, 49, 90, 120)},
     30: _GROUP_FORBIDDEN,
 }
@@ -222,7 +223,7 @@ ADD_OFFSETS: Mapping[int, Reaction] = {
 SHARE_GROUP = "a share group has this name, and takes no committed offsets: choose another group_id"
 
 TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
-    **_COORDINATOR,
+    **COORDINATOR,
     3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it, or it was deleted"),
     12: Fatal(
         ConfigurationError, "OFFSET_METADATA_TOO_LARGE: raise offset.metadata.max.bytes of the brokers"
@@ -245,15 +246,12 @@ TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
 """Answer to TxnOffsetCommit, version 3, of a producer that is not a member of the group (KIP-447)."""
 
 GROUP: Mapping[int, Reaction] = {
-    **{code: _COORDINATOR[code] for code in (14, 15, 16)},
+    **{code: COORDINATOR[code] for code in (14, 15, 16)},
     29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Describe on the group's topics"),
     30: Fatal(AuthorizationFailed, "GROUP_AUTHORIZATION_FAILED: grant Describe on the consumer group"),
     88: Retry("UNSTABLE_OFFSET_COMMIT: an open transaction holds offsets of the group"),
 }
 """Answer to OffsetFetch, DescribeGroups and ListGroups, which ask a group's coordinator."""
-
-COORDINATOR: Mapping[int, Reaction] = _COORDINATOR
-"""Codes that every request to a transaction coordinator may return."""
 
 
 def reaction(table: Mapping[int, Reaction], code: int) -> Reaction:

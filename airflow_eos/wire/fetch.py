@@ -1,11 +1,5 @@
 """Reads ``[start, end)`` of one partition, exactly, in bounded memory.
 
-::
-
-    answers = fetch_answers(connections, tp, 100, 5000)     # FetchedAnswer: bytes as in the log
-    for batch in decoded(connections, answers, 100, 5000):  # DecodedBatch, in offset order
-        batch.key, batch.value, batch.offset, batch.timestamp, batch.timestamp_type, batch.headers
-
 Guarantee: under read_committed it returns exactly the committed records of the range, each once, in order, or
 raises an error. The range is complete when the *position* reaches ``end``: control markers, aborted records
 and compaction leave gaps, so a reader that counts records would wait forever or stop too late. Offsets are
@@ -19,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.future import Future
 from kafka.protocol.consumer import FetchRequest
 
 from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
@@ -62,6 +55,18 @@ class FetchedAnswer:
     aborted: tuple[AbortedTransaction, ...] | None
     log_start: int = -1
 
+    @classmethod
+    def of(cls, part: Any, tp: TopicPartition, position: int, isolation: Isolation) -> FetchedAnswer | None:
+        """Return what a Fetch answer holds of a partition; None without one whole batch."""
+        batches = tuple(iter_batches(part.records or b"", tp.topic, tp.partition))
+        if not batches:
+            return None
+        aborted = None
+        if isolation == "read_committed":
+            aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
+        behind = batches[-1].header.next_offset
+        return cls(position, behind, part.records, batches, aborted, part.log_start_offset)
+
 
 def fetch_answers(
     connections: BrokerConnections,
@@ -91,29 +96,22 @@ def fetch_answers(
     :raises AuthorizationFailed: Read on the topic is missing.
     """
     reader = _RangeReader(connections, tp, end, isolation, max_bytes, Backoff(stall_timeout))
-    position = start
-    coming: Future | None = None
-    if first is not None:
-        if first.position != start:
-            raise ValueError(f"{tp}: the first answer begins at {first.position}, not at {start}")
-        position = first.next_position
-    if position < end:
-        coming = connections.spawn(reader.answer_at(position))
-        connections.pump(_REQUEST_TURNS if first is not None else 0)
-    if first is not None and first.batches:
-        yield first
-    while coming is not None:
+    if first is not None and first.position != start:
+        raise ValueError(f"{tp}: the first answer begins at {first.position}, not at {start}")
+    answer = first
+    while True:
+        position = start if answer is None else answer.next_position
+        coming = connections.spawn(reader.answer_at(position)) if position < end else None
+        if answer is not None:
+            connections.pump(_REQUEST_TURNS)
+            if answer.batches:
+                yield answer
+        if coming is None:
+            return
         # The event loop does not run while the caller processes an answer, which may take minutes. A request
         # that timed out meanwhile is not a stall.
         reader.backoff.extend()
-        answer: FetchedAnswer = connections.wait(coming)
-        position = answer.next_position
-        coming = None
-        if position < end:
-            coming = connections.spawn(reader.answer_at(position))
-            connections.pump(_REQUEST_TURNS)
-        if answer.batches:
-            yield answer
+        answer = connections.wait(coming)
 
 
 def decoded(
@@ -193,18 +191,14 @@ class _RangeReader:
             raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
         if part.log_start_offset > position:
             raise self._gone(position, part.log_start_offset)
-        batches = tuple(iter_batches(part.records or b"", self.tp.topic, self.tp.partition))
-        if not batches:
+        fetched = FetchedAnswer.of(part, tp, position, self.isolation)
+        if fetched is None:
             return await self._nothing(position, answer, part)
-        next_position = batches[-1].header.next_offset
-        if next_position <= position:
+        if fetched.next_position <= position:
             raise CorruptBatch(
-                f"{self.tp} was asked for offset {position}, the answer ends before {next_position}"
+                f"{tp} was asked for offset {position}, the answer ends before {fetched.next_position}"
             )
-        aborted = None
-        if self.isolation == "read_committed":
-            aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
-        return FetchedAnswer(position, next_position, part.records, batches, aborted, part.log_start_offset)
+        return fetched
 
     async def _nothing(self, position: int, answer: Any, part: Any) -> FetchedAnswer:
         """Interpret an empty answer: not yet readable, or compaction has removed the rest of the range."""
@@ -287,9 +281,7 @@ def fetch_request(
         isolation_level=int(isolation == "read_committed"),
         session_id=0,
         session_epoch=-1,
-        topics=[
-            topic_class(topic=topic, partitions=parts) for topic, parts in by_topic(positions, part).items()
-        ],
+        topics=by_topic(positions, lambda topic, parts: topic_class(topic=topic, partitions=parts), part),
         forgotten_topics_data=[],
         rack_id="",
         # 10 is the first version that returns zstd batches; above 12, requests name topics by id.

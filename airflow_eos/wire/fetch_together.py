@@ -1,10 +1,5 @@
 """Reads many small ranges in order, with several partitions in one Fetch request.
 
-::
-
-    for number, answer in first_answers(connections, ranges):      # number: index in ranges
-        ...                                                        # answer: FetchedAnswer, or None
-
 One request for each of a thousand partitions would cost a thousand round trips. Therefore small neighbouring
 ranges are fetched together, one request per leader, and the next group is fetched while the caller uses this
 one. Only the first answer of a range comes from here. Everything else (errors, partitions that did not fit
@@ -20,8 +15,7 @@ from kafka.future import Future
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.recordbatch.header import iter_batches
-from airflow_eos.wire.backoff import NotYet, is_transient
+from airflow_eos.wire.backoff import NotYet, answers_to
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_request
 
@@ -38,7 +32,7 @@ _TURNS = 4
 def first_answers(
     connections: BrokerConnections, ranges: Sequence[OffsetRange]
 ) -> Iterator[tuple[int, FetchedAnswer | None]]:
-    """Yield the first ``read_committed`` answer of each range, in order; None if the caller must fetch it.
+    """Yield the index and first ``read_committed`` answer of each range; None if the caller must fetch it.
 
     Error codes of brokers do not raise here: the reader of the single range gets them again and raises.
 
@@ -82,8 +76,8 @@ async def _ask(
         leaders, _ = await connections.by_leader_async(numbers, timeout=METADATA_TIMEOUT)
     except (EosError, NotYet):
         return {}
-    requests = [
-        connections.send(
+    futures = {
+        node: connections.send(
             fetch_request(
                 {tp: ranges[numbers[tp]].start for tp in tps},
                 isolation="read_committed",
@@ -94,15 +88,10 @@ async def _ask(
             timeout=connections.request_timeout,
         )
         for node, tps in leaders.items()
-    ]
+    }
+    answers, _ = await answers_to(futures, "reading small ranges")
     usable_by_number: dict[int, FetchedAnswer] = {}
-    for future in requests:
-        try:
-            answer = await future
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            continue
+    for answer in answers.values():
         for topic in () if answer.error_code else answer.responses:
             for part in topic.partitions:
                 number = numbers[TopicPartition(topic.topic, part.partition_index)]
@@ -114,10 +103,7 @@ async def _ask(
 
 def _usable(wanted: OffsetRange, part: Any) -> FetchedAnswer | None:
     """Return a partition's part of an answer; None for errors, empty parts and parts behind the range."""
-    if part.error_code or not part.records or part.log_start_offset > wanted.start:
+    if part.error_code or part.log_start_offset > wanted.start:
         return None
-    batches = tuple(iter_batches(part.records, wanted.topic, wanted.partition))
-    if not batches or batches[-1].header.next_offset <= wanted.start:
-        return None
-    aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
-    return FetchedAnswer(wanted.start, batches[-1].header.next_offset, part.records, batches, aborted)
+    fetched = FetchedAnswer.of(part, wanted.topic_partition, wanted.start, "read_committed")
+    return None if fetched is None or fetched.next_position <= wanted.start else fetched

@@ -60,10 +60,7 @@ def first_records(
 def _first_record(
     connections: BrokerConnections, tp: TopicPartition, first: TimedOffset | None, timestamp: int
 ) -> TimedOffset | None:
-    """Return the broker's answer if it is a record, else the first record at or after the time.
-
-    :param first: the broker's answer; None if it misses a record.
-    """
+    """Return the broker's answer if it is a record, else (also for None) search for the first record."""
     for looks_left in reversed(range(_LOOKS)):
         try:
             if first is None:

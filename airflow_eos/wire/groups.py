@@ -1,7 +1,9 @@
 """Committed offsets and live members of a consumer group, and the partition that stores its commits.
 
 The requests do not go through librdkafka: its admin client aborts the whole process when a broker goes away
-during a request to a group's coordinator (an assertion in its coordinator requests, seen with 2.16).
+during a request to a group's coordinator (an assertion in its coordinator requests, seen with 2.16). They
+raise BrokersUnavailable after their time-out, with the last answer, and AuthorizationFailed if Describe on
+the group, or a topic of the question, is missing.
 """
 
 from __future__ import annotations
@@ -48,8 +50,6 @@ def fetch_committed_offsets(
     :param stable: wait for offsets that are pending in an open transaction (``require_stable``, KIP-447);
         False returns the last committed ones at once.
     :param timeout: seconds, including all retries.
-    :raises AuthorizationFailed: Describe on the group or a topic is missing.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"committed offsets of group {group!r}"
     coordinator = Coordinator(connections, "group", group)
@@ -76,11 +76,7 @@ def has_pending_offsets(
     group: str,
     partitions: Collection[TopicPartition],
 ) -> bool:
-    """Return whether an open transaction holds offsets of one of the partitions now (KIP-447).
-
-    :raises AuthorizationFailed: Describe on the group or a topic is missing.
-    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
-    """
+    """Return whether an open transaction holds offsets of one of the partitions now (KIP-447)."""
     subject = f"pending offsets of group {group!r}"
     coordinator = Coordinator(connections, "group", group)
 
@@ -99,9 +95,7 @@ def has_pending_offsets(
 def describe_group(connections: BrokerConnections, group: str) -> GroupDescription:
     """Return the number of live members, and which operations are allowed.
 
-    :raises AuthorizationFailed: Describe on the group is missing.
     :raises ConfigurationError: it is a share group.
-    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     subject = f"DescribeGroups of group {group!r}"
     coordinator = Coordinator(connections, "group", group)
@@ -137,10 +131,9 @@ async def _members_listed(coordinator: Coordinator, node: int, subject: str) -> 
 
 def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:
     topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
-    topics = [
-        topic_class(name=topic, partition_indexes=indexes)
-        for topic, indexes in by_topic(partitions or ()).items()
-    ]
+    topics = by_topic(
+        partitions or (), lambda name, numbers: topic_class(name=name, partition_indexes=numbers)
+    )
     return OffsetFetchRequest(
         group_id=group,
         topics=None if partitions is None else topics,

@@ -26,19 +26,18 @@ def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]
     """
     frozen = ClientConfig.of(config)
     out = _translate(frozen)
-    if frozen.uses_tls:
+    if frozen.security_protocol.endswith("SSL"):
         from airflow_eos.wire.security import ssl_context
 
         out["ssl_context"] = ssl_context(frozen)
     if "oauth_cb" in frozen:
-        from airflow_eos.wire.security import token_provider
+        from airflow_eos.wire.security import CallbackTokens
 
         callback = frozen["oauth_cb"]
         if isinstance(callback, str):
             callback = import_callable("oauth_cb", callback)
-        out["sasl_oauth_token_provider"] = token_provider(
-            callback, str(frozen.get("sasl.oauthbearer.config", ""))
-        )
+        argument = str(frozen.get("sasl.oauthbearer.config", ""))
+        out["sasl_oauth_token_provider"] = CallbackTokens(callback, argument)
     return out
 
 
@@ -107,12 +106,7 @@ def _mechanism(config: ClientConfig) -> str:
 
 
 def _socket_options(config: ClientConfig) -> list[tuple[int, int, int]] | None:
-    keys = (
-        "socket.keepalive.enable",
-        "socket.nagle.disable",
-        "socket.receive.buffer.bytes",
-        "socket.send.buffer.bytes",
-    )
+    keys = _SOCKET_KEYS
     if not any(key in config for key in keys):
         return None
     import socket
@@ -163,8 +157,15 @@ _PLAIN: Mapping[str, tuple[str, Callable[[str, Any], Any]]] = {
     "socket.timeout.ms": ("request_timeout_ms", read_int),
 }
 
+_SOCKET_KEYS = (
+    "socket.keepalive.enable",
+    "socket.nagle.disable",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+)
 _HANDLED_ELSEWHERE = frozenset(
     {
+        *_SOCKET_KEYS,
         "bootstrap.servers",
         "broker.address.family",
         "enable.ssl.certificate.verification",
@@ -173,10 +174,6 @@ _HANDLED_ELSEWHERE = frozenset(
         "sasl.oauthbearer.config",
         "sasl.oauthbearer.method",
         "security.protocol",
-        "socket.keepalive.enable",
-        "socket.nagle.disable",
-        "socket.receive.buffer.bytes",
-        "socket.send.buffer.bytes",
         "ssl.ca.location",
         "ssl.ca.pem",
         "ssl.certificate.location",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.backoff import Backoff, NotYet, describe, is_transient, translated
+from airflow_eos.wire.backoff import Backoff, NotYet, answers_to, describe
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections, parts_of
 from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
 
@@ -42,10 +42,15 @@ async def ask_leaders(
     remaining = set(partitions)
     timeout = min(connections.patience, timeout)
     backoff = Backoff(timeout)
-    while True:
+    while remaining:
         leaders, leaderless = await connections.by_leader_async(remaining, timeout=backoff.left)
-        answers, last = await _answers(connections, leaders, request_for, subject)
-        for tp, part in chain.from_iterable(map(read, answers)):
+        # All requests leave before the first answer is awaited.
+        futures = {node: connections.send(request_for(group), node) for node, group in leaders.items()}
+        answers, failures = await answers_to(futures, f"{subject} of {min(remaining)}")
+        last = NotYet("no answer")
+        for node, error in failures.items():
+            last = NotYet(f"the leader, broker {node}: {describe(error)}")
+        for tp, part in chain.from_iterable(map(read, answers.values())):
             if part.error_code == 0:
                 results[tp] = value(part)
                 continue
@@ -57,7 +62,7 @@ async def ask_leaders(
             last = NotYet(f"{leaderless[0]} has no leader")
         remaining.difference_update(results)
         if not remaining:
-            return results
+            break
         doing = f"{subject} of {min(remaining)} ({len(remaining)} partitions)"
         if backoff.expired:
             raise BrokersUnavailable(
@@ -66,24 +71,4 @@ async def ask_leaders(
         backoff.tell(doing, last)
         await connections.pause(backoff.next_pause())
         await connections.refresh_async({tp.topic for tp in remaining})
-
-
-async def _answers(
-    connections: BrokerConnections,
-    leaders: Mapping[int, Collection[TopicPartition]],
-    request_for: Callable[[Collection[TopicPartition]], Any],
-    subject: str,
-) -> tuple[list[Any], Exception]:
-    """Return the brokers' answers, and the last error of one without an answer."""
-    answers: list[Any] = []
-    last: Exception = NotYet("no answer")
-    # All requests leave before the first answer is awaited.
-    requests = [(node, group, connections.send(request_for(group), node)) for node, group in leaders.items()]
-    for node, group, future in requests:
-        try:
-            answers.append(await future)
-        except Exception as error:  # noqa: PERF203 - rare
-            if not is_transient(error):
-                raise translated(error, f"{subject} of {min(group)}") from error
-            last = NotYet(f"the leader, broker {node}: {describe(error)}")
-    return answers, last
+    return results

@@ -14,23 +14,23 @@ _CONNECTION, _PARSER = "kafka.net.connection", "kafka.protocol.parser"
 _LOGIN = ("SaslAuthenticate", "SaslBytes")
 
 
-class LoginFilter(logging.Filter):
-    """Replaces login requests, login responses and raw bytes in a record's arguments; drops no record."""
+def quiet_logging() -> None:
+    """Redact logins, and silence kafka-python, which logs every refused connection as an error; idempotent.
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Redact the record's arguments and keep the record."""
-        if isinstance(record.args, tuple):
-            record.args = tuple(_cleaned(argument) for argument in record.args)
-        return True
-
-
-_FILTER = LoginFilter()
-
-
-def hide_logins() -> None:
-    """Install the filter on kafka-python's loggers; idempotent."""
+    It is not silenced where a log level is set.
+    """
     for name in (_CONNECTION, _PARSER):
-        logging.getLogger(name).addFilter(_FILTER)
+        logging.getLogger(name).addFilter(_redacted)
+    logger = logging.getLogger("kafka")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
+
+
+def _redacted(record: logging.LogRecord) -> bool:
+    """Replace login requests, login responses and raw bytes in a record's arguments; drop no record."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_cleaned(argument) for argument in record.args)
+    return True
 
 
 def _cleaned(value: Any) -> Any:

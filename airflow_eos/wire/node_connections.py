@@ -23,7 +23,8 @@ from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, Envir
 from airflow_eos.wire.backoff import TRANSIENT, Backoff, NotYet, describe, translated
 from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 from airflow_eos.wire.kafka_python_config import for_kafka_python
-from airflow_eos.wire.transport import DEFAULTS, EventLoop, Manager, quiet_logging
+from airflow_eos.wire.login_log import quiet_logging
+from airflow_eos.wire.transport import DEFAULTS, EventLoop, Manager
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -163,10 +164,6 @@ class NodeConnections(Closeable):
             await self.pause(max(connection._throttle_time - time.monotonic(), 0.001))  # noqa: SLF001
         return await connection.send_request(request, request_timeout_ms=milliseconds)
 
-    def call(self, request: Any, node: Any) -> Any:
-        """Send a request and return its answer; blocks, does not retry; raises kafka-python's exceptions."""
-        return self.wait(self.send(request, node))
-
     async def ask_any_async(self, request: Any) -> Any:
         """Try one broker after the other until one answers the request; return the answer.
 
@@ -179,18 +176,6 @@ class NodeConnections(Closeable):
             except TRANSIENT as error:  # noqa: PERF203 - rare
                 last = error
         raise last
-
-    async def silent_async(self, request: Any) -> list[int]:
-        """Send the request to every broker of the last Metadata answer; return those that do not answer."""
-        nodes = sorted(broker.node_id for broker in self._manager.cluster.brokers())
-        answers = {node: self.send(request, node) for node in nodes}
-        silent = []
-        for node, answer in answers.items():
-            try:
-                await answer
-            except TRANSIENT:  # noqa: PERF203 - rare
-                silent.append(node)
-        return silent
 
     def _candidates(self) -> list[Any]:
         """Return all nodes; nodes that failed recently come last, the least recent failure first."""

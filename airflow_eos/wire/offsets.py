@@ -1,14 +1,4 @@
-"""ListOffsets: the first offset of a log, its end for a reader, the first offset at or after a time.
-
-::
-
-    list_offsets(connections, partitions, "earliest")       # log start offset
-    list_offsets(connections, partitions, "latest")         # last stable offset (LSO)
-    list_offsets(connections, partitions, "latest", isolation="read_uncommitted")   # high watermark
-    log_bounds(connections, partitions)                     # all three
-    list_offsets(connections, partitions, 1763683200000)    # first offset with timestamp >= T, or -1
-    first_since(connections, partitions, 1763683200000)     # the same with the record's own timestamp
-"""
+"""ListOffsets: the first offset of a log, its end for a reader, the first offset at or after a time."""
 
 from __future__ import annotations
 
@@ -52,8 +42,8 @@ def list_offsets(
     :param spec: ``"earliest"``, ``"latest"``, a time in ms since 1970, or ``"earliest_local"`` (the first
         offset that is not only in remote storage, KIP-405). A time before 1970 is sent as 1970, because
         negative timestamps have special meanings in the request (-1 is the end of the log).
-    :param isolation: with ``read_committed``, "latest" is the last stable offset and look-ups by time only
-        cover offsets below it.
+    :param isolation: with ``read_committed``, "latest" is the last stable offset (LSO) and look-ups by time
+        only cover offsets below it; otherwise it is the high watermark.
     :returns: offset per partition; -1 if no record has that time or a later one.
     :raises UnknownTopic: names the topic or partition.
     :raises AuthorizationFailed: Describe on a topic is missing.
@@ -110,8 +100,6 @@ def epoch_ends(
     """Return the first offset behind what leaders up to an epoch have written (KIP-101); -1 if unknown.
 
     Raises as :func:`list_offsets`.
-
-    :param epochs: per partition.
     """
 
     def request(partitions: Collection[TopicPartition]) -> Any:
@@ -122,9 +110,7 @@ def epoch_ends(
                 partition=tp.partition, current_leader_epoch=-1, leader_epoch=epochs[tp]
             )
 
-        topics = [
-            topic_class(topic=topic, partitions=parts) for topic, parts in by_topic(partitions, part).items()
-        ]
+        topics = by_topic(partitions, lambda topic, parts: topic_class(topic=topic, partitions=parts), part)
         return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics, min_version=3, max_version=4)
 
     def read(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
@@ -151,9 +137,7 @@ def first_since(
     """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
     Includes records of open and aborted transactions, and transaction markers. The record's timestamp may be
-    much later than ``timestamp``. Raises as :func:`list_offsets`.
-
-    :param timestamp: a time before 1970 is sent as 1970, see :func:`list_offsets`.
+    much later than ``timestamp``. Times before 1970, and errors, are as of :func:`list_offsets`.
     """
     timestamp = max(timestamp, 0)
     timed_offsets = connections.run(_ask(connections, partitions, timestamp, "read_uncommitted"))
@@ -203,9 +187,7 @@ def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: 
     return ListOffsetsRequest(
         replica_id=-1,
         isolation_level=int(isolation == "read_committed"),
-        topics=[
-            topic_class(name=topic, partitions=parts) for topic, parts in by_topic(partitions, part).items()
-        ],
+        topics=by_topic(partitions, lambda name, parts: topic_class(name=name, partitions=parts), part),
         min_version=_MIN_VERSIONS.get(timestamp, 2),
         max_version=8,
     )

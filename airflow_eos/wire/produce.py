@@ -1,15 +1,5 @@
 """Writes sealed batches to their partitions inside an open transaction, for one owner task.
 
-::
-
-    receipts = send_partitions(
-        connections,
-        ProducerIdentity("orders.cursor", producer_id=7, producer_epoch=2),
-        {TopicPartition("out", 0): [(1000, sealed_bytes), ...], ...},      # (record count, batch), in order
-        delivery_timeout=120.0,     # seconds per batch
-        timeout=240.0,              # seconds for the whole call
-    )
-
 Guarantee: on return every batch is in the log once, in the given order, acknowledged by all in-sync replicas,
 and the receipts give the offsets. After an exception some batches may be in the log: the transaction must
 abort. A call must not be repeated in the same producer epoch: a broker acknowledges a known sequence without
@@ -27,23 +17,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 
-from airflow_eos.exceptions import DeliveryTimedOut, EosError, RecordRefused, RecordTooLarge
+from airflow_eos.exceptions import DecodeError, DeliveryTimedOut, EosError, RecordRefused, RecordTooLarge
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.wire.backoff import describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import BATCH_TOO_LARGE, PRODUCE, Fatal, Retry, reaction
-from airflow_eos.wire.offsets import list_offsets_async
+from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.partition_queue import Ack, Batch, PartitionQueue, Refusal
-from airflow_eos.wire.refused_records import refused_records
 
 DELIVERY_TIMEOUT = 120.0
 """Seconds until a batch must be acknowledged."""
@@ -53,6 +45,7 @@ MAX_BYTES_IN_FLIGHT = 16 << 20
 """Unanswered record bytes over all brokers; bounds the memory of the task."""
 MAX_REQUESTS_PER_BROKER = 5
 _MIN_VERSION, _MAX_VERSION = 9, 11
+_NAMED, _KEY_BYTES = 3, 100  # of refused records, in messages
 _LEAST_WAIT = 1.0  # seconds without any answer, before a batch that has none is given up
 # The broker should answer before the client's own timeout, which would close the connection.
 _BROKER_TIMEOUT_SHARE = 0.8
@@ -83,23 +76,10 @@ def send_partitions(
     :raises AuthorizationFailed: names what to grant.
     :raises ProtocolViolation: the broker's answer violates the protocol; the run must abort.
     """
-    return connections.run(
-        _send(connections, identity, batches, delivery_timeout=delivery_timeout, timeout=timeout)
-    )
-
-
-async def _send(
-    connections: BrokerConnections,
-    identity: ProducerIdentity,
-    batches: Mapping[TopicPartition, Iterable[tuple[int, bytes]]],
-    *,
-    delivery_timeout: float,
-    timeout: float | None,
-) -> list[PartitionReceipt]:
     started = time.monotonic()
     # The end covers replicated data only: the last writes of an earlier attempt may be above it. Exactness
     # relies on the rule of one attempt per epoch; this check detects most violations of that rule.
-    ends = await list_offsets_async(
+    ends = list_offsets(
         connections,
         list(batches),
         "latest",
@@ -110,35 +90,31 @@ async def _send(
         PartitionQueue(tp, identity, iter(source), ends[tp], delivery_timeout)
         for tp, source in sorted(batches.items())
     ]
+    topics = {tp.topic for tp in batches}
     deadline = None if timeout is None else started + timeout
-    await _Dispatcher(connections, identity.transactional_id, queues, deadline).run()
+    dispatcher = _Dispatcher(connections, identity.transactional_id, deque(queues), topics, deadline)
+    connections.run(dispatcher.run())
     return [queue.receipt for queue in queues]
 
 
 _Load = list[tuple[PartitionQueue, Batch]]
 
 
+@dataclass(eq=False)
 class _Dispatcher:
     """Packs batches of many queues into requests, broker by broker, until every queue is finished."""
 
-    def __init__(
-        self,
-        connections: BrokerConnections,
-        transactional_id: str,
-        queues: list[PartitionQueue],
-        deadline: float | None,
-    ) -> None:
-        self._connections = connections
-        self._transactional_id = transactional_id
-        self._queues = deque(queues)
-        self._topics = sorted({queue.tp.topic for queue in queues})
-        self._deadline = deadline
-        self._answered: deque[tuple[_Load, Future]] = deque()
-        self._requests: Counter[int] = Counter()
-        self._bytes = 0
-        self._refreshing = False
-        self._refresh_error: EosError | None = None
-        self._wake = Future()
+    _connections: BrokerConnections
+    _transactional_id: str
+    _queues: deque[PartitionQueue]
+    _topics: Collection[str]
+    _deadline: float | None
+    _answered: deque[tuple[_Load, Future]] = field(default_factory=deque)
+    _requests: Counter[int] = field(default_factory=Counter)
+    _bytes: int = 0
+    _refreshing: bool = False
+    _refresh_error: EosError | None = None
+    _wake: Future = field(default_factory=Future)
 
     async def run(self) -> None:
         """Send until all queues are finished; the first fatal answer stops all queues."""
@@ -237,10 +213,9 @@ class _Dispatcher:
             transactional_id=self._transactional_id,
             acks=-1,
             timeout_ms=int(self._connections.request_timeout * 1000 * _BROKER_TIMEOUT_SHARE),
-            topic_data=[
-                topic_class(name=topic, partition_data=parts)
-                for topic, parts in by_topic(records, part).items()
-            ],
+            topic_data=by_topic(
+                records, lambda name, parts: topic_class(name=name, partition_data=parts), part
+            ),
             min_version=_MIN_VERSION,
             max_version=_MAX_VERSION,
         )
@@ -329,3 +304,24 @@ class _Dispatcher:
                 self._rouse()
 
         self._connections.spawn(refresh())
+
+
+def refused_records(tp: TopicPartition, data: bytes, indices: Sequence[int]) -> str:
+    """Return key and timestamp of the first refused records (KIP-467) for a message; empty if unknown.
+
+    :param indices: indexes of the refused records in the batch (``batch_index`` of the answer).
+    """
+    try:
+        (raw,) = iter_batches(data, tp.topic, tp.partition)
+        records = decode_batch(raw, check_crc=False, headers=False)
+    except (DecodeError, ValueError):
+        return ""
+    named = [
+        f"record {index} with key {str(records.key[index].as_py())[:_KEY_BYTES]} and timestamp "
+        f"{records.timestamp[index]} ms"
+        for index in indices[:_NAMED]
+        if 0 <= index < len(records)
+    ]
+    if len(indices) > len(named) > 0:
+        named.append(f"{len(indices) - len(named)} more")
+    return f"; refused of the batch: {', '.join(named)}" if named else ""

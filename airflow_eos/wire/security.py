@@ -117,15 +117,22 @@ _USED_LIFETIME = 0.8
 _TUPLE_WITH_EXTENSIONS = 4
 
 
-class _CallbackTokens(AbstractTokenProvider):
+class CallbackTokens(AbstractTokenProvider):
     """Calls ``oauth_cb(config)`` and caches the token for 80% of its lifetime, as librdkafka does.
 
     The callback returns ``(token, expiry)``, or ``(token, expiry, principal, extensions)``, with the expiry
     in seconds since the epoch.
+
+    :param argument: ``sasl.oauthbearer.config``.
+    :raises ConfigurationError: ``callback`` is not callable.
     """
 
     def __init__(self, callback: Callable[[str], Any], argument: str) -> None:
         super().__init__()
+        if not callable(callback):
+            raise ConfigurationError(
+                f"client setting 'oauth_cb' must be a function, got {type(callback).__name__}"
+            )
         self._callback = callback
         self._argument = argument
         self._token = ""
@@ -161,15 +168,3 @@ class _CallbackTokens(AbstractTokenProvider):
     def extensions(self) -> dict[str, str]:
         """Return the SASL extensions that came with the token (KIP-342)."""
         return self._extensions
-
-
-def token_provider(callback: Callable[[str], Any], argument: str) -> AbstractTokenProvider:
-    """Wrap an ``oauth_cb``; ``argument`` is ``sasl.oauthbearer.config``.
-
-    :raises ConfigurationError: it is not callable.
-    """
-    if not callable(callback):
-        raise ConfigurationError(
-            f"client setting 'oauth_cb' must be a function, got {type(callback).__name__}"
-        )
-    return _CallbackTokens(callback, argument)

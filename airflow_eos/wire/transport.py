@@ -7,7 +7,6 @@ leaves the socket of a refused connection to the garbage collector, with a ``Res
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import socket
 import ssl
@@ -20,8 +19,6 @@ import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
-
-from airflow_eos.wire.login_log import hide_logins
 
 # Below malloc's mmap threshold, above which every read would map new pages.
 _TCP_READ_BYTES = 64 << 10
@@ -211,14 +208,3 @@ class Manager(KafkaConnectionManager):
         connection = self._conns.get(node)
         if connection is not None:
             connection.close(kafka_errors.KafkaConnectionError("given up"))
-
-
-def quiet_logging() -> None:
-    """Silence kafka-python, which logs every refused connection as an error, unless a log level is set.
-
-    Also keeps credentials out of its log lines.
-    """
-    hide_logins()
-    logger = logging.getLogger("kafka")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL)

@@ -4,6 +4,9 @@ The requests do not go through librdkafka: it waits forever for a group coordina
 (its issues 5456 and 5511), and looks a moved coordinator up only after the next failed connection, up to 10 s
 later. The driver's producer does not have to know the offsets: its commit covers everything that the
 coordinator has under its producer id and epoch.
+
+All raise ProducerFenced if a newer attempt exists, AuthorizationFailed with the name of what may not be used,
+and BrokersUnavailable after ``timeout`` seconds, with the last answer.
 """
 
 from __future__ import annotations
@@ -33,12 +36,7 @@ def add_offsets_to_txn(
     *,
     timeout: float = METADATA_TIMEOUT,
 ) -> None:
-    """Add the group's partition of ``__consumer_offsets`` to the transaction; idempotent.
-
-    :raises ProducerFenced: a newer attempt exists.
-    :raises AuthorizationFailed: names the group or the transactional id.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
-    """
+    """Add the group's partition of ``__consumer_offsets`` to the transaction; idempotent."""
     subject = f"transaction of {identity.transactional_id!r}: adding group {group!r}"
     coordinator = Coordinator(connections, "transaction", identity.transactional_id)
 
@@ -66,9 +64,7 @@ def commit_offsets_in_txn(
     Call :func:`add_offsets_to_txn` first.
 
     :param offsets: next offset to read, with metadata, per partition.
-    :raises ProducerFenced: a newer attempt exists, or the transaction timed out.
-    :raises AuthorizationFailed: names the group or the topic.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    :raises ProducerFenced: also if the transaction timed out.
     """
     subject = f"transaction of {identity.transactional_id!r}: offsets of group {group!r}"
     coordinator = Coordinator(connections, "group", group)
@@ -99,10 +95,9 @@ def commit_offsets_in_txn(
                 generation_id=-1,
                 member_id="",
                 group_instance_id=None,
-                topics=[
-                    topic_class(name=topic, partitions=parts)
-                    for topic, parts in by_topic(partitions, part).items()
-                ],
+                topics=by_topic(
+                    partitions, lambda name, parts: topic_class(name=name, partitions=parts), part
+                ),
                 min_version=3,
                 max_version=3,
             )

@@ -1,25 +1,17 @@
 """Transaction requests under the executors' producer id and epoch, and the brokers' view of transactions.
 
-::
-
-    add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
-    end_txn(connections, identity, commit=False)                 # ENDED | NOTHING_OPEN | FENCED
-    describe_transaction(connections, transactional_id)          # TransactionDescription | None
-    describe_producers(connections, partitions)                  # {partition: (ActiveProducer, ...)}
-    write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of open ones
-
 They bypass librdkafka, which sends EndTxn only if it has written something itself: otherwise its abort
 "succeeds" without a request to the broker. They bypass kafka-python's admin client, which fails at the first
 dead broker. All retry until ``timeout``, because coordinators move, leaders change, and markers of the
-previous transaction may still be written. Versions stay at 3 and below, as in librdkafka's transaction
-protocol (KIP-890 bumps the epoch from version 5 on).
+previous transaction may still be written; then they raise BrokersUnavailable with the last answer. Versions
+stay at 3 and below, as in librdkafka's transaction protocol (KIP-890 bumps the epoch from version 5 on).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from kafka.protocol.admin import (
     DescribeProducersRequest,
@@ -47,8 +39,6 @@ from airflow_eos.wire.coordinators import Coordinator
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
 
-T = TypeVar("T")
-
 _MAX_VERSION = 3
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 _NOT_ATTEMPTED = 55
@@ -73,11 +63,10 @@ def add_partitions_to_txn(
     *,
     timeout: float = METADATA_TIMEOUT,
 ) -> None:
-    """Add all partitions to the transaction in one request; idempotent.
+    """Add all partitions to the transaction in one request, before any writer starts; idempotent.
 
     :raises ProducerFenced: a newer attempt exists.
     :raises AuthorizationFailed: names the topic or the transactional id.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     coordinator = Coordinator(connections, "transaction", identity.transactional_id)
     topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -85,9 +74,9 @@ def add_partitions_to_txn(
         v3_and_below_transactional_id=identity.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.producer_epoch,
-        v3_and_below_topics=[
-            topic_class(name=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()
-        ],
+        v3_and_below_topics=by_topic(
+            partitions, lambda name, numbers: topic_class(name=name, partitions=numbers)
+        ),
         max_version=_MAX_VERSION,
     )
 
@@ -141,7 +130,6 @@ def touch_transactional_id(
     """Initialise an id that no producer uses, which restarts ``transactional.id.expiration.ms``.
 
     :raises AuthorizationFailed: Write on the transactional id is missing.
-    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"InitProducerId of {transactional_id!r}"
     coordinator = Coordinator(connections, "transaction", transactional_id)
@@ -167,7 +155,6 @@ def describe_transaction(
     """Return the coordinator's view of an id; None if it does not know the id.
 
     :raises AuthorizationFailed: names the transactional id.
-    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     subject = f"describing transaction {transactional_id!r}"
     coordinator = Coordinator(connections, "transaction", transactional_id)
@@ -196,8 +183,6 @@ def list_transactions(connections: BrokerConnections, producer_ids: Collection[i
     """Return the transactional id of each producer id that a coordinator knows (ListTransactions, KIP-664).
 
     Omits ids that this principal may not Describe.
-
-    :raises BrokersUnavailable: a broker has not answered after :data:`METADATA_TIMEOUT` seconds.
     """
     request = ListTransactionsRequest(
         state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
@@ -207,10 +192,7 @@ def list_transactions(connections: BrokerConnections, producer_ids: Collection[i
 
 
 def open_transactional_ids(connections: BrokerConnections) -> list[str]:
-    """Return the transactional ids of all open transactions, sorted (ListTransactions, KIP-664).
-
-    Errors as :func:`list_transactions`.
-    """
+    """Return the transactional ids of all open transactions, sorted (ListTransactions, KIP-664)."""
     states = ["Ongoing", "PrepareCommit", "PrepareAbort"]
     request = ListTransactionsRequest(state_filters=states, producer_id_filters=[], max_version=0)
     return sorted({entry.transactional_id for entry in _listed(connections, request)})
@@ -225,16 +207,11 @@ def _listed(connections: BrokerConnections, request: Any) -> list[Any]:
             raise NotYet(f"listing transactions of broker {node}: error code {answer.error_code}")
         return answer.transaction_states
 
-    async def every() -> list[Any]:
-        entries: list[Any] = []
-        for node in nodes:
-            subject = f"listing transactions of broker {node}"
-            look = partial(list_on, node)
-            entries += await connections.retry_async(look, subject=subject, timeout=METADATA_TIMEOUT)
-        return entries
-
-    nodes = connections.brokers()
-    return connections.run(every())
+    entries: list[Any] = []
+    for node in connections.brokers():
+        subject, look = f"listing transactions of broker {node}", partial(list_on, node)
+        entries += connections.run(connections.retry_async(look, subject=subject, timeout=METADATA_TIMEOUT))
+    return entries
 
 
 def describe_producers(
@@ -246,7 +223,6 @@ def describe_producers(
 
     :raises UnknownTopic: names the topic or partition.
     :raises AuthorizationFailed: Read on the topic is missing.
-    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     return connections.run(
         ask_leaders(
@@ -273,7 +249,6 @@ def write_txn_markers(
     :param epoch: producer epoch of the open transaction; a leader refuses it if a newer one has written
         since.
     :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
-    :raises BrokersUnavailable: after :data:`METADATA_TIMEOUT` seconds, with the last answer.
     """
     if not partitions:
         return
@@ -287,10 +262,9 @@ def write_txn_markers(
                     producer_id=producer_id,
                     producer_epoch=epoch,
                     transaction_result=commit,
-                    topics=[
-                        topic_class(name=topic, partition_indexes=indexes)
-                        for topic, indexes in by_topic(group).items()
-                    ],
+                    topics=by_topic(
+                        group, lambda name, numbers: topic_class(name=name, partition_indexes=numbers)
+                    ),
                     coordinator_epoch=0,  # the leader knows of no marker, so no epoch is too low
                 )
             ],
@@ -313,10 +287,7 @@ def write_txn_markers(
 def _producers_request(partitions: Collection[TopicPartition]) -> Any:
     topic_class = DescribeProducersRequest.TopicRequest
     return DescribeProducersRequest(
-        topics=[
-            topic_class(name=topic, partition_indexes=indexes)
-            for topic, indexes in by_topic(partitions).items()
-        ]
+        topics=by_topic(partitions, lambda name, numbers: topic_class(name=name, partition_indexes=numbers))
     )
 
 

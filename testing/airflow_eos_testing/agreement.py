@@ -107,7 +107,7 @@ def unfinished_transactions(
     with BrokerConnections(ClientConfig.of(kafka)) as connections:
         while True:
             try:
-                coordinators = set(connections.leaders([_TRANSACTION_LOG]).values())
+                coordinators = set(connections.topics([_TRANSACTION_LOG])[_TRANSACTION_LOG].leaders.values())
             except UnknownTopic:
                 return []
             complaints = list(
@@ -125,7 +125,7 @@ def _open_ones(connections: BrokerConnections, node: int, prefix: str) -> Iterab
     if node < 0:
         return [f"a partition of {_TRANSACTION_LOG} has no leader"]
     try:
-        answer = connections.call(ListTransactionsRequest(max_version=0), node)
+        answer = connections.wait(connections.send(ListTransactionsRequest(max_version=0), node))
     except KafkaError as error:
         return [f"coordinator {node} does not list its transactions: {error}"]
     if answer.error_code:

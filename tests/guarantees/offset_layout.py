@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
-from airflow_eos.recordbatch.isolation import ControlType, ReadCommittedFilter, control_type
+from airflow_eos.recordbatch.isolation import ControlType, control_type, data_batches
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
@@ -78,10 +78,10 @@ def layout_of(config: Mapping[str, Any], topic: str, partition: int = 0) -> list
         where = TopicPartition(topic, partition)
         end = list_offsets(connections, [where], "latest")[where]
         for answer in fetch_answers(connections, TopicPartition(topic, partition), 0, end):
-            committed = ReadCommittedFilter(answer.aborted or ())
+            committed = {batch.header.base_offset for batch in data_batches(answer.batches, answer.aborted)}
             for batch in answer.batches:
                 transactional = batch.header.is_transactional
-                visible, control = committed.is_data(batch), control_type(batch)
+                visible, control = batch.header.base_offset in committed, control_type(batch)
                 if control is not None:
                     name = "commit marker" if control is ControlType.COMMIT else "abort marker"
                     cells.append(Cell(batch.header.base_offset, name, name, transactional))

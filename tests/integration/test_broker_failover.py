@@ -55,7 +55,7 @@ def kafka():
 
 def leader(config, topic, partition=0):
     with BrokerConnections(config) as connections:
-        return connections.leaders([topic])[tp(topic, partition)]
+        return connections.topics([topic])[topic].leaders[partition]
 
 
 def test_a_ledger_of_three_replicas_survives_one(kafka):
@@ -148,7 +148,7 @@ def test_reading_follows_the_leader(kafka, kafka_topic):
         end = wire.end_of(connections, where)
         reader = wire.fetch_range(connections, where.topic, 0, 0, end, max_bytes=1)
         got = [value for _ in range(20) for value in next(reader).value.to_pylist()]
-        victim = kafka.brokers[connections.leaders([where.topic])[where] - 1]
+        victim = kafka.brokers[connections.topics([where.topic])[where.topic].leaders[where.partition] - 1]
         victim.kill()
         got += [value for batch in reader for value in batch.value.to_pylist()]
         assert [value.decode() for value in got] == wire.texts("a", 400)
@@ -164,7 +164,7 @@ def test_writing_follows_the_leader(kafka, kafka_topic, fault):
     every = [tp(topic, n) for n in range(6)]
     with BrokerConnections(kafka.client_config()) as connections:
         identity = wire.open_transaction(connections, topic, every)
-        victim = kafka.brokers[connections.leaders([topic])[every[0]] - 1]
+        victim = kafka.brokers[connections.topics([topic])[topic].leaders[every[0].partition] - 1]
         timer = wire.during(0.4, getattr(victim, fault))
         batches = {where: wire.slowly(wire.sealed(wire.texts(str(where), 300)), 0.005) for where in every}
         receipts = send_partitions(connections, identity, batches)
@@ -519,7 +519,8 @@ def unread_ledger(pipeline):
 def leaders(spec, *topics):
     """Node ids of the leaders of these topics' partitions; -1 where there is none."""
     with BrokerConnections(spec.kafka) as connections:
-        return [*connections.leaders(topics).values()]
+        described = connections.topics(topics).values()
+        return [leader for topic in described for leader in topic.leaders.values()]
 
 
 def wait_for_replicas(deployment, topic, status):

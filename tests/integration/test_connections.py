@@ -40,7 +40,7 @@ def test_closing_gives_up_what_a_hanging_broker_does_not_read(embedded_kafka):
     topic = embedded_kafka.create_topic("hangs")
     before = open_sockets()
     with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
-        (leader,) = set(connections.leaders([topic]).values())
+        (leader,) = set(connections.topics([topic])[topic].leaders.values())
         opened = open_sockets() - before
         large = [MetadataRequest.MetadataRequestTopic(name="x" * 200 + str(n)) for n in range(50_000)]
         embedded_kafka.brokers[0].pause()
@@ -87,13 +87,13 @@ def test_a_broker_that_hangs_before_tls_is_given_up():
         topic = kafka.create_topic("hangs")
         config = ClientConfig.of({**kafka.client_config(), "socket.connection.setup.timeout.ms": 2000})
         with BrokerConnections(config) as connections:
-            (leader,) = set(connections.leaders([topic]).values())
+            (leader,) = set(connections.topics([topic])[topic].leaders.values())
             connections.hang_up(leader)
             kafka.brokers[0].pause()
             try:
                 began = time.monotonic()
                 with pytest.raises(KafkaConnectionError, match=r"TLS handshake .* failed"):
-                    connections.call(MetadataRequest(topics=[], max_version=1), leader)
+                    connections.wait(connections.send(MetadataRequest(topics=[], max_version=1), leader))
                 with pytest.raises(BrokersUnavailable, match=r"no broker answered .* TLS handshake"):
                     BrokerConnections(config, bootstrap_timeout=6.0)
                 assert time.monotonic() - began < 30

@@ -206,7 +206,7 @@ def test_permissions_and_credentials_are_named(caplog):
         user = kafka.user("nobody")
         with BrokerConnections(user) as connections:
             with pytest.raises(AuthorizationFailed, match="Describe topic 'private'"):
-                connections.leaders(["private"])
+                connections.topics(["private"])
             with pytest.raises(AuthorizationFailed, match="Describe transaction 'private-id'"):
                 connections.coordinator("transaction", "private-id")
         with BrokerConnections(kafka.client_config()) as admin:

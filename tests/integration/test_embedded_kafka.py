@@ -105,7 +105,7 @@ def test_the_leaders_of_a_created_topic_serve_it(kafka):
                 min_version=2,
                 max_version=8,
             )
-            answer = connections.call(request, kafka.brokers[0].node_id)
+            answer = connections.wait(connections.send(request, kafka.brokers[0].node_id))
             codes.update(part.error_code for part in answer.topics[0].partitions)
     assert codes == {0: 60}
 

@@ -110,7 +110,7 @@ def send_one(connections, identity, where, data, sequence):
     stamped = stamp(data, identity.producer_id, identity.producer_epoch, sequence)
 
     def attempt():
-        (node,) = set(connections.leaders([where.topic]).values())
+        (node,) = set(connections.topics([where.topic])[where.topic].leaders.values())
         part = topic_class.PartitionProduceData(index=where.partition, records=stamped)
         request = ProduceRequest(
             transactional_id=identity.transactional_id,
@@ -119,7 +119,7 @@ def send_one(connections, identity, where, data, sequence):
             topic_data=[topic_class(name=where.topic, partition_data=[part])],
             max_version=9,
         )
-        answer = connections.call(request, node).responses[0].partition_responses[0]
+        answer = connections.wait(connections.send(request, node)).responses[0].partition_responses[0]
         assert answer.error_code in (0, 19), answer
         return None if answer.error_code else (answer.base_offset,)
 
@@ -407,7 +407,7 @@ def test_topics_ids_and_partitions_are_looked_up(embedded_kafka, connections, ka
     shown = str(described.result(30).topic_id).translate(str.maketrans("+/", "-_"))
     described = connections.topics([topic])[topic]
     assert (described.topic_id, described.partitions) == (shown, 3)
-    assert connections.leaders([topic]) == {partition(topic, n): 1 for n in range(3)}
+    assert connections.topics([topic])[topic].leaders == dict.fromkeys(range(3), 1)
     with missing_at_once(), pytest.raises(UnknownTopic, match="'nope'"):
         connections.topics([topic, "nope"])
 

@@ -126,7 +126,7 @@ class Away:
 
     def _leaders(self, name):
         with BrokerConnections(self.config) as connections:
-            return [node for _, node in sorted(connections.leaders([name]).items())]
+            return [node for _, node in sorted(connections.topics([name])[name].leaders.items())]
 
     def lose(self):
         """Kill the broker, and wait until the others know."""
@@ -320,7 +320,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
 
     def leader():
         with BrokerConnections(config) as connections:
-            return connections.leaders([topic]).get(place)
+            return connections.topics([topic])[topic].leaders.get(place.partition)
 
     wait_until(lambda: leader() == broker.node_id)
     with ControlPlane(Deployment(config, settings, "test")) as control:

@@ -38,7 +38,7 @@ session = TaskSession(spark_settings(None, "a task", settings))
 spark = session.start(10)
 shown = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/cmdline").read_text()
 secret = spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key")
-started = session._started._worker
+started = session._started.worker
 if started is not None:
     started.join(60)
 steps = [daemons()]

@@ -410,7 +410,7 @@ def test_a_client_that_is_throttled_after_each_answer_gets_the_next_one(embedded
     request = MetadataRequest(topics=[], max_version=12)
     with BrokerConnections({**embedded_kafka.client_config(), "client.id": "few-requests"}) as throttled:
         (node,) = throttled.brokers()
-        wait_until(lambda: throttled.call(request, node).brokers and caplog.messages)
+        wait_until(lambda: throttled.wait(throttled.send(request, node)).brokers and caplog.messages)
     assert [text.split(":")[0] for text in caplog.messages] == ["a broker throttles this client"]
 
 

@@ -78,7 +78,7 @@ def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: P
     admin.delete_consumer_groups([spec.group_id])[spec.group_id].result(30)
     asked = (spec.kafka, spec.group_id, spec.source_topics)
     assert unread(*asked, ledger=spec.ledger).offsets == 0
-    with impatient():  # by the group alone
+    with missing_at_once():  # by the group alone
         nowhere = LedgerSettings("nowhere")
         assert unread(*asked, ledger=nowhere).offsets == 2
         at_the_end = unread(*asked, start="latest", ledger=nowhere)
@@ -142,7 +142,7 @@ def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipe
 
     def waiting(minutes: float, idle: Any = "allowed_lateness") -> int:
         now = NOON + dt.timedelta(minutes=minutes)
-        with impatient():  # there is no ledger
+        with missing_at_once():  # there is no ledger
             return len(
                 interval_waits_for(
                     spec.kafka, spec.source_topics, interval, idle=idle, ledger=spec.ledger, now=now
@@ -172,7 +172,7 @@ def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: P
         pipeline.publish(["after"], timestamp=ms(NOON) + 5)
         (waiting,) = interval_waits_for(*asked, now=NOON + HOUR, ledger=spec.ledger)
         assert f"{pipeline.source}-0: a transaction is open" in waiting
-    with impatient():  # there is no ledger
+    with missing_at_once():  # there is no ledger
         assert interval_waits_for(*asked, now=NOON + HOUR, ledger=spec.ledger) == []
 
 

@@ -297,12 +297,7 @@ def test_rows_are_routed_to_the_partition_of_their_number(spark, fn):
     """With repartitionById and, for Spark 4.0, by hash keys."""
     rows = spark.range(1000).select((fn.col("id") % 7).cast("int").alias("owner"))
     for send in (route, route_by_hash):
-        found = (
-            send(rows, 7, "owner")
-            .select("owner", fn.spark_partition_id().alias("place"))
-            .distinct()
-            .collect()
-        )
+        found = send(rows, 7).select("owner", fn.spark_partition_id().alias("place")).distinct().collect()
         assert sorted((r.owner, r.place) for r in found) == [(i, i) for i in range(7)]
 
 

@@ -25,5 +25,7 @@ def produce_bytes(config: ClientConfig, tp: TopicPartition, batch: bytes) -> Non
         max_version=9,
     )
     with BrokerConnections(config) as connections:
-        answer = connections.call(request, connections.leaders([tp.topic])[tp])
+        answer = connections.wait(
+            connections.send(request, connections.topics([tp.topic])[tp.topic].leaders[tp.partition])
+        )
     assert [part.error_code for one in answer.responses for part in one.partition_responses] == [0]

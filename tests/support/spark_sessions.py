@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.plan import RunPlan
-from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark.encryption import local_defaults
@@ -105,10 +105,11 @@ class Broker:
 
     def plan(self, *topics, mode="explicit"):
         with BrokerConnections(self.config) as connections:
-            partitions = sorted(connections.leaders(topics))
+            described = connections.topics(topics)
+            partitions = sorted(TopicPartition(t.topic, n) for t in described.values() for n in t.leaders)
             starts = list_offsets(connections, partitions, "earliest")
             ends = list_offsets(connections, partitions, "latest")
-            ids = {name: topic.topic_id for name, topic in connections.topics(topics).items()}
+            ids = {name: topic.topic_id for name, topic in described.items()}
         ranges = tuple(OffsetRange(p.topic, p.partition, starts[p], ends[p]) for p in partitions)
         return RunPlan(mode, ranges, ids, "group.runs", advances=False)
 

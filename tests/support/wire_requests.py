@@ -55,7 +55,9 @@ def append(connections, where, batch):
         topic_data=[topic_class(name=where.topic, partition_data=[part])],
         max_version=9,
     )
-    answer = connections.call(request, connections.leaders([where.topic])[where])
+    answer = connections.wait(
+        connections.send(request, connections.topics([where.topic])[where.topic].leaders[where.partition])
+    )
     assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
 
@@ -71,7 +73,7 @@ def take_epoch(connections, transactional_id, timeout_ms=60_000):
             producer_epoch=-1,
             max_version=4,
         )
-        answer = connections.call(request, node)
+        answer = connections.wait(connections.send(request, node))
         assert answer.error_code in (0, 14, 15, 16, 51), answer
         if answer.error_code:
             connections.forget_coordinator("transaction", transactional_id)

@@ -303,8 +303,8 @@ class KafkaLedger:
         backoff = Backoff(CREATE_TIMEOUT)
         missing: list[TopicPartition] = []
         while not backoff.expired:
-            leaders = self._link.ask(BrokerConnections.leaders, [self.topic])
-            missing = sorted(tp for tp, node in leaders.items() if node == -1)
+            leaders = self._link.ask(BrokerConnections.topics, [self.topic])[self.topic].leaders
+            missing = [TopicPartition(self.topic, n) for n, node in sorted(leaders.items()) if node == -1]
             if not missing:
                 return
             time.sleep(backoff.next_pause())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_eos.spark.opaque_rows import head, packed, unpacked
-from airflow_eos.spark.sealed_rows import SealedRows
+from airflow_eos.spark.sealed_rows import sealed_rows
 
 NUMBERS = st.integers(0, 2**31 - 1)
 ROWS = st.lists(
@@ -27,10 +27,7 @@ ROWS = st.lists(
 
 
 def sealed(rows, task=7, attempt=2**40 + 1):
-    built = SealedRows(task, attempt)
-    for row in rows:
-        built.add(*row)
-    return built.batch()
+    return sealed_rows(task, attempt, rows)
 
 
 @given(ROWS)
@@ -62,9 +59,8 @@ def test_elements_sort_as_batches_stand_in_the_log(places):
     """By topic, partition, seal task and number, whatever the topics are called."""
     elements = []
     for topic, partition, task, seq in places:
-        rows = SealedRows(task, 1)
-        rows.add(0, topic, partition, seq, 1, b"")
-        elements += [element for _, element in packed([rows.batch()])]
+        row = (0, topic, partition, seq, 1, b"")
+        elements += [element for _, element in packed([sealed([row], task, 1)])]
     found = [head(element)[0] for element in sorted(elements)]
     assert [(h.topic, h.partition, h.seal_partition, h.seq) for h in found] == sorted(places)
 

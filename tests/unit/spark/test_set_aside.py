@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.spark.dead_letters import DeadLetterRule, may_be_records
 from airflow_eos.spark.failing_records import FailingRecords
@@ -13,15 +14,15 @@ from airflow_eos.spark.set_aside import SetAside
 RULE = DeadLetterRule("dead", 2)
 
 
-def at(*offsets: int, partition: int = 0) -> dict[OffsetRange, str]:
-    return {OffsetRange("a", partition, offset, offset + 1): f"error {offset}" for offset in offsets}
+def at(*offsets: int, partition: int = 0) -> tuple[FailingRecord, ...]:
+    return tuple(FailingRecord("a", partition, offset, f"error {offset}") for offset in offsets)
 
 
 def test_what_is_left_is_everything_else_in_order() -> None:
     """At either end, beside each other, and in ranges of the same partition."""
     ranges = [OffsetRange("a", 0, 0, 5), OffsetRange("a", 0, 7, 9), OffsetRange("a", 1, 3, 3)]
     assert SetAside().without(ranges) == ranges[:2]
-    left = SetAside(at(0, 2, 3, 8) | at(7, partition=1)).without(ranges)
+    left = SetAside(at(0, 2, 3, 8) + at(7, partition=1)).without(ranges)
     assert left == [OffsetRange("a", 0, 1, 2), OffsetRange("a", 0, 4, 5), OffsetRange("a", 0, 7, 8)]
     assert SetAside(at(7, 8)).without(ranges) == ranges[:1]
 
@@ -30,7 +31,7 @@ def test_searches_add_up() -> None:
     """In records and in time; the first record is the one that messages name."""
     one = SetAside().and_more(FailingRecords(at(7)), 20, RULE, "why")
     two = one.and_more(FailingRecords(at(3)), 30, RULE, "why")
-    assert (two.records, two.seconds, str(two.failing[0])) == (at(3, 7), 50, "a-0, offset 3: error 3")
+    assert (two.records, two.seconds, str(two.records[0])) == (at(3, 7), 50, "a-0, offset 3: error 3")
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,8 @@ def test_searches_add_up() -> None:
             "failed on 3 records or more, and max_dead_letters is 2.*offset 1: error 1",
         ),
         (FailingRecords(at(1), cut_after=60), "given up after 25 s; it had identified 2"),
-        (FailingRecords({}, is_not_one_record=True), "does not fail on any one record alone"),
-        (FailingRecords({}), "does not fail on any one record alone"),
+        (FailingRecords([], is_not_one_record=True), "does not fail on any one record alone"),
+        (FailingRecords([]), "does not fail on any one record alone"),
     ],
 )
 def test_what_cannot_be_dead_letters_fails_the_run(search: FailingRecords, said: str) -> None:

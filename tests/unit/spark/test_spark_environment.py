@@ -73,7 +73,6 @@ def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_
     monkeypatch.setattr(preflight, "_ask", lambda _: reports)
     monkeypatch.setattr(preflight, "is_connect", lambda _: False)
     monkeypatch.setattr(preflight, "has_drivers_modules", lambda _: False)
-    monkeypatch.setattr(preflight, "application_id", lambda _: "app")
     session = mock.Mock(version="4.1.0")
     assert preflight.check_environment(session, "zstd").versions["lz4"] == probe.MISSING
     with pytest.raises(EnvironmentMismatch, match=r"'lz4' needs the package lz4 .* missing on h2"):

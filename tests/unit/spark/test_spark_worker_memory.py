@@ -10,7 +10,7 @@ import pytest
 _FROZEN_ONCE = """
 import gc, weakref
 import pandas
-from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.spark.running_task import tidy
 
 class Knot:
     def __init__(self):

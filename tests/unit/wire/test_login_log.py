@@ -10,7 +10,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslBytesRequest
 
-from airflow_eos.wire.login_log import hide_logins
+from airflow_eos.wire.login_log import quiet_logging
 
 SECRET = b"\0me\0password-marker"
 
@@ -18,8 +18,8 @@ SECRET = b"\0me\0password-marker"
 @pytest.fixture
 def heard(caplog):
     """Hear kafka-python's loggers at DEBUG."""
-    hide_logins()
-    hide_logins()
+    quiet_logging()
+    quiet_logging()
     caplog.set_level(logging.DEBUG, "kafka")
     return caplog
 

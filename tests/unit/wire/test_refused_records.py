@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.sealer import seal
-from airflow_eos.wire.refused_records import refused_records
+from airflow_eos.wire.produce import refused_records
 
 WHERE = TopicPartition("out", 0)
 
