@@ -34,7 +34,6 @@ class Outcome:
     :param data: printed by ``--output json`` and ``yaml``, exactly.
     :param tables: printed by ``--output table`` and ``plain``, one after the other under their titles; no
         rows: a dash. Control characters are escaped.
-    :param code: exit code.
     """
 
     data: Any

@@ -27,8 +27,6 @@ from airflow_eos.model.ranges import TopicPartition
 class Coverage:
     """The offsets that all runs of a pipeline have read.
 
-    :param runs: number of runs.
-    :param sentence: says that the coverage is complete, or what is wrong and where.
     :param problems: gaps, overlaps and reads beyond the log end, ordered by partition and offset.
     :param reprocessings: reprocessings among the runs whose records are no longer kept.
     :param unseen: source topics whose logs are not known: this principal may not Describe them, or a
@@ -79,7 +77,6 @@ def coverage_of(
     :param records: all its run records, in commit order.
     :param bounds: current log bounds of every partition of the source topics.
     :param topic_ids: current ids of the source topics.
-    :param resets: resets of its cursor.
     :param earlier: reads of runs that are not among the records.
     """
     counted_records = list(records)
@@ -187,10 +184,7 @@ class _Building:
 
 
 class _Lanes:
-    """Collects reads by lane.
-
-    :param topic_ids: current ids of the topics.
-    """
+    """Collects reads by lane."""
 
     def __init__(self, topic_ids: Mapping[str, str]) -> None:
         self._topic_ids = topic_ids

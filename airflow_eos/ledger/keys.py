@@ -351,10 +351,7 @@ def transactional_id(spec: RunSpec) -> str:
 
 
 def cursor_transactional_id(prefix: str, group: str, partition: TopicPartition | None = None) -> str:
-    """Return the id under which a group's cursor moves: that of its runs and its resets.
-
-    :param partition: the source partition of a mapped cursor.
-    """
+    """Return the id under which a group's cursor moves: that of its runs and its resets."""
     if partition is None:
         return _id(prefix, "cursor", _quoted(group))
     return _id(prefix, "mapped-cursor", f"{_quoted(group)}/{_quoted(str(partition))}")

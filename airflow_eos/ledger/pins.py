@@ -39,11 +39,7 @@ Compute = Callable[[Mapping[str, LedgerValue], Callable[[], Mapping[str, LedgerV
 
 @dataclass(eq=False)
 class Pins:
-    """Pins values, each under the fence of a transactional id.
-
-    :param writer: runs the pins' transactions.
-    :param authority: reads pinned values.
-    """
+    """Pins values, each under the fence of a transactional id."""
 
     writer: LedgerWriter
     authority: Authority

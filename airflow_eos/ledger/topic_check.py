@@ -156,10 +156,7 @@ def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
 
 
 def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
-    """Return the error of a ledger that is missing and was there before; None where nobody remembers one.
-
-    :param topic: the ledger's.
-    """
+    """Return the error of a ledger that is missing and was there before; None where nobody remembers one."""
     if not testimony.of_a_ledger:
         return None
     return LedgerReplaced(

@@ -51,6 +51,14 @@ def open_of(
     }
 
 
+def own_open(
+    cluster: Cluster, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+) -> set[TopicPartition]:
+    """Return the partitions with an open transaction of exactly this epoch, as :func:`open_of`."""
+    still_open = open_of(cluster, producer.producer_id, partitions)
+    return {tp for tp, other in still_open.items() if other.producer_epoch == producer.producer_epoch}
+
+
 def is_overtaken(epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]) -> bool:
     """Return whether one of these transactions is of a later epoch: a newer attempt is writing it."""
     return any(active.producer_epoch > epoch for active in open_there.values())
@@ -106,19 +114,13 @@ class LedgerTransaction:
         :raises NotYetVisible: a leader does not have it after :data:`SEEN_SECONDS`.
         """
         deadline = self.clock() + SEEN_SECONDS
-        while left_open := self._own_open():
+        while left_open := own_open(self.cluster, self.identity, self.places):
             if self.clock() >= deadline:
                 raise NotYetVisible(
                     f"a transaction of {self.identity.transactional_id} is committed, and the leader of "
                     f"{_named(left_open)} still holds it for open; see `airflow eos repair`"
                 )
             self.sleep(_POLL_SECONDS)
-
-    def _own_open(self) -> list[TopicPartition]:
-        """Return the partitions in which this transaction is open, not another one of the same id."""
-        producers = open_of(self.cluster, self.identity.producer_id, self.places)
-        epoch = self.identity.producer_epoch
-        return [tp for tp, producer in producers.items() if producer.producer_epoch == epoch]
 
     def _abort(self) -> None:
         """Abort with this producer id and epoch, so that readers do not wait for the transaction timeout."""
@@ -148,7 +150,6 @@ class LedgerWriter:
     ) -> Iterator[LedgerTransaction]:
         """Fence a transactional id, and yield its transaction.
 
-        :param places: the ledger partitions that will be written.
         :param may_end: whether to abort an earlier transaction of the id that is still open there. This is
             safe for these writes, because no reader relies on them before their marker. False if runs use the
             id too: only a run can find out how its transaction was decided.

@@ -37,7 +37,6 @@ _SETTLE_SECONDS = 30.0
 class Reset:
     """The target of a cursor reset.
 
-    :param group: the consumer group.
     :param to: start or end of the log, the ledger's cursor, or the group's committed offsets.
     :param offsets: offsets per partition, instead of ``to``.
     :param topics: only these topics; default: those that the cursor's last run read.

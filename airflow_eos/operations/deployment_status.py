@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.lag import Unread, unread_of
+from airflow_eos.exceptions import (
+    BrokersUnavailable,
+    EosError,
+    LedgerReplaced,
+    TopicRecreated,
+    UnknownTopic,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
+from airflow_eos.model.kafka import without_leader
+from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.group_progress import GroupProgress, progress_of
-from airflow_eos.operations.open_transactions import OpenTransaction, open_transactions
+from airflow_eos.operations.cursor_agreement import moved_positions, offsets_without_leader, topics_read
+from airflow_eos.operations.open_transactions import OpenTransaction, open_ones, open_transactions
 from airflow_eos.operations.queries import (
     LedgerNames,
     LedgerStatus,
@@ -25,7 +37,96 @@ from airflow_eos.operations.queries import (
 )
 from airflow_eos.wording import counted
 
+log = logging.getLogger(__name__)
+
 Kind = Literal["group", "pipeline", "transactional_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """Unread offsets of a group with a cursor, and the transaction of a run that is at work.
+
+    :param unread: None if they are unknown.
+    :param unknown: why they are unknown: why the next run would be refused, or an error.
+    :param open_transaction: the oldest of the cursor's transactional ids; None if none is open.
+    :param is_complete: whether ``open_transaction`` is known.
+    :param asked_at: ages are those of this moment.
+    """
+
+    layout: str
+    unread: Unread | None
+    unknown: str = ""
+    open_transaction: OpenTransaction | None = None
+    is_complete: bool = True
+    asked_at: dt.datetime = field(default_factory=utc_now)
+
+    @property
+    def oldest_open_seconds(self) -> float | None:
+        """Age of the oldest transaction that is open or waited behind; 0 if none is, None if unknown."""
+        if not self.is_complete:
+            return None
+        undecided = () if self.unread is None else self.unread.undecided
+        ages = [transaction.age_seconds(self.asked_at) for transaction in undecided]
+        if self.open_transaction is not None:
+            ages.append(self.open_transaction.age_seconds)
+        return None if None in ages else max((round(age, 1) for age in ages if age is not None), default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        progress: dict[str, Any] = {"lag": None, "unknown": self.unknown}
+        if self.unread is not None:
+            progress = {
+                "lag": self.unread.offsets,
+                "lag_to_end": self.unread.offsets_to_end,
+                "waiting": [undecided.to_dict(self.asked_at) for undecided in self.unread.undecided],
+            }
+            if self.layout == "mapped" and self.unread.added:
+                progress["not_mapped"] = [str(tp) for tp in sorted(self.unread.added)]
+        if self.is_complete:
+            own = self.open_transaction
+            progress["open_transaction"] = None if own is None else own.to_dict()
+        return progress
+
+
+def progress_of(
+    control: ControlPlane, deployment: Deployment, group: str, cursor: CursorRecord
+) -> GroupProgress:
+    """Return the progress of a group by its cursor; an error of this group alone is why it is unknown.
+
+    :raises BrokersUnavailable: no broker answers.
+    """
+    try:
+        topics = topics_read(control, cursor)
+        refusal = _refusal(control, cursor, topics)
+        unread = None if refusal else unread_of(control, group, sorted(topics))
+        partitions: list[TopicPartition | None] = [None]
+        if unread is not None and cursor.layout == "mapped":
+            partitions = [offsets.topic_partition for offsets in unread.ranges]
+        ids = [keys.cursor_transactional_id(cursor.prefix, group, partition) for partition in partitions]
+        oldest = next(iter(open_ones(control, deployment.command_line, ids)), None)
+    except BrokersUnavailable:
+        raise
+    except Exception as error:
+        log.debug("group %s", group, exc_info=True)
+        return GroupProgress(cursor.layout, None, _reason(error), is_complete=False)
+    return GroupProgress(cursor.layout, unread, refusal, oldest)
+
+
+def _refusal(control: ControlPlane, cursor: CursorRecord, read: Collection[str]) -> str:
+    """Return why the next run of a cursor would fail; empty if nothing shows it."""
+    try:
+        topics = control.cluster.describe_topics(read)
+        if without := without_leader(*topics.values()) or offsets_without_leader(control, cursor.group):
+            return f"{BrokersUnavailable.__name__}: {without}"
+        moved = moved_positions(control, cursor, topics)
+    except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
+        return _reason(error)
+    return f"{moved[0].error.__name__}: {'; '.join(item.text for item in moved)}" if moved else ""
+
+
+def _reason(error: Exception) -> str:
+    message = error.message if isinstance(error, EosError) else str(error)
+    return f"{type(error).__name__}: {message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +217,7 @@ def missing(deployment: Deployment, status: DeploymentStatus) -> list[tuple[str,
     for name in groups:
         hint = near(name, names.groups)
         if begun := _of_groups(status.open_transactions, deployment.prefix, [name]):
-            age = begun[0].times.age_seconds
+            age = begun[0].age_seconds
             hint = f"a first run has its transaction open for {age} s: it is at work, or was killed"
         entries.append((name, hint))
     for name in runs:
@@ -128,20 +229,6 @@ def missing(deployment: Deployment, status: DeploymentStatus) -> list[tuple[str,
             hint = f"it may be pruned, as {counted(pruned, 'run')} of the pipeline {are}; {hint}"
         entries.append((name, hint))
     return entries
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a deployment's state; None for no limit.
-
-    :param max_lag: unread offsets of a group, up to the high watermarks.
-    :param max_open: seconds for which a transaction is open.
-    :param max_gaps: gaps between the committed intervals of a pipeline.
-    """
-
-    max_lag: int | None = None
-    max_open: float | None = None
-    max_gaps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,32 +250,41 @@ class Exceeded:
         return {self.kind: self.name, "limit": self.limit, "allowed": self.allowed, "found": self.value}
 
 
-def exceeded(status: DeploymentStatus, limits: Limits) -> list[Exceeded]:
-    """Return the limits that groups, pipelines and open transactions exceed."""
+def exceeded(
+    status: DeploymentStatus,
+    *,
+    max_lag: int | None = None,
+    max_open: float | None = None,
+    max_gaps: int | None = None,
+) -> list[Exceeded]:
+    """Return the limits that groups, pipelines and open transactions exceed; None for no limit.
+
+    :param max_lag: unread offsets of a group, up to the high watermarks.
+    :param max_open: seconds for which a transaction is open.
+    :param max_gaps: gaps between the committed intervals of a pipeline.
+    """
+    allowed = {"max-lag": max_lag, "max-open": max_open, "max-gaps": max_gaps}
     return [
-        Exceeded(kind, name, limit, allowed, value)
-        for kind, name, limit, allowed, value in _measured(status, limits)
-        if allowed is not None and (value is None or value > allowed)
+        Exceeded(kind, name, limit, most, value)
+        for kind, name, limit, value in _measured(status)
+        if (most := allowed[limit]) is not None and (value is None or value > most)
     ]
 
 
-def _measured(
-    status: DeploymentStatus, limits: Limits
-) -> Iterator[tuple[Kind, str, str, float | None, float | None]]:
-    """Return kind and name of what has a limit, the limit's name, what is allowed, and what is there."""
+def _measured(status: DeploymentStatus) -> Iterator[tuple[Kind, str, str, float | None]]:
+    """Yield kind and name of what has a limit, the limit's name, and the value; None: it is unknown."""
     for group, cursor in status.ledger.cursors.items():
         if cursor is not None:
             progress = status.progress.get(group)  # an unreadable cursor has none
             unread = progress and progress.unread
-            yield "group", group, "max-lag", limits.max_lag, unread.offsets_to_end if unread else None
-            oldest = progress.oldest_open_seconds if progress else None
-            yield "group", group, "max-open", limits.max_open, oldest
+            yield "group", group, "max-lag", unread.offsets_to_end if unread else None
+            yield "group", group, "max-open", progress.oldest_open_seconds if progress else None
     gaps = () if status.names is None else status.names.gaps
     for pipeline, count in sorted(Counter(gap.pipeline for gap in gaps).items()):
-        yield "pipeline", pipeline, "max-gaps", limits.max_gaps, count
+        yield "pipeline", pipeline, "max-gaps", count
     own = [progress.open_transaction for progress in status.progress.values()]
     of_groups = {transaction.transactional_id for transaction in own if transaction is not None}
     for transaction in status.open_transactions:
-        name, age = transaction.transactional_id, transaction.times.age_seconds
+        name = transaction.transactional_id
         if name not in of_groups:
-            yield "transactional_id", name, "max-open", limits.max_open, age
+            yield "transactional_id", name, "max-open", transaction.age_seconds

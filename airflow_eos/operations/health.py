@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
@@ -24,7 +24,6 @@ from airflow_eos.operations.checks import (
     CHECK_PATIENCE,
     AskFeatures,
     Check,
-    Looked,
     brokers_answer,
     durability,
     error_line,
@@ -37,7 +36,7 @@ from airflow_eos.operations.checks import (
     verification,
     visible_topic,
 )
-from airflow_eos.operations.left_open import LeftOpen
+from airflow_eos.operations.repair import LeftOpen
 from airflow_eos.wording import counted, some_of
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,6 @@ def health(
     """Return all findings; checks of topics cover sources and sinks.
 
     :param ignored: partition and offset of records of the ledger that no run wrote.
-    :param unreadable: number of unreadable records.
     :param ids: transactional id of each producer id that a record names.
     :raises BrokersUnavailable: no check was possible.
     """
@@ -66,27 +64,25 @@ def health(
         brokers = len(control.cluster.brokers())
         checks = [brokers_answer(control, brokers)]
         features = functools.cache(control.cluster.features)
-        checks += _guarded("partition verification", verification, features)
-        checks += _guarded("time-outs", default_timeouts, features)
-        checks += _guarded("expiry of ids", expiry, features)
-        checks += _guarded("ledger", ledger_identity, control, deployment.ledger.topic)
-        checks += _guarded("ledger records", ledger_records, control)
-        checks += _guarded("ledger writers", _ledger_writers, ignored, unreadable)
-        checks += _guarded("ledger topic", _ledger_topic, control, deployment, brokers)
+        checks += _guarded("partition verification", verification(features))
+        checks += _guarded("time-outs", default_timeouts(features))
+        checks += _guarded("expiry of ids", expiry(features))
+        checks += _guarded("ledger", ledger_identity(control, deployment.ledger.topic))
+        checks += _guarded("ledger records", ledger_records(control))
+        checks += _guarded("ledger writers", _ledger_writers(ignored, unreadable))
+        checks += _guarded("ledger topic", _ledger_topic(control, deployment, brokers))
         for name in sorted({*sources, *sinks}):
-            checks += _guarded(f"topic {name}", _topic, control, name, brokers, written=name in sinks)
+            checks += _guarded(f"topic {name}", _topic(control, name, brokers, written=name in sinks))
         for name in sorted(sources):
-            checks += _guarded(f"end of topic {name}", undecided_offsets, control, name, deployment.prefix)
+            checks += _guarded(f"end of topic {name}", undecided_offsets(control, name, deployment.prefix))
         left = LeftOpen(control.cluster, deployment.prefix, ids.get)
-        checks += _guarded("transactions left open", _left_open, left, {deployment.ledger.topic, *sinks})
+        checks += _guarded("transactions left open", _left_open(left, {deployment.ledger.topic, *sinks}))
     return checks
 
 
-def _guarded(
-    name: str, look: Callable[Looked, Iterator[Check]], *args: Looked.args, **kwargs: Looked.kwargs
-) -> list[Check]:
+def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
     try:
-        return list(look(*args, **kwargs))
+        return list(checks)
     except BrokersUnavailable:
         raise  # every other check would wait as long
     except AuthorizationFailed as error:

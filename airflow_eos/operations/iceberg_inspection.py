@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import PublishedRuns, TableReceipt
-from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
-from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
-from airflow_eos.operations.table_retention import Retention, milliseconds
+from airflow_eos.operations.table_inspection import (
+    RECENT,
+    ForeignCommit,
+    HeldRows,
+    Retention,
+    TableInspection,
+    UnnamedFile,
+    milliseconds,
+    writer_text,
+)
 from airflow_eos.run.publishing import RUN_KEY
 
 if TYPE_CHECKING:
@@ -33,11 +40,7 @@ _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parqu
 
 
 class IcebergInspection(TableInspection):
-    """Looks at one version of a table.
-
-    :param version: as its sink has loaded it.
-    :param properties: of the catalog.
-    """
+    """Looks at one version of a table."""
 
     _table: Table
 

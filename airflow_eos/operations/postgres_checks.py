@@ -92,7 +92,6 @@ class RowsOfRun:
 def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> RowsOfRun:
     """Return what the database has of a run.
 
-    :param identity: of the table, from the run's record.
     :raises UnknownTable: the table was renamed, and no other one has its name.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
@@ -116,7 +115,6 @@ def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, 
     What runs have published in a table outlives it. A database without that row is another one, or has lost
     what it knew.
 
-    :param identity: of the table, from the run's INTENT.
     :raises OutcomeUnknown: the database does not have the row, or does not answer.
     """
     try:

@@ -43,9 +43,7 @@ class OldRun:
     :param run_keys: run keys of its records, in commit order.
     :param staged_at: latest time of its records, by the drivers' clocks.
     :param offset: offset of the last record.
-    :param transactional_id: transactional id of the last record.
     :param producers: producer id and epoch of each record.
-    :param written: partitions that the run wrote to.
     """
 
     pipeline: str

@@ -62,8 +62,6 @@ class LedgerStatus:
 
     A value is None if the ledger has no such record, an error if the record is unreadable.
 
-    :param topic: the ledger topic.
-    :param cursors: cursors by consumer group.
     :param runs: runs by ``<pipeline>/<run id>``; of a run in rounds or mapped tasks its latest record.
     """
 
@@ -91,25 +89,20 @@ def ledger_status(
     """
     with ControlPlane(deployment) as control:
         ledger = control.verify_ledger()
-        cursors = {group: _cursor_of(control, group) for group in groups}
+        cursors = {
+            group: _record_or_error(control, CursorRecord, keys.cursor_key(group), group) for group in groups
+        }
         by_name = {
             keys.run_name(pipeline, run_id): _run_of(control, pipeline, run_id) for pipeline, run_id in runs
         }
     return LedgerStatus(deployment.ledger.topic, ledger, cursors, by_name)
 
 
-def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnreadable | None:
-    key = keys.cursor_key(group)
-    value = control.authority.peek([key], routing=group).get(key)
-    return None if value is None else _read(CursorRecord, value, key)
-
-
 def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunInLedger:
     run_key = keys.cursor_run_key(pipeline, run_id)
-    key = keys.run_record_key(run_key)
-    value = control.authority.peek([key], routing=pipeline).get(key)
-    if value is not None:
-        return _read(RunRecord, value, key)
+    run = _record_or_error(control, RunRecord, keys.run_record_key(run_key), pipeline)
+    if run is not None:
+        return run
     # The keys of intervals, rounds and mapped tasks name more than the run.
     prefixes = tuple(keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline))
     view = control.ledger.view(control.ledger.partition_for(pipeline), (), prefixes)
@@ -121,9 +114,11 @@ def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunInLedger:
     return PrunedRun(run_id) if is_pruned(whole, pipeline, values) else None
 
 
-def _read(kind: type[V], value: LedgerValue, key: str) -> V | LedgerUnreadable:
+def _record_or_error(
+    control: ControlPlane, kind: type[V], key: str, routing: str
+) -> V | LedgerUnreadable | None:
     try:
-        return kind.from_json(value, key)
+        return control.authority.record(kind, key, routing=routing)
     except LedgerUnreadable as error:
         return error
 
@@ -136,10 +131,9 @@ def _pruned_of(control: ControlPlane, pipeline: str, run_key: str) -> tuple[str,
 
 def pruned_runs(deployment: Deployment, pipeline: str) -> int:
     """Return the number of runs of a pipeline whose records were pruned."""
-    key = keys.horizon_key(pipeline)
     with ControlPlane(deployment) as control:
-        value = control.authority.peek([key], routing=pipeline).get(key)
-    return 0 if value is None else Horizon.from_json(value, key).runs
+        horizon = control.authority.record(Horizon, keys.horizon_key(pipeline), routing=pipeline)
+    return 0 if horizon is None else horizon.runs
 
 
 def refuse_pruned(deployment: Deployment, pipeline: str, run_key: str) -> None:
@@ -192,10 +186,7 @@ class OpenIntent(JsonForm):
 
 
 def open_intents(values: Iterable[tuple[str, LedgerValue]]) -> tuple[OpenIntent, ...]:
-    """Return the INTENTs among ledger values, the oldest first; logs and omits unreadable ones.
-
-    :param values: pairs of key and value.
-    """
+    """Return the INTENTs among ledger values, the oldest first; logs and omits unreadable ones."""
     intents = [
         OpenIntent(
             intent.record.pipeline,
@@ -215,7 +206,6 @@ class LedgerNames:
 
     :param runs: the latest run of each pipeline.
     :param groups: consumer groups with a cursor.
-    :param gaps: gaps between the committed intervals of pipelines.
     :param in_tables: the latest run of each pipeline that put rows into a table.
     """
 

@@ -16,10 +16,8 @@ from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
-from airflow_eos.operations.foreign_commits import other_writers
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
-from airflow_eos.operations.table_inspection import UnnamedFile
-from airflow_eos.operations.table_retention import retention_check
+from airflow_eos.operations.table_inspection import UnnamedFile, other_writers, retention_check
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted, some_of
 
@@ -72,10 +70,7 @@ def _looks(
     loaded: Callable[[], Inspection],
     looks: Callable[[Inspection], Iterator[Check]],
 ) -> Iterator[Check]:
-    """Turn an error of a library into a check, so that those of other tables are made.
-
-    :param loaded: loads the table.
-    """
+    """Turn an error of a library into a check, so that those of other tables are made."""
     try:
         inspection = loaded()
     except EosError as error:

@@ -167,8 +167,7 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
         # The ledger is not verified, because its identity may lack the signature.
         partitions = control.ledger.describe().topic_partitions
         name = keys.ledger_transactional_id(deployment.prefix, deployment.ledger.topic)
-        left = _SIGN_ATTEMPTS
-        while True:
+        for left in reversed(range(_SIGN_ATTEMPTS)):
             ends = control.cluster.log_ends(partitions)
             signed = _signed_from(control.ledger, {tp.partition: end for tp, end in sorted(ends.items())})
             if not execute:
@@ -179,7 +178,6 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
                 control.writer.write(name, place, [message], partial(_nothing_else, control, ends, place))
                 break
             except OutcomeUnknown:
-                left -= 1
                 if not left:
                     raise
                 time.sleep(_SIGN_PAUSE_SECONDS)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from airflow_eos.exceptions import BrokersUnavailable, EosError, NotYetVisible, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.ledger.writer import open_of
+from airflow_eos.ledger.writer import open_of, own_open
 from airflow_eos.model.kafka import ActiveProducer, ProducerIdentity, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Cluster, Transactions
@@ -116,7 +116,7 @@ class Visibility:
         :param is_ended: the markers that were left out are written.
         """
         hidden = self._invisible(_written(record), record.producer)
-        in_ledger = self._own_open(record.producer, ledger)
+        in_ledger = own_open(self.cluster, record.producer, ledger)
         texts = [text for text, _ in hidden.values()]
         texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
         open_there = {tp for tp, (_, own) in hidden.items() if own} | in_ledger
@@ -163,13 +163,6 @@ class Visibility:
             except UnknownTopic as error:
                 log.warning("whether readers see the output cannot be looked at: %s", error)
         return stable
-
-    def _own_open(
-        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
-    ) -> set[TopicPartition]:
-        """Return the partitions with an open transaction of exactly this epoch."""
-        still_open = open_of(self.cluster, producer.producer_id, partitions)
-        return {tp for tp, other in still_open.items() if other.producer_epoch == producer.producer_epoch}
 
     def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether our offsets are pending; once ours are committed, pending ones are a newer run's."""

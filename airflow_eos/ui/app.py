@@ -123,10 +123,7 @@ Answered = tuple[dict[str, Any], int]
 
 
 def _page(path: str, template: str) -> Callable[[Callable[..., Answered]], Callable[..., Answered]]:
-    """Return a decorator that answers a path with HTML, and the same path below ``/api/v1`` with JSON.
-
-    :param template: file name of the HTML.
-    """
+    """Return a decorator that answers a path with HTML, and the same path below ``/api/v1`` with JSON."""
 
     def add(view: Callable[..., Answered]) -> Callable[..., Answered]:
         @functools.wraps(view)  # FastAPI reads the parameters of the view
@@ -280,8 +277,7 @@ def verify_json(
     """Read a run's output again. Takes JSON only: a form of another site cannot send it with the cookie."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Trouble(415, "JSON only", "Send application/json.")
-    from airflow_eos.operations.findings import NOT_MATCHING
-    from airflow_eos.operations.verification import verified_counts
+    from airflow_eos.operations.verification import NOT_MATCHING, verified_counts
 
     record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
     findings = _desk(request).verify(record, viewer.name)

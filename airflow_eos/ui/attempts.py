@@ -41,7 +41,6 @@ Tasks = Mapping[tuple[str, str, int], str]
 class Attempt:
     """The latest try of one task instance.
 
-    :param pipeline: name of the pipeline that the task runs.
     :param group: consumer group; empty before the task's first start.
     :param map_index: -1 if the task is not mapped.
     :param state: Airflow's state of the task instance; empty before it is scheduled.
@@ -72,7 +71,6 @@ def read_attempts(
     None if this process cannot, or may not, read Airflow's metadata database; its log has the reason.
 
     :param dag_ids: Dags that the user may see; no others are read.
-    :param now: aware.
     :param tasks: tasks that run a pipeline, of any class of operator.
     """
     if not dag_ids:

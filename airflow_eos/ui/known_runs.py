@@ -53,10 +53,7 @@ class KnownRuns:
 
     :param pipelines: by name; immutable.
     :param intents: by key: open INTENTs of tables; immutable.
-    :param reader: has read the runs.
-    :param unreadable: errors of unreadable records.
     :param brokers: answers questions that memory cannot.
-    :param ask_brokers: runs the calls to brokers.
     """
 
     deployment: Deployment
@@ -83,7 +80,6 @@ class KnownRuns:
     def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionDescription]:
         """Return the open transactions of this prefix that may be described, by transactional id.
 
-        :param seconds: time limit.
         :raises TimeoutError: a broker takes longer.
         """
         return self.ask_brokers("open transactions", self.brokers.open_transactions, seconds=seconds)

@@ -18,7 +18,6 @@ class PipelineHistory:
     :param runs: the newest ones, by run key, in the order of their commits.
     :param earlier: the reads of older ones.
     :param pruned: the reads of runs whose records are pruned.
-    :param resets: of its cursor.
     :param characters: size of the kept records' JSON; ``sizes`` of each.
     """
 

@@ -49,7 +49,6 @@ class LedgerRows:
 
     :param rows: of the user's pipelines, sorted by name.
     :param tasks: the last pipeline of each task instance.
-    :param warnings: about the ledger.
     """
 
     rows: Sequence[Mapping[str, Any]]

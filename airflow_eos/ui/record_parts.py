@@ -14,10 +14,7 @@ from airflow_eos.ui.viewer import Viewer
 
 
 def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
-    """Return a run as a row of a table.
-
-    :param lag: its lag.
-    """
+    """Return a run as a row of a table."""
     seconds = seconds_of(record)
     return {
         "pipeline": record.pipeline,

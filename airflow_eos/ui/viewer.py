@@ -16,7 +16,6 @@ NOT_SHOWN = 403
 class Viewer:
     """A user's permissions.
 
-    :param dag_ids: Dags that this user may see.
     :param name: of the user; questions of one user are limited together.
     :param is_admin: may see transactions without a Dag.
     """

@@ -170,10 +170,7 @@ def run_view(
 
 
 def health_view(history: KnownRuns, viewer: Viewer, transactions: Check) -> dict[str, Any]:
-    """Return the checks of brokers and ledger, and of the topics of a user's pipelines; empty without any.
-
-    :param transactions: the check of open transactions.
-    """
+    """Return the checks of brokers and ledger, and of the topics of a user's pipelines; empty without any."""
     pipelines = viewer.pipelines(history)
     newest = [record for pipeline in pipelines if (record := viewer.newest(pipeline)) is not None]
     sources = {range_.topic for record in newest for range_ in record.ranges}

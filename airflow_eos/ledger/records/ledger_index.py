@@ -96,7 +96,6 @@ class OwnKeys:
 class Around:
     """A key prefix of which a look-up needs only the neighbours of one key; it may return more.
 
-    :param key: that key.
     :param needed: number of neighbours needed on each side of it, in key order.
     """
 
@@ -114,8 +113,6 @@ def may_speak_for(last_stable_offset: int, high_watermark: int) -> int:
 class LeafAt:
     """A root's reference to a leaf.
 
-    :param first: the leaf's first key.
-    :param offset: the leaf's offset.
     :param digest: digest of the leaf's content; also the last part of its ledger key.
     """
 
@@ -180,7 +177,6 @@ class IndexRoot(VersionedOfTransaction):
     ) -> dict[str, Place]:
         """Return the places of the last records of these keys; an absent key has no record.
 
-        :param prefixes: key prefixes.
         :param read: returns the places in a leaf; called for few leaves.
         :param read_before: keys whose last records are beyond the index; they are omitted.
         :raises IndexUnusable: raised by ``read``.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_eos.cli.rows import record_row
+from airflow_eos.cli.commands import record_row
 from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
