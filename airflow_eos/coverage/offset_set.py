@@ -38,7 +38,9 @@ class Spans(Generic[At]):
             if at < inner:
                 parts.append((at, inner))
             at = after
-        return [*parts, (at, end)] if at < end else parts
+        if at < end:
+            parts.append((at, end))
+        return parts
 
     def add(self, start: At, end: At) -> None:
         """Add a range."""

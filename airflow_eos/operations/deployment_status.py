@@ -15,31 +15,34 @@ from airflow_eos.exceptions import (
     BrokersUnavailable,
     EosError,
     LedgerReplaced,
+    LedgerUnreadable,
     TopicRecreated,
     UnknownTopic,
 )
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import answer_of, is_pruned
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.kafka import without_leader
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_agreement import moved_positions, offsets_without_leader, topics_read
 from airflow_eos.operations.open_transactions import OpenTransaction, open_ones, open_transactions
 from airflow_eos.operations.queries import (
     LedgerNames,
-    LedgerStatus,
-    RunInLedger,
     ledger_names,
-    ledger_status,
     near,
+    pruned_of,
     pruned_runs,
+    readable_runs,
 )
 from airflow_eos.wording import counted
 
 log = logging.getLogger(__name__)
 
 Kind = Literal["group", "pipeline", "transactional_id"]
+RunSummary = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +136,30 @@ def _reason(error: Exception) -> str:
 class DeploymentStatus:
     """The state of all groups, pipelines and transactions of a deployment, or of those that were named.
 
-    :param ledger: its identity, the groups' cursors, and the named runs.
+    :param topic: of the ledger.
+    :param cursors: by consumer group; None without a record, an error if it is unreadable.
+    :param runs: summaries of named runs by ``<pipeline>/<run id>``, of a run in rounds or mapped tasks of its
+        latest record; None without a record.
     :param progress: by group, of those with a readable cursor.
     :param open_transactions: the oldest first.
     :param names: what the ledger has; None if groups or runs were named.
     """
 
-    ledger: LedgerStatus
-    progress: Mapping[str, GroupProgress]
-    open_transactions: tuple[OpenTransaction, ...]
+    topic: str
+    ledger: LedgerId
+    cursors: Mapping[str, CursorRecord | LedgerUnreadable | None]
+    runs: Mapping[str, RunSummary | None]
+    progress: Mapping[str, GroupProgress] = field(default_factory=dict)
+    open_transactions: tuple[OpenTransaction, ...] = ()
     names: LedgerNames | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        data = self.ledger.to_dict()
+        identity = {"topic_id": self.ledger.topic_id, "partitions": self.ledger.partitions}
+        cursors = {group: _cursor_summary(cursor) for group, cursor in self.cursors.items()}
         for group, progress in self.progress.items():
-            data["cursors"][group] |= progress.to_dict()
+            cursors[group] = {**(cursors[group] or {}), **progress.to_dict()}
+        data = {"ledger": {"topic": self.topic, **identity}, "cursors": cursors, "runs": dict(self.runs)}
         data["open_transactions"] = [transaction.to_dict() for transaction in self.open_transactions]
         if self.names is not None:
             data["pipelines"] = {name: record.summary() for name, record in self.names.runs.items()}
@@ -175,21 +186,78 @@ def deployment_status(
     """
     names = None if groups or runs else ledger_names(deployment)
     every = [name for meanings in runs for name in meanings]
-    ledger = ledger_status(deployment, groups=groups if names is None else names.groups, runs=every)
-    ledger = replace(ledger, runs=dict(_meant(ledger.runs, meanings) for meanings in runs))
+    status = ledger_status(deployment, groups=groups if names is None else names.groups, runs=every)
     transactions = open_transactions(deployment) if groups or names is not None else []
     if names is None:
         transactions = _of_groups(transactions, deployment.prefix, groups)
     with ControlPlane(deployment) as control:
         progress = {
             group: progress_of(control, deployment, group, cursor)
-            for group, cursor in ledger.cursors.items()
+            for group, cursor in status.cursors.items()
             if isinstance(cursor, CursorRecord)
         }
-    return DeploymentStatus(ledger, progress, tuple(transactions), names)
+    meant = dict(_meant(status.runs, meanings) for meanings in runs)
+    return replace(status, runs=meant, progress=progress, open_transactions=tuple(transactions), names=names)
 
 
-def _meant(runs: Mapping[str, RunInLedger], meanings: Sequence[tuple[str, str]]) -> tuple[str, RunInLedger]:
+def ledger_status(
+    deployment: Deployment, *, groups: Sequence[str] = (), runs: Sequence[tuple[str, str]] = ()
+) -> DeploymentStatus:
+    """Return the ledger's identity, the cursors of groups, and runs given as (pipeline, run id).
+
+    :raises LedgerMissing: there is no initialised ledger.
+    """
+    with ControlPlane(deployment) as control:
+        ledger = control.verify_ledger()
+        cursors = {group: _cursor_of(control, group) for group in groups}
+        by_name = {
+            keys.run_name(pipeline, run_id): _run_of(control, pipeline, run_id) for pipeline, run_id in runs
+        }
+    return DeploymentStatus(deployment.ledger.topic, ledger, cursors, by_name)
+
+
+def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnreadable | None:
+    try:
+        return control.authority.record(CursorRecord, keys.cursor_key(group), routing=group)
+    except LedgerUnreadable as error:
+        return error
+
+
+def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunSummary | None:
+    run_key = keys.cursor_run_key(pipeline, run_id)
+    try:
+        record = control.authority.record(RunRecord, keys.run_record_key(run_key), routing=pipeline)
+    except LedgerUnreadable as error:
+        return {"state": f"unreadable: {error}"}
+    if record is not None:
+        return record.summary()
+    # The keys of intervals, rounds and mapped tasks name more than the run.
+    prefixes = tuple(keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline))
+    view = control.ledger.view(control.ledger.partition_for(pipeline), (), prefixes)
+    by_offset = sorted(answer_of(view).committed.items(), key=lambda record: record[1].offset)
+    records = [record for record in readable_runs(by_offset) if record.run_id == run_id]
+    if records:
+        return records[-1].summary()
+    whole, values = pruned_of(control, pipeline, run_key)
+    return {"state": "PRUNED", "run_id": run_id} if is_pruned(whole, pipeline, values) else None
+
+
+def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str, Any] | None:
+    if isinstance(cursor, LedgerUnreadable):
+        return {"unreadable": str(cursor)}
+    if cursor is None:
+        return None
+    return {
+        "pipeline": cursor.pipeline,
+        "layout": cursor.layout,
+        "ends": {str(tp): end for tp, end in sorted(cursor.ends.items())},
+        "run_key": cursor.run_key,
+    }
+
+
+def _meant(
+    runs: Mapping[str, RunSummary | None], meanings: Sequence[tuple[str, str]]
+) -> tuple[str, RunSummary | None]:
     """Return the first of these names that is in the ledger, with its run; or else the first."""
     answers = [(name, runs[name]) for name in (keys.run_name(*meaning) for meaning in meanings)]
     return next((answer for answer in answers if answer[1] is not None), answers[0])
@@ -208,8 +276,8 @@ def _of_groups(
 
 def missing(deployment: Deployment, status: DeploymentStatus) -> list[tuple[str, str]]:
     """Return the named groups and runs that are not in the ledger, each with similar names or a reason."""
-    groups = [name for name, cursor in status.ledger.cursors.items() if cursor is None]
-    runs = [name for name, run in status.ledger.runs.items() if run is None]
+    groups = [name for name, cursor in status.cursors.items() if cursor is None]
+    runs = [name for name, run in status.runs.items() if run is None]
     if not groups and not runs:
         return []
     names = ledger_names(deployment)
@@ -273,7 +341,7 @@ def exceeded(
 
 def _measured(status: DeploymentStatus) -> Iterator[tuple[Kind, str, str, float | None]]:
     """Yield kind and name of what has a limit, the limit's name, and the value; None: it is unknown."""
-    for group, cursor in status.ledger.cursors.items():
+    for group, cursor in status.cursors.items():
         if cursor is not None:
             progress = status.progress.get(group)  # an unreadable cursor has none
             unread = progress and progress.unread

@@ -17,7 +17,8 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations import upkeep as ledger_upkeep
-from airflow_eos.operations.queries import ledger_names, ledger_records, ledger_status
+from airflow_eos.operations.deployment_status import ledger_status
+from airflow_eos.operations.queries import ledger_names, ledger_records
 from airflow_eos.ui.history import RunHistory
 from tests.support.brokers import unique
 

@@ -25,7 +25,7 @@ from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.operations.deployment_status import DeploymentStatus, GroupProgress, exceeded
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.open_transactions import OpenTransaction
-from airflow_eos.operations.queries import LedgerNames, LedgerStatus
+from airflow_eos.operations.queries import LedgerNames
 from airflow_eos.run.undecided import Undecided
 from tests.support.airflow_parser import get_parser
 from tests.unit.airflow.fakes import a_record
@@ -46,12 +46,10 @@ def transaction(name: str, age: float) -> OpenTransaction:
 
 OF_ORDERS = transaction("p.cursor.orders", 12.5)
 STATE = DeploymentStatus(
-    LedgerStatus(
-        "ledger",
-        LedgerId("id", 1, "p"),
-        cursors={**dict.fromkeys(["orders", "idle", "gone"], CURSOR), "unreadable": UNREADABLE},
-        runs={},
-    ),
+    "ledger",
+    LedgerId("id", 1, "p"),
+    {**dict.fromkeys(["orders", "idle", "gone"], CURSOR), "unreadable": UNREADABLE},
+    {},
     {
         "orders": GroupProgress(
             "whole",
@@ -192,7 +190,7 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     )
     monkeypatch.setattr(
         "airflow_eos.operations.deployment_status.ledger_status",
-        lambda *_, **__: LedgerStatus("ledger", LedgerId("id", 1, "p"), {}, {}),
+        lambda *_, **__: DeploymentStatus("ledger", LedgerId("id", 1, "p"), {}, {}),
     )
     monkeypatch.setattr("airflow_eos.operations.deployment_status.open_transactions", lambda *_: [])
     given = get_parser().parse_args(["eos", "status", "--send-metrics", "--prefix", "p"])
