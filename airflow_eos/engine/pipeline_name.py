@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
-from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.model.versioned import readable
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +48,6 @@ def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
 def _newest(ledger: KafkaLedger, pipeline: str) -> RunRecord | None:
     prefixes = [keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline)]
     view = ledger.latest(ledger.partition_for(pipeline), prefixes, 1, within=RECENT_OFFSETS)
-    records = filter(None, (_readable(value, key) for key, value in answer_of(view).committed.items()))
-    return max(records, key=lambda record: record.staged_at, default=None)
-
-
-def _readable(value: LedgerValue, key: str) -> RunRecord | None:
-    """Return a run record; None if it is unreadable, which the page and `airflow eos verify` report."""
-    try:
-        return RunRecord.from_json(value, key)
-    except LedgerUnreadable:
-        return None
+    # Of unreadable ones the page and `airflow eos verify` tell.
+    records = readable(RunRecord, answer_of(view).committed.items(), unreadable=[])
+    return max((record for _, record in records), key=lambda record: record.staged_at, default=None)

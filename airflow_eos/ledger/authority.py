@@ -90,9 +90,9 @@ class Authority:
         self._say(partition, view)
         return answer_of(view).committed
 
-    def record(self, kind: type[V], key: str, *, routing: str) -> V | None:
-        """Return what the committed value of a key holds, without waiting; None proves nothing."""
-        value = self.peek([key], routing=routing).get(key)
+    def record(self, kind: type[V], key: str, *, routing: str, fenced: bool = False) -> V | None:
+        """Return what the committed value of a key holds, by :meth:`peek` or behind a fence :meth:`settle`."""
+        value = (self.settle if fenced else self.peek)([key], routing=routing).get(key)
         return None if value is None else kind.from_json(value, key)
 
     def unsigned(self, keys: Collection[str], *, routing: str) -> list[str]:

@@ -259,7 +259,8 @@ def _digests(
     values = {}
     for key, digests in buckets.items():
         earlier = PrunedRuns.from_json(stored[key], key) if key in stored else PrunedRuns()
-        values[key] = earlier.adding(before, digests).to_json(producer)
+        bucket = PrunedRuns(max(earlier.before, before), earlier.digests | digests)
+        values[key] = bucket.to_json(producer)
     return values
 
 

@@ -208,13 +208,8 @@ def _row_or_reason(
         return pipeline_row(viewer, pipeline, coverage, now, damaged)
     except Exception:
         log.exception("Pipeline %r cannot be shown", pipeline.name)
-        return {
-            **_EMPTY,
-            "pipeline": pipeline.name,
-            "runs": coverage.runs,
-            "whole": False,
-            "sentence": "It cannot be shown; the API server's log has the reason",
-        }
+        row = row_without_record(pipeline.name, "It cannot be shown; the API server's log has the reason")
+        return {**row, "runs": coverage.runs, "whole": False}
 
 
 def pipeline_row(

@@ -236,7 +236,7 @@ def leaf_json(places: Mapping[str, Place], producer: tuple[int, int]) -> str:
 
 def leaf_digest(places: Mapping[str, Place]) -> str:
     """Return the digest of a leaf's content."""
-    return _digest(_columns(places))
+    return hashlib.sha256(json.dumps(_columns(places), sort_keys=True).encode()).hexdigest()[:_DIGEST]
 
 
 def read_leaf(value: str, at: LeafAt) -> Mapping[str, Place]:
@@ -245,11 +245,12 @@ def read_leaf(value: str, at: LeafAt) -> Mapping[str, Place]:
     :raises IndexDamaged: it is not the leaf that the root names.
     :raises LedgerUnreadable: the value is not a leaf, or of another version.
     """
-
-    def build(data: Mapping[str, Any]) -> Mapping[str, Place]:
-        return _places(_unpacked(text(data["content"])))
-
-    places = read_versioned("leaf of the index", value, (INDEX_VERSION,), build)
+    places = read_versioned(
+        "leaf of the index",
+        value,
+        (INDEX_VERSION,),
+        lambda data: _places(_unpacked(text(data["content"]))),
+    )
     if leaf_digest(places) != at.digest:
         raise IndexDamaged(f"the leaf at offset {at.offset} is not the one that the root names")
     return places
@@ -286,10 +287,6 @@ def _places(data: Mapping[str, Any]) -> dict[str, Place]:
         text(key): Place(integer(offset), _BY_LETTER[kind])
         for key, offset, kind in zip(data["keys"], data["offsets"], data["kinds"], strict=True)
     }
-
-
-def _digest(data: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:_DIGEST]
 
 
 def _packed(content: Mapping[str, Any]) -> str:
