@@ -27,7 +27,6 @@ from airflow_eos.model.ranges import TopicPartition
 class Coverage:
     """The offsets that all runs of a pipeline have read.
 
-    :param problems: gaps, overlaps and reads beyond the log end, ordered by partition and offset.
     :param reprocessings: reprocessings among the runs whose records are no longer kept.
     :param unseen: source topics whose logs are not known: this principal may not Describe them, or a
         partition has no leader.
@@ -35,10 +34,18 @@ class Coverage:
 
     lanes: tuple[Lane, ...]
     runs: int
-    sentence: str
-    problems: tuple[tuple[Lane, Segment], ...]
     unseen: tuple[str, ...] = ()
     reprocessings: int = 0
+
+    @property
+    def problems(self) -> tuple[tuple[Lane, Segment], ...]:
+        """Gaps, overlaps and reads beyond the log end, ordered by partition and offset."""
+        return tuple((lane, part) for lane in self.lanes for part in lane.segments if part.kind in WRONG)
+
+    @property
+    def sentence(self) -> str:
+        """Says that the coverage is complete, or what is wrong and where."""
+        return sentence(self.lanes, self.runs, self.problems, self.reprocessings)
 
     @property
     def is_whole(self) -> bool:
@@ -58,10 +65,7 @@ class Coverage:
         lanes = tuple(lane for lane in self.lanes if lane.where.topic in topics)
         if len(lanes) == len(self.lanes):
             return self
-        problems = tuple(problem for problem in self.problems if problem[0].where.topic in topics)
-        unseen = tuple(topic for topic in self.unseen if topic in topics)
-        summary = sentence(lanes, self.runs, problems, self.reprocessings)
-        return replace(self, lanes=lanes, sentence=summary, problems=problems, unseen=unseen)
+        return replace(self, lanes=lanes, unseen=tuple(topic for topic in self.unseen if topic in topics))
 
 
 def coverage_of(
@@ -91,16 +95,8 @@ def coverage_of(
         for tp, (was, to) in reset.changes.items():
             if was < to:
                 lanes.of_topic(tp).left_out.append((was, to))
-    lanes_drawn = lanes.made(bounds)
-    problems = tuple((lane, part) for lane in lanes_drawn for part in lane.segments if part.kind in WRONG)
     runs = len(counted_records) + earlier.runs
-    return Coverage(
-        lanes_drawn,
-        runs,
-        sentence(lanes_drawn, runs, problems, earlier.reprocessings),
-        problems,
-        reprocessings=earlier.reprocessings,
-    )
+    return Coverage(lanes.made(bounds), runs, reprocessings=earlier.reprocessings)
 
 
 _Read = tuple[int, int, tuple[str, ...]]

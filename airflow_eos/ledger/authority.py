@@ -91,7 +91,7 @@ class Authority:
         return answer_of(view).committed
 
     def record(self, kind: type[V], key: str, *, routing: str, fenced: bool = False) -> V | None:
-        """Return what the committed value of a key holds, by :meth:`peek` or behind a fence :meth:`settle`."""
+        """Return what the committed value of a key holds, by :meth:`peek`, or :meth:`settle` if fenced."""
         value = (self.settle if fenced else self.peek)([key], routing=routing).get(key)
         return None if value is None else kind.from_json(value, key)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_eos.exceptions import ConfigurationError, EosError, UnknownTable
+from airflow_eos.exceptions import EosError, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.intent import Intent
@@ -17,7 +17,12 @@ from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
-from airflow_eos.operations.table_inspection import UnnamedFile, other_writers, retention_check
+from airflow_eos.operations.table_inspection import (
+    UnnamedFile,
+    fencing_tokens,
+    other_writers,
+    retention_check,
+)
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted, some_of
 
@@ -92,7 +97,7 @@ def _iceberg_looks(
     yield Check(name, "ok", f"there, format version {inspection.format_version}, Parquet")
     yield _rights(name, "commits", "the catalog", inspection.refused_commit())
     yield _files(name, *inspection.write_refusals())
-    yield _published(name, inspection)
+    yield fencing_tokens(name, inspection.published())
     yield other_writers(name, *inspection.recent_commits(branch))
     yield retention_check(f"{name} history", inspection.retention(branch))
     of_branch = inspection.branch_retention(branch)
@@ -164,17 +169,6 @@ def _files(name: str, refused: str, kept: str) -> Check:
         f"the storage took a file, and did not delete it again: {kept}",
         "runs need no right to delete; remove the file (.airflow-eos-doctor-...) with the orphan files",
     )
-
-
-def _published(name: str, inspection: IcebergInspection) -> Check:
-    subject = f"{name} fencing tokens"
-    try:
-        published = inspection.published()
-    except ConfigurationError as error:
-        return Check(subject, "fail", error_line(error))
-    runs = sum(len(runs.runs) for runs in published.values())
-    groups = counted(len(published), "consumer group")
-    return Check(subject, "ok", f"readable; {groups}, {counted(runs, 'run')}")
 
 
 def _unnamed(

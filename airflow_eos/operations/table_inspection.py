@@ -6,12 +6,13 @@ import datetime as dt
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.exceptions import EosError
-from airflow_eos.operations.checks import Check
+from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.model.table import PublishedRuns
+from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.redaction import redacted
 from airflow_eos.wording import counted, moment_text, some_of, span_text
 
@@ -113,6 +114,17 @@ class ForeignCommit:
     writer: str
     removes: bool
     timestamp: int
+
+
+def fencing_tokens(name: str, texts: Iterable[str]) -> Check:
+    """Check that what a table knows of the runs that published last can be read; a text for each group."""
+    subject = f"{name} fencing tokens"
+    try:
+        published = [PublishedRuns.from_json(text) for text in texts]
+    except ConfigurationError as error:
+        return Check(subject, "fail", error_line(error))
+    groups, runs = len(published), sum(len(runs.runs) for runs in published)
+    return Check(subject, "ok", f"readable; {counted(groups, 'consumer group')}, {counted(runs, 'run')}")
 
 
 def other_writers(name: str, number: int, foreign: Sequence[ForeignCommit]) -> Check:

@@ -222,7 +222,7 @@ def pipeline_row(
     coverage = coverage.of_topics(topics)
     seen = [record for record in pipeline.runs.values() if viewer.may_see(record)]
     modes = (record.mode for record in reversed(seen))
-    wrong = sum(record.run_key in {key for name, key in damaged if name == pipeline.name} for record in seen)
+    wrong = sum((pipeline.name, record.run_key) in damaged for record in seen)
     recent = [record for record in seen if is_since(record, now - _WEEK)]
     is_partly_forgotten = pipeline.earlier.runs > 0 or pipeline.pruned.runs > 0
     others = sorted({record.dag_id for record in seen} - {newest.dag_id})

@@ -107,7 +107,7 @@ def test_the_lag_now_of_intervals_is_since_the_end_of_the_last_one() -> None:
 def test_a_topic_that_may_not_be_seen_has_no_lag() -> None:
     records = [run(0, (0, 0, 5))]
     coverage = covered(*records, stable=9)
-    unseen = Coverage(coverage.lanes, 1, "", (), unseen=("src",))
+    unseen = Coverage(coverage.lanes, 1, unseen=("src",))
     assert seconds_behind(records, unseen, NOW) is None
 
 
