@@ -22,22 +22,8 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
-from airflow_eos.operations.checks import (
-    CHECK_PATIENCE,
-    Check,
-    brokers_answer,
-    durability,
-    error_line,
-    expiry,
-    guarded,
-    ledger_identity,
-    ledger_records,
-    ledger_topic,
-    timeouts,
-    undecided_offsets,
-    verification,
-    visible_topic,
-)
+from airflow_eos.operations import checks
+from airflow_eos.operations.checks import Check, error_line, guarded
 from airflow_eos.operations.cursor_agreement import (
     MovedPosition,
     check_ledger,
@@ -85,19 +71,19 @@ def examine(options: DoctorOptions) -> list[Check]:
     """
     with ControlPlane(options.deployment) as control:
         try:
-            control.cluster.limit_patience(CHECK_PATIENCE)
+            control.cluster.limit_patience(checks.CHECK_PATIENCE)
             brokers = len(control.cluster.brokers())
         except EosError as error:
             return [Check("brokers", "fail", error_line(error), "check addresses and security settings")]
-        checks = [brokers_answer(control, brokers), _prefix(options.deployment.prefix)]
+        findings = [checks.brokers_answer(control, brokers), _prefix(options.deployment.prefix)]
         features = functools.cache(control.cluster.features)
-        checks += guarded("partition verification", verification(features))
-        of_runs = timeouts(features, options.delivery_timeout, options.transaction_timeout)
-        checks += guarded("time-outs", of_runs)
-        checks += guarded("expiry of ids", expiry(features))
+        findings += guarded("partition verification", checks.verification(features))
+        of_runs = checks.timeouts(features, options.delivery_timeout, options.transaction_timeout)
+        findings += guarded("time-outs", of_runs)
+        findings += guarded("expiry of ids", checks.expiry(features))
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            checks += guarded(f"topic {name}", _brokers_own(control, name, brokers))
-        checks += guarded("transactional id", _transactional_id(control, options))
+            findings += guarded(f"topic {name}", _brokers_own(control, name, brokers))
+        findings += guarded("transactional id", _transactional_id(control, options))
         unreadable = _unreadable_ledger(control)
 
         def in_ledger(subject: str, looks: Iterator[Check]) -> list[Check]:
@@ -107,40 +93,42 @@ def examine(options: DoctorOptions) -> list[Check]:
             return guarded(subject, looks)
 
         ledger, prefix = options.deployment.ledger.topic, options.deployment.prefix
-        checks += in_ledger("ledger", ledger_identity(control, ledger))
-        checks += in_ledger("ledger records", ledger_records(control))
-        checks += in_ledger("ledger writers", _ledger_writers(control))
-        checks += guarded("ledger topic", _ledger_topic(control, ledger, brokers))
-        at_end = undecided_offsets(control, ledger, prefix, _OPEN_IN_LEDGER)
-        checks += in_ledger("end of the ledger", at_end)
+        findings += in_ledger("ledger", checks.ledger_identity(control, ledger))
+        findings += in_ledger("ledger records", checks.ledger_records(control))
+        findings += in_ledger("ledger writers", _ledger_writers(control))
+        findings += guarded("ledger topic", _ledger_topic(control, ledger, brokers))
+        at_end = checks.undecided_offsets(control, ledger, prefix, _OPEN_IN_LEDGER)
+        findings += in_ledger("end of the ledger", at_end)
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
-            checks += guarded(f"topic {name}", _topic(control, name, operation, brokers))
+            findings += guarded(f"topic {name}", _topic(control, name, operation, brokers))
         in_group = () if unreadable else _topics_of(control, options.group)
         for name in sorted({*options.sources, *in_group}):
-            checks += guarded(f"end of topic {name}", undecided_offsets(control, name, prefix))
+            findings += guarded(f"end of topic {name}", checks.undecided_offsets(control, name, prefix))
         for table in options.tables:
             run_keys = functools.partial(run_keys_by_digest, control)
-            checks += guarded(f"table {table}", table_checks(table, run_keys))
-        checks += in_ledger("hanging transactions", _hanging(control, options))
+            findings += guarded(f"table {table}", table_checks(table, run_keys))
+        findings += in_ledger("hanging transactions", _hanging(control, options))
         topics = (options.sources, options.sinks)
-        checks += guarded("retention", retention_checks(control.cluster, *topics, options.oldest, utc_now()))
+        findings += guarded(
+            "retention", retention_checks(control.cluster, *topics, options.oldest, utc_now())
+        )
         if options.group is not None:
-            checks += in_ledger(f"group {options.group}", _group(control, options, options.group))
-    return checks
+            findings += in_ledger(f"group {options.group}", _group(control, options, options.group))
+    return findings
 
 
 def _brokers_own(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
     """Check that a topic of the brokers takes writes; silent if it does, or if it may not be described."""
-    topic = visible_topic(control, name)
+    topic = checks.visible_topic(control, name)
     if topic is not None:
-        yield from (check for check in durability(control, topic, brokers) if check.status == "fail")
+        yield from (check for check in checks.durability(control, topic, brokers) if check.status == "fail")
 
 
 def _unreadable_ledger(control: ControlPlane) -> str:
     """Return why the ledger cannot be read now; empty if it can, or if each check reports why."""
     try:
-        topic = visible_topic(control, control.ledger.topic)
+        topic = checks.visible_topic(control, control.ledger.topic)
         if topic is None:
             return ""
         if without := without_leader(topic):
@@ -171,7 +159,7 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
         control.transactions,
         transaction_timeout=allowed,
         delivery_timeout=allowed / 2,
-        fence_timeout=dt.timedelta(seconds=CHECK_PATIENCE),
+        fence_timeout=dt.timedelta(seconds=checks.CHECK_PATIENCE),
     )
     needed = [probe]
     if options.group is not None:
@@ -184,7 +172,7 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
                     allowed = session.transaction_timeout
             else:
                 # Of a producer that does not exist: brokers check Write first, and end no transaction.
-                transactions.abort(ProducerIdentity(name, _NOBODY, 0), timeout=CHECK_PATIENCE)
+                transactions.abort(ProducerIdentity(name, _NOBODY, 0), timeout=checks.CHECK_PATIENCE)
         except AuthorizationFailed as error:  # noqa: PERF203 - two at most
             refused[name] = error
     if needed[0] in refused:
@@ -229,11 +217,11 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
 
 
 def _ledger_topic(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
-    topic = visible_topic(control, name)
+    topic = checks.visible_topic(control, name)
     if topic is None:
         return  # another check reports it
     yield _allowed("ledger topic", topic, {"READ", "WRITE", "DESCRIBE"})
-    yield from ledger_topic(control, topic, brokers)
+    yield from checks.ledger_topic(control, topic, brokers)
 
 
 def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
@@ -261,7 +249,7 @@ def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
 
 
 def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> Iterator[Check]:
-    topic, subject = visible_topic(control, name), f"topic {name}"
+    topic, subject = checks.visible_topic(control, name), f"topic {name}"
     if topic is None:
         yield Check(
             subject, "fail", "does not exist, or may not be described", "create it, or grant Describe"
@@ -272,7 +260,7 @@ def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> It
     if operation == "WRITE" and "READ" not in (topic.operations or ()):
         yield Check(subject, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
-        yield from durability(control, topic, brokers)
+        yield from checks.durability(control, topic, brokers)
 
 
 def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:

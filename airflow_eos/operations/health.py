@@ -20,22 +20,8 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
 )
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
-from airflow_eos.operations.checks import (
-    CHECK_PATIENCE,
-    AskFeatures,
-    Check,
-    brokers_answer,
-    durability,
-    error_line,
-    expiry,
-    ledger_identity,
-    ledger_records,
-    ledger_topic,
-    timeouts,
-    undecided_offsets,
-    verification,
-    visible_topic,
-)
+from airflow_eos.operations import checks
+from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.repair import LeftOpen
 from airflow_eos.wording import counted, some_of
 
@@ -60,24 +46,26 @@ def health(
     :raises BrokersUnavailable: no check was possible.
     """
     with ControlPlane(deployment) as control:
-        control.cluster.limit_patience(CHECK_PATIENCE)
+        control.cluster.limit_patience(checks.CHECK_PATIENCE)
         brokers = len(control.cluster.brokers())
-        checks = [brokers_answer(control, brokers)]
+        findings = [checks.brokers_answer(control, brokers)]
         features = functools.cache(control.cluster.features)
-        checks += _guarded("partition verification", verification(features))
-        checks += _guarded("time-outs", default_timeouts(features))
-        checks += _guarded("expiry of ids", expiry(features))
-        checks += _guarded("ledger", ledger_identity(control, deployment.ledger.topic))
-        checks += _guarded("ledger records", ledger_records(control))
-        checks += _guarded("ledger writers", _ledger_writers(ignored, unreadable))
-        checks += _guarded("ledger topic", _ledger_topic(control, deployment, brokers))
+        findings += _guarded("partition verification", checks.verification(features))
+        findings += _guarded("time-outs", default_timeouts(features))
+        findings += _guarded("expiry of ids", checks.expiry(features))
+        findings += _guarded("ledger", checks.ledger_identity(control, deployment.ledger.topic))
+        findings += _guarded("ledger records", checks.ledger_records(control))
+        findings += _guarded("ledger writers", _ledger_writers(ignored, unreadable))
+        findings += _guarded("ledger topic", _ledger_topic(control, deployment, brokers))
         for name in sorted({*sources, *sinks}):
-            checks += _guarded(f"topic {name}", _topic(control, name, brokers, written=name in sinks))
+            findings += _guarded(f"topic {name}", _topic(control, name, brokers, written=name in sinks))
         for name in sorted(sources):
-            checks += _guarded(f"end of topic {name}", undecided_offsets(control, name, deployment.prefix))
+            findings += _guarded(
+                f"end of topic {name}", checks.undecided_offsets(control, name, deployment.prefix)
+            )
         left = LeftOpen(control.cluster, deployment.prefix, ids.get)
-        checks += _guarded("transactions left open", _left_open(left, {deployment.ledger.topic, *sinks}))
-    return checks
+        findings += _guarded("transactions left open", _left_open(left, {deployment.ledger.topic, *sinks}))
+    return findings
 
 
 def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
@@ -95,10 +83,10 @@ def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
         return [Check(name, "unknown", type(error).__name__, "the API server's log has the reason")]
 
 
-def default_timeouts(features: AskFeatures) -> Iterator[Check]:
+def default_timeouts(features: checks.AskFeatures) -> Iterator[Check]:
     """Check that the brokers allow the time-outs of tasks that set none."""
     try:
-        yield from timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT)
+        yield from checks.timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT)
     except TimeoutsInconsistent as error:
         advice = "tasks that set a shorter transaction_timeout and delivery_timeout can run, others fail"
         yield Check("time-outs", "warn", error.message, advice)
@@ -119,17 +107,17 @@ def _ledger_writers(ignored: Collection[tuple[int, int]], unreadable: int) -> It
 
 
 def _ledger_topic(control: ControlPlane, deployment: Deployment, brokers: int) -> Iterator[Check]:
-    topic = visible_topic(control, deployment.ledger.topic)
+    topic = checks.visible_topic(control, deployment.ledger.topic)
     if topic is not None:
-        yield from ledger_topic(control, topic, brokers)
+        yield from checks.ledger_topic(control, topic, brokers)
 
 
 def _topic(control: ControlPlane, name: str, brokers: int, *, written: bool) -> Iterator[Check]:
-    topic, subject = visible_topic(control, name), f"topic {name}"
+    topic, subject = checks.visible_topic(control, name), f"topic {name}"
     if topic is None:
         yield Check(subject, "warn", "it is gone, or the page may not describe it", "grant Describe on it")
     elif written:
-        yield from durability(control, topic, brokers)
+        yield from checks.durability(control, topic, brokers)
     else:
         yield Check(subject, "ok", counted(topic.partitions, "partition"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -55,23 +54,15 @@ class SignedLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedLedger:
-    """Number of runs, and of their records, that were or would be removed, by pipeline.
+class PrunedLedger(JsonForm):
+    """Number of ``runs``, and of their ``records``, that were or would be removed, by pipeline.
 
     :param before: moment (ISO, UTC) before which the runs committed.
     """
 
     before: str
-    runs: Mapping[str, int]
-    records: Mapping[str, int]
+    pipelines: Mapping[str, Mapping[str, int]]
     done: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        pipelines = {
-            name: {"runs": self.runs[name], "records": self.records[name]} for name in sorted(self.runs)
-        }
-        return {"before": self.before, "pipelines": pipelines, "done": self.done}
 
 
 def dismiss_record(
@@ -258,7 +249,7 @@ def prune_ledger(
             f"{keys.utc_text(before)} is less than a day ago: records that a retry may still need are kept"
         )
     moment = keys.utc_text(before)
-    pruned_runs, pruned_records = Counter[str](), Counter[str]()
+    pipelines: dict[str, dict[str, int]] = {}
     with ControlPlane(deployment) as control:
         ledger_id = control.verify_ledger(to_write=execute)
         pruner = Pruner(
@@ -272,6 +263,7 @@ def prune_ledger(
             if execute:
                 runs = pruner.prune(partition, moment, runs)
             for run in runs:
-                pruned_runs[run.pipeline] += 1
-                pruned_records[run.pipeline] += len(run.run_keys)
-    return PrunedLedger(moment, pruned_runs, pruned_records, execute)
+                counts = pipelines.setdefault(run.pipeline, {"runs": 0, "records": 0})
+                counts["runs"] += 1
+                counts["records"] += len(run.run_keys)
+    return PrunedLedger(moment, dict(sorted(pipelines.items())), execute)

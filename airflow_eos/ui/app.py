@@ -214,7 +214,7 @@ def _run(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Answere
 def _transactions(request: Request, viewer: AskingAll) -> Answered:
     """The transactions that are open now."""
     prefix, now = settings.default_prefix(), utc_now()
-    attempts = _attempts(viewer, now, None, None) or ()
+    attempts = read_attempts(viewer.dag_ids, now) or ()
     open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
     return {"transactions": open_now.rows(viewer, attempts, prefix, now)}, 200
 
@@ -223,7 +223,7 @@ def _transactions(request: Request, viewer: AskingAll) -> Answered:
 def _health(request: Request, viewer: AskingAll) -> Answered:
     """The doctor's checks that need no writing."""
     prefix, now = settings.default_prefix(), utc_now()
-    attempts = _attempts(viewer, now, None, None) or ()
+    attempts = read_attempts(viewer.dag_ids, now) or ()
 
     def answer(history: KnownRuns) -> dict[str, Any]:
         open_now = OpenNow.beside(history, viewer, prefix)
@@ -250,7 +250,7 @@ def page_of_airflow(
     query = Asked(dag_id, run_id, task_id, map_index)
     if dag_id not in viewer.dag_ids:
         raise not_shown("Dag")
-    attempts = _attempts(viewer.of_dag(dag_id), utc_now(), None, None) or ()
+    attempts = read_attempts([dag_id], utc_now()) or ()
     runs = _ask(request, viewer, lambda history: list(runs_of(history, viewer, query)))
     return RedirectResponse(f"{base_of(request)}{page_of(runs, attempts, query)}", 303)
 

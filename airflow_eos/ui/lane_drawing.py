@@ -73,19 +73,10 @@ def _shapes(
         else:
             if segment.kind in WRONG:
                 width = max(width, 2 * _NARROW)
-            visible_runs = [run for run in segment.runs if run in visible]
-            shapes.append(
-                {
-                    "x": x,
-                    "w": width,
-                    "start": segment.start,
-                    "end": segment.end,
-                    "kind": segment.kind.value,
-                    "deleted": segment.deleted,
-                    "count": 1,
-                    "run_key": visible_runs[0] if len(visible_runs) == 1 else None,
-                }
-            )
+            shape = _segment(segment, visible)
+            runs = shape.pop("runs")
+            run_key = runs[0] if len(runs) == 1 else None
+            shapes.append({**shape, "x": x, "w": width, "count": 1, "run_key": run_key})
     for one_shape in shapes:
         one_shape["title"] = _title(one_shape, visible)
         one_shape["x"], one_shape["w"] = round(one_shape["x"], 2), round(one_shape["w"], 2)

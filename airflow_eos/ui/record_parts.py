@@ -56,15 +56,6 @@ def task_key(record: RunRecord) -> tuple[str, str, int]:
     return task["dag_id"], task["task_id"], task["map_index"]
 
 
-def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:
-    """Return a pipeline's table with the last snapshot; None if no run wrote to one.
-
-    :param records: of the pipeline, the newest last.
-    """
-    rows = [row for record in records if (row := table_row(record)) is not None]
-    return rows[-1] if rows else None
-
-
 def table_row(record: RunRecord) -> dict[str, Any] | None:
     """Return the rows that a run put into a table; None if none."""
     table = record.details.get(TABLE)

@@ -25,10 +25,6 @@ class Viewer:
         self.is_admin = is_admin
         self.dag_ids = frozenset(dag_ids) - {""}
 
-    def of_dag(self, dag_id: str) -> Viewer:
-        """Return the same user, restricted to one Dag."""
-        return Viewer(self.dag_ids & {dag_id}, self.name)
-
     def may_see(self, record: RunRecord) -> bool:
         """Whether the record names a Dag that this user may see."""
         return record.dag_id in self.dag_ids

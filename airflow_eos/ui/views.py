@@ -30,7 +30,6 @@ from airflow_eos.ui.record_parts import (
     flat,
     intent_rows,
     run_row,
-    table_of,
     table_row,
     task_key,
     task_of_record,
@@ -75,7 +74,7 @@ def pipeline_view(
     lanes = sorted(coverage.lanes, key=lambda lane: not any(part.kind in WRONG for part in lane.segments))
     return {
         **pipeline_row(viewer, pipeline, coverage, now, damaged),
-        "table": table_of(visible.values()),
+        "table": next(filter(None, map(table_row, reversed(visible.values()))), None),
         "intents": intent_rows(history.intents.values(), viewer, name),
         "problems": [place(*problem) for problem in coverage.problems],
         "damaged": [

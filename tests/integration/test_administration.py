@@ -156,7 +156,7 @@ def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipel
     pipeline.run(**given(pipeline, "r2", 10, 20))
 
     def prune():
-        assert prune_ledger(spec.deployment, now() + DAY / 24).runs
+        assert prune_ledger(spec.deployment, now() + DAY / 24).pipelines
 
     again = {**given(pipeline, "r1"), "clear_number": 1, "on_committed": "reprocess"}
     assert not pipeline.run(**again, on_state=at({State.PLANNED: prune})).found
@@ -174,7 +174,7 @@ def test_a_run_whose_clock_is_behind_is_not_pruned(pipeline, monkeypatch):
             pipeline.run(**given(pipeline, run_id))
     spec = pipeline.spec
     done = prune_ledger(spec.deployment, now() - 2 * DAY)
-    assert done.runs == {}
+    assert done.pipelines == {}
     assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
 
 

@@ -168,7 +168,7 @@ def test_records_that_may_be_needed_are_not_pruned(spec):
         prune(spec)
     old = dt.datetime.now(dt.timezone.utc) - 2 * DAY
     found = ledger_upkeep.prune_ledger(spec.deployment, old)
-    assert found.runs == {}
+    assert found.pipelines == {}
 
 
 def test_the_command_says_first_what_it_would_do(spec, young, capsys, monkeypatch):
