@@ -60,9 +60,8 @@ class Pins:
             or the brokers kept failing.
         :raises SendError: the ledger topic refuses the value, or does not acknowledge it in time.
         """
-        pinned: LedgerValue | str | None = self.authority.peek([key], routing=routing).get(key)
         attempt = 0
-        while pinned is None:
+        while (pinned := self.authority.peek([key], routing=routing).get(key)) is None:
             attempt += 1
             try:
                 return self._attempt(transactional_id, key, routing, compute, prefixes)
@@ -73,7 +72,6 @@ class Pins:
                         f"{key} could not be pinned in {MAX_ATTEMPTS} attempts; the last one: {failure}"
                     ) from failure.__cause__
             self.sleep(random.uniform(_SHORTEST_PAUSE, min(0.2 * 1.5**attempt, _LONGEST_PAUSE)))
-            pinned = self.authority.peek([key], routing=routing).get(key)
         return pinned
 
     def _attempt(

@@ -92,8 +92,7 @@ class Pruner:
         chosen = [
             run
             for run in runs
-            if run.key not in open_keys
-            and (run.pipeline, run.key) not in kept
+            if (run.pipeline, run.key) not in kept
             and run.staged_at < before
             and (since is None or run.offset < since)
             and any(map(keys.ends_run, run.run_keys))

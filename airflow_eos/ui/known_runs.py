@@ -36,17 +36,6 @@ class AskBrokers(Protocol):
         ...
 
 
-def ask_directly(
-    name: Hashable,  # noqa: ARG001 - not shared
-    call: Callable[[], T],
-    /,
-    *,
-    seconds: float | None = None,  # noqa: ARG001 - not bounded
-) -> T:
-    """Run the call in this thread, without a time limit."""
-    return call()
-
-
 @dataclass(eq=False, repr=False)
 class KnownRuns:
     """The committed runs of a ledger at one moment, and the brokers' present answers.
@@ -62,7 +51,8 @@ class KnownRuns:
     reader: LedgerReader
     unreadable: Sequence[str]
     brokers: BrokerAnswers
-    ask_brokers: AskBrokers = ask_directly
+    # By default in the thread that asks, without a time limit.
+    ask_brokers: AskBrokers = lambda _name, call, /, *, seconds=None: call()  # noqa: ARG005
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return the reads of a pipeline's runs beside the present logs of its source topics."""
