@@ -17,7 +17,7 @@ from airflow_eos.coverage.coverage import Coverage
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempt_rows import KINDS, MEANING, by_pipeline, last_row
 from airflow_eos.ui.attempts import Attempt, Tasks
-from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.drawings import bars_of
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import lags_of, seconds_behind
 from airflow_eos.ui.moments import age_text, ago, is_since, moment

@@ -19,11 +19,10 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.operations.checks import Check
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempts import Tasks
-from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.drawings import bars_of, lane_of, shares_of, states_of
 from airflow_eos.ui.epochs import epoch_rows
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import Lag, lags_of
-from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
 from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row, tasks_of
 from airflow_eos.ui.record_parts import (
@@ -34,7 +33,6 @@ from airflow_eos.ui.record_parts import (
     task_key,
     task_of_record,
 )
-from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown
 from airflow_eos.wording import counted
 

@@ -12,7 +12,7 @@ from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.drawings import bars_of
 from airflow_eos.ui.lag_history import Lag, lags_of, seconds_behind
 from airflow_eos.ui.moments import age_text
 from tests.support.run_records import run_record
