@@ -80,7 +80,6 @@ def coverage_of(
 
     :param records: all its run records, in commit order.
     :param bounds: current log bounds of every partition of the source topics.
-    :param topic_ids: current ids of the source topics.
     :param earlier: reads of runs that are not among the records.
     """
     counted_records = list(records)

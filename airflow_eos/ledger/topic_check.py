@@ -32,7 +32,6 @@ class LedgerCheck:
     partitions are added: they are routed by the pinned count.
 
     :param witnesses: asked if the ledger or its identity is missing.
-    :param may_create: whether to create a missing ledger, or a missing identity.
     """
 
     ledger: Ledger

@@ -111,7 +111,6 @@ class CursorMove:
     """The reset of one group; reads the current state from ledger and brokers.
 
     :param prefix: prefix of the transactional id of a group without a cursor.
-    :param now: returns the moment that names the reset.
     :raises GroupNotEmpty: the group has live members.
     """
 

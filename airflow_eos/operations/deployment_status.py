@@ -52,7 +52,6 @@ class GroupProgress:
     :param unread: None if they are unknown.
     :param unknown: why they are unknown: why the next run would be refused, or an error.
     :param open_transaction: the oldest of the cursor's transactional ids; None if none is open.
-    :param is_complete: whether ``open_transaction`` is known.
     :param asked_at: ages are those of this moment.
     """
 
@@ -136,7 +135,6 @@ def _reason(error: Exception) -> str:
 class DeploymentStatus:
     """The state of all groups, pipelines and transactions of a deployment, or of those that were named.
 
-    :param topic: of the ledger.
     :param cursors: by consumer group; None without a record, an error if it is unreadable.
     :param runs: summaries of named runs by ``<pipeline>/<run id>``, of a run in rounds or mapped tasks of its
         latest record; None without a record.

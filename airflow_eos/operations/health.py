@@ -27,8 +27,6 @@ from airflow_eos.wording import counted, some_of
 
 log = logging.getLogger(__name__)
 
-_SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced)
-
 
 def health(
     deployment: Deployment,
@@ -76,9 +74,9 @@ def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
     except AuthorizationFailed as error:
         log.info("The page cannot check %s: %s", name, error)
         return [Check(name, "unknown", "the page's principal may not see it", "grant what the page needs")]
+    except (BrokerUnsupported, LedgerReplaced) as error:  # their texts say nothing of a connection
+        return [Check(name, "fail", error_line(error))]
     except EosError as error:
-        if isinstance(error, _SAYS_NOTHING_OF_A_CONNECTION):
-            return [Check(name, "fail", error_line(error))]
         log.warning("The page cannot check %s", name, exc_info=error)
         return [Check(name, "unknown", type(error).__name__, "the API server's log has the reason")]
 

@@ -104,7 +104,6 @@ class LedgerNames:
     """The pipelines and groups with records in a ledger.
 
     :param runs: the latest run of each pipeline.
-    :param groups: consumer groups with a cursor.
     :param in_tables: the latest run of each pipeline that put rows into a table.
     """
 

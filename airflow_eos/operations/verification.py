@@ -83,7 +83,6 @@ def verify_output(
 
     Records of other producers may be in between; the run's records have its producer id and epoch.
 
-    :param seconds: time limit; None for no limit.
     :param connected: adds to a table the properties of its catalog; None: tables are not read.
     :raises EosError: the log cannot be read.
     :raises AuthorizationFailed: Read on a topic of the receipts is missing; nothing was read.

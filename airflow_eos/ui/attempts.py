@@ -47,7 +47,6 @@ class Attempt:
     :param try_number: of the latest try, from 1; 0 before the first.
     :param max_tries: number of tries after the first that Airflow may make.
     :param at: start of the try, or else of its Dag run; aware.
-    :param failure: the record of the failed try; None if it left none.
     """
 
     pipeline: str

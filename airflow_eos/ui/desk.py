@@ -96,7 +96,6 @@ class Desk:
     A question has its own time and connections; equal questions share one answer. Only the ledger is read for
     all together, once a second.
 
-    :param deployment: reads the settings at the first use.
     :ivar damaged: runs, by pipeline and run key, whose output differed from the receipts when verified last.
     """
 

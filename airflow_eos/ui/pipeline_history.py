@@ -52,23 +52,26 @@ class PipelineHistory:
         """Return a mutable copy."""
         return replace(self, runs=dict(self.runs), earlier=self.earlier.copy(), sizes=dict(self.sizes))
 
-    def add(self, record: RunRecord, size: int) -> None:
-        """Take the record of a run; replaces its earlier one."""
-        self.drop(record.run_key)
+    def add(self, record: RunRecord, size: int) -> int:
+        """Take the record of a run; return the size of its earlier one, which it replaces."""
+        freed = self.drop(record.run_key)
         self.runs[record.run_key] = record
         self.sizes[record.run_key] = size
         self.characters += size
+        return freed
 
-    def drop(self, run_key: str) -> None:
-        """Remove a record, if there is one."""
-        self.characters -= self.sizes.pop(run_key, 0)
+    def drop(self, run_key: str) -> int:
+        """Remove a record, if there is one; return its size."""
+        freed = self.sizes.pop(run_key, 0)
+        self.characters -= freed
         self.runs.pop(run_key, None)
+        return freed
 
-    def forget_oldest(self) -> None:
-        """Keep only the reads of the oldest record."""
+    def forget_oldest(self) -> int:
+        """Keep only the reads of the oldest record; return its size."""
         oldest = next(iter(self.runs.values()))
         self.earlier.add(oldest)
-        self.drop(oldest.run_key)
+        return self.drop(oldest.run_key)
 
     def _before_runs(self) -> Earlier:
         """Return the reads of all runs that are not in memory."""

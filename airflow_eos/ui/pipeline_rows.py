@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -247,24 +247,19 @@ def pipeline_row(
         "lag_drawn": bars_of(drawn, age_text),
         "unseen": list(coverage.unseen),
         "whole": coverage.is_whole and not wrong,
-        "sentence": f"{coverage.sentence}{_of_damaged(wrong)}{_of_unseen(coverage.unseen)}",
+        "sentence": "; ".join((coverage.sentence, *_notes(wrong, coverage.unseen))),
     }
 
 
-def _of_damaged(runs: int) -> str:
-    if not runs:
-        return ""
-    return f"; and the output of {counted(runs, 'run')} is not there as it was written"
-
-
-def _of_unseen(topics: Sequence[str]) -> str:
-    if not topics:
-        return ""
-    more = f" and {counted(len(topics) - 1, 'other topic')}" if len(topics) > 1 else ""
-    return (
-        "; the number of unread offsets is unknown: the page's principal may not Describe "
-        f"{topics[0]}{more}, or a partition has no leader"
-    )
+def _notes(damaged: int, unseen: Sequence[str]) -> Iterator[str]:
+    if damaged:
+        yield f"and the output of {counted(damaged, 'run')} is not there as it was written"
+    if unseen:
+        more = f" and {counted(len(unseen) - 1, 'other topic')}" if len(unseen) > 1 else ""
+        yield (
+            "the number of unread offsets is unknown: the page's principal may not Describe "
+            f"{unseen[0]}{more}, or a partition has no leader"
+        )
 
 
 def tasks_of(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Tasks:

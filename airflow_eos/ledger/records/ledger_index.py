@@ -177,7 +177,6 @@ class IndexRoot(VersionedOfTransaction):
     ) -> dict[str, Place]:
         """Return the places of the last records of these keys; an absent key has no record.
 
-        :param read: returns the places in a leaf; called for few leaves.
         :param read_before: keys whose last records are beyond the index; they are omitted.
         :raises IndexUnusable: raised by ``read``.
         """
