@@ -92,10 +92,10 @@ class LedgerCheck:
         begun = answer_of(self.ledger.view(0, [key])).open_records
         if refusal is not None and not (begun and self.may_create is not MayCreate.NEVER):
             # The writer of the pin continues once its commit is answered; the marker becomes visible later.
-            settled = self.authority.settle([key], routing=routing)
-            if key not in settled:
+            settled = self.authority.record(IdentityRecord, key, routing=routing, fenced=True)
+            if settled is None:
                 raise refusal
-            return IdentityRecord.from_json(settled[key], key)
+            return settled
         policy = self.ledger.cleanup_policy()
         if "delete" in policy:
             raise ConfigurationError(

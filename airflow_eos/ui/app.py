@@ -5,7 +5,6 @@ Airflow does not authenticate a plugin's application: every route depends on :fu
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import logging
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
-from airflow_eos.ui.attempts import Attempt, Tasks, read_attempts
+from airflow_eos.ui.attempts import Tasks, read_attempts
 from airflow_eos.ui.desk import Desk
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.pipeline_rows import (
@@ -165,7 +164,9 @@ def _pipelines(
         ledger, open_now = _ask(request, viewer, answer)
     except Trouble as error:
         trouble = error
-    attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
+    attempts = read_attempts(viewer.dag_ids, now, ledger.tasks if ledger else None)
+    if trouble and not attempts:
+        raise trouble
     transactions = open_now.rows(viewer, attempts or (), prefix, now)
     values = pipelines_view(
         ledger, attempts, now, transactions, open_now.unseen, find=find, dag=dag, state=state, order=order
@@ -190,7 +191,7 @@ def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find
         trouble = error
         sentence = UNCOMMITTED if error.status == NOT_SHOWN else UNANSWERED
         values = row_without_record(name, sentence)
-    attempts = _attempts(viewer, now, tasks, trouble)
+    attempts = read_attempts(viewer.dag_ids, now, tasks)
     tries = [attempt for attempt in attempts or () if attempt.pipeline == name]
     if trouble and not tries:
         raise trouble
@@ -292,19 +293,6 @@ def verify_json(
             "findings": findings,
         }
     )
-
-
-def _attempts(
-    viewer: Viewer, now: dt.datetime, tasks: Tasks | None, trouble: Trouble | None
-) -> list[Attempt] | None:
-    """Return the attempts that a user may see; None if they cannot be read.
-
-    :param trouble: why the ledger has no answer; raised if Airflow has none, too.
-    """
-    attempts = read_attempts(viewer.dag_ids, now, tasks)
-    if trouble and not attempts:
-        raise trouble
-    return attempts
 
 
 def _on_trouble(request: Request, error: Trouble) -> Response:
