@@ -19,7 +19,6 @@ from airflow_eos.model.kafka import (
     TopicDescription,
     without_leader,
 )
-from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations import checks
@@ -109,10 +108,8 @@ def examine(options: DoctorOptions) -> list[Check]:
             run_keys = functools.partial(run_keys_by_digest, control)
             findings += guarded(f"table {table}", table_checks(table, run_keys))
         findings += in_ledger("hanging transactions", _hanging(control, options))
-        topics = (options.sources, options.sinks)
-        findings += guarded(
-            "retention", retention_checks(control.cluster, *topics, options.oldest, utc_now())
-        )
+        kept = retention_checks(control.cluster, options.sources, options.sinks, options.oldest)
+        findings += guarded("retention", kept)
         if options.group is not None:
             findings += in_ledger(f"group {options.group}", _group(control, options, options.group))
     return findings

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.ledger.keys import utc_text
-from airflow_eos.model.ranges import TopicPartition, timestamp_of
+from airflow_eos.model.ranges import TopicPartition, timestamp_of, utc_now
 from airflow_eos.operations.checks import Check
 from airflow_eos.ports import Cluster
 from airflow_eos.run.log_coverage import FUTURE_TOLERANCE
@@ -23,13 +23,12 @@ def retention_checks(
     sources: Collection[str],
     sinks: Collection[str],
     oldest: dt.datetime | None,
-    now: dt.datetime,
 ) -> Iterator[Check]:
     """Compare the retention of topics with their oldest records, and with the oldest interval.
 
     :param oldest: start of the oldest interval to read; None if runs do not read intervals.
     """
-    begins = [] if oldest is None else [timestamp_of(oldest)]
+    now, begins = utc_now(), [] if oldest is None else [timestamp_of(oldest)]
     for topic in sources:
         partitions = _partitions(cluster, topic)
         if not partitions:

@@ -16,8 +16,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.spec import Deployment
 from airflow_eos.ui.broker_answers import BrokerAnswers
-from airflow_eos.ui.known_runs import AskBrokers, KnownRuns
-from airflow_eos.ui.pipeline_history import PipelineHistory
+from airflow_eos.ui.known_runs import AskBrokers, KnownRuns, PipelineHistory
 
 RUNS_KEPT = 2_000
 """Records of one pipeline in memory; older records are reduced to the offsets they read."""

@@ -18,10 +18,9 @@ from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempt_rows import KINDS, MEANING, by_pipeline, last_row
 from airflow_eos.ui.attempts import Attempt, Tasks
 from airflow_eos.ui.drawings import bars_of
-from airflow_eos.ui.known_runs import KnownRuns
+from airflow_eos.ui.known_runs import KnownRuns, PipelineHistory
 from airflow_eos.ui.lag_history import lags_of, seconds_behind
 from airflow_eos.ui.moments import age_text, ago, is_since, moment
-from airflow_eos.ui.pipeline_history import PipelineHistory
 from airflow_eos.ui.record_parts import task_key
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wording import counted

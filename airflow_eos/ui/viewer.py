@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.ui.known_runs import KnownRuns
-from airflow_eos.ui.pipeline_history import PipelineHistory
+from airflow_eos.ui.known_runs import KnownRuns, PipelineHistory
 from airflow_eos.ui.trouble import Trouble
 
 NOT_SHOWN = 403
