@@ -10,7 +10,7 @@ overlap nor gap: reprocessings, explicit ranges, and offsets that a cursor reads
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_eos.coverage.folded import Earlier
@@ -69,7 +69,7 @@ class Coverage:
 
 
 def coverage_of(
-    records: Iterable[RunRecord],
+    records: Collection[RunRecord],
     bounds: Mapping[TopicPartition, LogBounds],
     topic_ids: Mapping[str, str],
     *,
@@ -82,19 +82,18 @@ def coverage_of(
     :param bounds: current log bounds of every partition of the source topics.
     :param earlier: reads of runs that are not among the records.
     """
-    counted_records = list(records)
     earlier = earlier or Earlier()
     lanes = _Lanes(topic_ids)
     for tp in bounds:
         lanes.of_topic(tp)
     lanes.take_earlier(earlier, resets)
-    for record in counted_records:
+    for record in records:
         lanes.take(record, resets)
     for reset in resets:
         for tp, (was, to) in reset.changes.items():
             if was < to:
-                lanes.of_topic(tp).left_out.append((was, to))
-    runs = len(counted_records) + earlier.runs
+                lanes.of_topic(tp).left_out.add(was, to)
+    runs = len(records) + earlier.runs
     return Coverage(lanes.made(bounds), runs, reprocessings=earlier.reprocessings)
 
 
@@ -113,7 +112,7 @@ class _Building:
     reads: list[_Read] = field(default_factory=list)
     after_reset: list[_Read] = field(default_factory=list)
     asked_for: list[_Read] = field(default_factory=list)
-    left_out: list[tuple[int, int]] = field(default_factory=list)
+    left_out: Spans[int] = field(default_factory=Spans)
 
     def lane(self, key: LaneKey, bounds: LogBounds | None) -> Lane:
         # A read on purpose is a first read where no other run has read. The cursor's own reads are added
@@ -158,10 +157,7 @@ class _Building:
         for number, (start, end, _) in enumerate(reads):
             begins.setdefault(start, []).append(number)
             ends.setdefault(end, []).append(number)
-        left_out = Spans()
-        for start, end in self.left_out:
-            left_out.add(start, end)
-        cuts = {*begins, *ends, *(at for span in left_out for at in span)}
+        cuts = {*begins, *ends, *(at for span in self.left_out for at in span)}
         if bounds:
             cuts |= {bounds.log_start, bounds.stable}
         points = sorted(at for at in cuts if first <= at <= last)
@@ -172,7 +168,7 @@ class _Building:
             active.update(dict.fromkeys(begins.get(start, ())))
             runs = tuple(run for number in active for run in reads[number][2])
             if not active:
-                kind = Kind.LEFT_OUT if left_out.within(start, end) else Kind.GAP
+                kind = Kind.LEFT_OUT if self.left_out.within(start, end) else Kind.GAP
             else:
                 kind = Kind.READ if len(active) == 1 else Kind.OVERLAP
             yield start, end, kind, runs
@@ -197,7 +193,7 @@ class _Lanes:
             reads = lane.asked_for if asked_for else lane.after_reset if on_purpose else lane.reads
             reads.append((start, end, (record.run_key,)))
         for key, start, end in left_out_of(record, self._topic_ids):
-            self._at(key).left_out.append((start, end))
+            self._at(key).left_out.add(start, end)
 
     def take_earlier(self, earlier: Earlier, resets: Sequence[Reset]) -> None:
         """Add the reads of runs whose records are no longer kept."""
@@ -215,7 +211,8 @@ class _Lanes:
         for key, spans in earlier.again.items():
             self._at(key).asked_for += [(*span, ()) for span in spans]
         for key, spans in earlier.left_out.items():
-            self._at(key).left_out += list(spans)
+            for span in spans:
+                self._at(key).left_out.add(*span)
 
     def made(self, bounds: Mapping[TopicPartition, LogBounds]) -> tuple[Lane, ...]:
         """Return all lanes, sorted."""
