@@ -26,7 +26,7 @@ class Earlier:
 
     Its size grows with the number of holes, not of runs.
 
-    :param reprocessings: how many of them are reprocessings.
+    :param reprocessings: how many of the runs are reprocessings.
     """
 
     runs: int = 0

@@ -80,10 +80,7 @@ class LedgerCheck:
                 raise
 
     def _pinned_identity(self, topic: TopicDescription, own: Mapping[str, LedgerValue]) -> IdentityRecord:
-        """Return the identity that the ledger holds, pinned now where it has none and may get one.
-
-        :param own: the ledger's records about itself, as one look has shown them.
-        """
+        """Return the identity that the ledger holds, pinned now where it has none and may get one."""
         key, routing = keys.LEDGER_IDENTITY_KEY, keys.LEDGER_IDENTITY_ROUTING
         if key in own:
             return IdentityRecord.from_json(own[key], key)

@@ -116,11 +116,7 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
 
 
 def _is_dropped(table: PostgresTable, intent: Intent, transactional_id: str) -> bool:
-    """Ask for the row of ``airflow_eos.published``: a look by a sink makes it where it is missing.
-
-    :raises ConfigurationError: it was dropped with the run's rows, and another table, which may be a copy or
-        restored from a dump, has its name.
-    """
+    """Ask for the row of ``airflow_eos.published``: a look by a sink makes it where it is missing."""
     from airflow_eos.operations.postgres_checks import place_now
 
     name, published, has_successor = place_now(table, intent.layout.uuid)
@@ -139,10 +135,7 @@ def _is_dropped(table: PostgresTable, intent: Intent, transactional_id: str) -> 
 
 
 def _version_of(sink: TableSink, intent: Intent) -> TableVersion | None:
-    """Return the table under its name; None if it does not exist.
-
-    :raises UnknownTable: it has another name now, which catalogs of Iceberg tell.
-    """
+    """Return the table under its name; None if it does not exist. Catalogs of Iceberg tell another name."""
     try:
         return sink.load(to_write=False)
     except UnknownTable as unknown:

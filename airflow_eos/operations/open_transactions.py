@@ -48,10 +48,7 @@ class TransactionTimes(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction(JsonForm):
-    """An open transaction; times as in :class:`TransactionTimes`.
-
-    :param command: shows it and, with ``--yes``, aborts it before its timeout.
-    """
+    """An open transaction; times as in :class:`TransactionTimes`, the command of :func:`abort_command`."""
 
     transactional_id: str
     started: str | None

@@ -156,10 +156,7 @@ class Hanging(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class HangingTransactions:
-    """The result of a search.
-
-    :param unseen: why a topic could not be searched: it does not exist, may not be read, or lacks a leader.
-    """
+    """The result of a search; ``unseen`` as in :class:`LeftOpen`."""
 
     transactions: tuple[Hanging, ...]
     unseen: Mapping[str, EosError]

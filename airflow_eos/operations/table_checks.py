@@ -156,11 +156,7 @@ def _rights(name: str, objects: str, system: str, refusal: str) -> Check:
 
 
 def _files(name: str, refused: str, kept: str) -> Check:
-    """Say what became of a small file.
-
-    :param refused: why the storage did not take it; empty if it did.
-    :param kept: why it did not delete it again.
-    """
+    """Say why the storage refused a small file, or did not delete it again; an empty text: it did."""
     if refused or not kept:
         return _rights(name, "files", "the storage", refused)
     return Check(
@@ -177,11 +173,7 @@ def _unnamed(
     run_keys: Callable[[], Mapping[str, str]],
     removal: str,
 ) -> Iterator[Check]:
-    """Say which data files no commit of a table names.
-
-    :param files: None: the storage does not list them.
-    :param removal: what deletes old ones.
-    """
+    """Say which data files no commit of a table names; None: the storage does not list them."""
     subject = f"{name} unnamed files"
     if files is None:
         yield Check(subject, "unknown", "files of this storage cannot be listed")

@@ -182,11 +182,7 @@ _SIGN_PAUSE_SECONDS = 1.0
 def _nothing_else(
     control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
 ) -> None:
-    """Check that no other producer writes to the ledger, or has written since its ends were read.
-
-    :param place: the partition in which this call's own record is staged.
-    :raises OutcomeUnknown: another producer does.
-    """
+    """Check that nobody but ``own``, at ``place``, writes to the ledger, or has since its ends were read."""
     busy = {
         tp
         for tp, producers in control.cluster.describe_producers(sorted(ends)).items()

@@ -101,10 +101,7 @@ Text = Annotated[str, Query(max_length=2_000)]
 
 
 def _ask(request: Request, viewer: Viewer, question: Callable[[KnownRuns], T]) -> T:
-    """Ask the desk, but not for a user without Dags, who could see no answer and would delay others.
-
-    :raises Trouble: there is no answer, or this user may see no Dag.
-    """
+    """Ask the desk, but not for a user without Dags, who could see no answer and would delay others."""
     if not viewer.dag_ids and not viewer.is_admin:
         raise Trouble(NOT_SHOWN, "Nothing to show", "There is no Dag that you may see.")
     return _desk(request).ask(question, viewer.name)

@@ -95,10 +95,7 @@ def pipeline_view(
 
 
 def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a drawing of each figure that is known of a run.
-
-    :param rows: of runs, the oldest first.
-    """
+    """Return a drawing of each figure that is known of the runs of these rows, the oldest first."""
     drawn = [
         (title, bars_of([row[name] for row in rows], text))
         for title, name, text in (
