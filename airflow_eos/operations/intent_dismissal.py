@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
@@ -19,9 +19,7 @@ from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run.publishing import Claim, published_by, token_is_stale
 from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table
-
-if TYPE_CHECKING:
-    from airflow_eos.table_ports import TableSink, TableVersion
+from airflow_eos.table_ports import TableSink, TableVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import EosError, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
@@ -14,6 +15,7 @@ from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
@@ -25,10 +27,6 @@ from airflow_eos.operations.table_inspection import (
 )
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted, some_of
-
-if TYPE_CHECKING:
-    from airflow_eos.engine.control_plane import ControlPlane
-    from airflow_eos.model.sink_table import SinkTable
 
 Inspection = TypeVar("Inspection", IcebergInspection, DeltaInspection)
 _SAFE_METADATA = 10

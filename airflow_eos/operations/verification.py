@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import AuthorizationFailed, EosError
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.delta_table import DeltaTable
-from airflow_eos.model.iceberg_table import MAIN, IcebergTable
+from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.postgres_table import PostgresTable
@@ -20,19 +20,17 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.sink_table import SinkTable, secrets_of
 from airflow_eos.model.table import EarlierRows, TableReceipt
 from airflow_eos.model.versioned import JsonForm
+from airflow_eos.operations.table_inspection import HeldRows
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.redaction import redacted
 from airflow_eos.run.replacing import file_label
 from airflow_eos.run.retention import is_compacted
-from airflow_eos.sinks.opening import load_table
+from airflow_eos.sinks.opening import load_table, table_named
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.describe_configs import topic_settings
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wording import counted
-
-if TYPE_CHECKING:
-    from airflow_eos.operations.table_inspection import HeldRows
 
 Outcome = Literal["ok", "mismatch", "unavailable", "compacted", "expired", "table"]
 NOT_MATCHING: tuple[Outcome, ...] = ("mismatch", "unavailable")
@@ -204,13 +202,14 @@ def table_finding(record: RunRecord, connected: Connected | None, in_time: Calla
     """
     recorded = record.details[TABLE]
     sink, receipt = str(recorded["sink"]), TableReceipt.from_dict(recorded)
-    if connected is None:
+    table = None if connected is None else table_named(sink)
+    if connected is None or table is None:
         comparison = _not_compared(f"read the table's snapshot {receipt.snapshot}")
-    elif (database_table := PostgresTable.named(sink)) is not None:
+    elif isinstance(table, PostgresTable):
         run = EarlierRows(receipt, file_label(record.run_key))
-        comparison = _rows_in_database(connected, database_table, str(recorded["uuid"]), run)
+        comparison = _rows_in_database(connected, table, str(recorded["uuid"]), run)
     else:
-        comparison = _rows_in_files(connected, record, receipt, in_time)
+        comparison = _rows_in_files(connected, table, record, receipt, in_time)
     outcome, rows, detail = comparison
     return Finding(record.run_key, sink, 0, outcome, receipt.rows, rows, detail)
 
@@ -220,19 +219,19 @@ def _not_compared(reason: object) -> Comparison:
 
 
 def _rows_in_files(
-    connected: Connected, record: RunRecord, receipt: TableReceipt, in_time: Callable[[], None]
+    connected: Connected,
+    table: SinkTable,
+    record: RunRecord,
+    receipt: TableReceipt,
+    in_time: Callable[[], None],
 ) -> Comparison:
-    recorded = record.details[TABLE]
-    table = IcebergTable.named(recorded["sink"]) or DeltaTable.named(recorded["sink"])
-    if table is None:
-        return _not_compared(f"read the table's snapshot {receipt.snapshot}")
+    before = record.details[TABLE]["uuid"]
     try:
         table = connected(table)
         version: Any = load_table(table)
     except EosError as error:
         return _not_compared(error)
-    if version.layout.uuid != recorded["uuid"]:
-        before, now = recorded["uuid"], version.layout.uuid
+    if (now := version.layout.uuid) != before:
         return "mismatch", 0, f"the table had the id {before}, and has {now} now: it was made again"
     held = _held_rows(table, version, receipt, record.run_key, in_time)
     if held is None:
