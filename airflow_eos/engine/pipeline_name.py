@@ -48,6 +48,6 @@ def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
 def _newest(ledger: KafkaLedger, pipeline: str) -> RunRecord | None:
     prefixes = [keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline)]
     view = ledger.latest(ledger.partition_for(pipeline), prefixes, 1, within=RECENT_OFFSETS)
-    # Of unreadable ones the page and `airflow eos verify` tell.
-    records = readable(RunRecord, answer_of(view).committed.items(), unreadable=[])
-    return max((record for _, record in records), key=lambda record: record.staged_at, default=None)
+    # The page and `airflow eos verify` report what cannot be read.
+    records = (record for _, record in readable(RunRecord, answer_of(view).committed.items(), []))
+    return max(records, key=lambda record: record.staged_at, default=None)

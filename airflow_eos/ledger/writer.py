@@ -53,10 +53,10 @@ def open_of(
 
 def own_open(
     cluster: Cluster, producer: ProducerIdentity, partitions: Collection[TopicPartition]
-) -> set[TopicPartition]:
-    """Return the partitions with an open transaction of exactly this epoch, as :func:`open_of`."""
-    still_open = open_of(cluster, producer.producer_id, partitions)
-    return {tp for tp, other in still_open.items() if other.producer_epoch == producer.producer_epoch}
+) -> list[TopicPartition]:
+    """Return the partitions with an open transaction of exactly this epoch."""
+    open_there = open_of(cluster, producer.producer_id, partitions)
+    return [tp for tp, other in open_there.items() if other.producer_epoch == producer.producer_epoch]
 
 
 def is_overtaken(epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
-from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker.cluster import KafkaCluster
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
     AuthorizationFailed,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from airflow_eos.broker import KafkaLedger
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.index_keeper import Indexed, rebuilt
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown

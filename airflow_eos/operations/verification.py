@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker.cluster import KafkaCluster
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import AuthorizationFailed, EosError
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.delta_table import DeltaTable

@@ -41,7 +41,7 @@ class Visibility:
 
     def missing(self, record: RunRecord) -> list[str]:
         """Return the places where a committed run is not visible yet."""
-        return [text for text, _ in self._invisible(_written(record), record.producer).values()]
+        return [text for text, _ in self._invisible(record).values()]
 
     def wait(
         self,
@@ -115,21 +115,20 @@ class Visibility:
 
         :param is_ended: the markers that were left out are written.
         """
-        hidden = self._invisible(_written(record), record.producer)
+        hidden = self._invisible(record)
         in_ledger = own_open(self.cluster, record.producer, ledger)
         texts = [text for text, _ in hidden.values()]
         texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
-        open_there = {tp for tp, (_, own) in hidden.items() if own} | in_ledger
+        open_there = {tp for tp, (_, own) in hidden.items() if own}.union(in_ledger)
         # Offsets of intervals have no meaning: another run's may be pending when ours are not.
         if (group == record.group_id or not is_ended) and self._is_pending(record, group, offsets):
             texts.append(f"the offsets of group {group!r} (pending)")
             open_there.add(self.cluster.group_offsets_partition(group))
         return texts, open_there
 
-    def _invisible(
-        self, written: Mapping[TopicPartition, int], producer: ProducerIdentity
-    ) -> dict[TopicPartition, tuple[str, bool]]:
+    def _invisible(self, record: RunRecord) -> dict[TopicPartition, tuple[str, bool]]:
         """Return why last offsets are invisible, and whether our own transaction is open there."""
+        written = {TopicPartition(r.topic, r.partition): r.last_offset for r in record.receipts if r.records}
         try:
             stable = self.cluster.last_stable_offsets(sorted(written)) if written else {}
         except UnknownTopic:
@@ -145,7 +144,7 @@ class Visibility:
                     written[tp],
                 )
         behind = [tp for tp in behind if ends[tp] > written[tp]]
-        still_open = open_of(self.cluster, producer.producer_id, behind)
+        still_open = open_of(self.cluster, record.producer.producer_id, behind)
         hidden: dict[TopicPartition, tuple[str, bool]] = {}
         for tp in behind:
             own = tp in still_open and still_open[tp].current_txn_start_offset <= written[tp]
@@ -184,7 +183,3 @@ class Visibility:
             # before it began, by a coordinator that is behind (KAFKA-21181).
             return seen.producer_epoch > producer.producer_epoch
         return seen.state is TransactionState.COMPLETE_COMMIT
-
-
-def _written(record: RunRecord) -> dict[TopicPartition, int]:
-    return {TopicPartition(r.topic, r.partition): r.last_offset for r in record.receipts if r.records}
