@@ -48,7 +48,7 @@ class Check(JsonForm):
 
 
 def guarded(name: str, checks: Iterator[Check]) -> list[Check]:
-    """Make checks, which their generator does; its error is a finding, so that the others still run."""
+    """Return what checks yield; their error becomes a finding, so that the other checks still run."""
     try:
         return list(checks)
     except EosError as error:

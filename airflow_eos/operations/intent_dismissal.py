@@ -133,7 +133,7 @@ def _is_dropped(table: PostgresTable, intent: Intent, transactional_id: str) -> 
 
 
 def _version_of(sink: TableSink, intent: Intent) -> TableVersion | None:
-    """Return the table under its name; None if it does not exist. Catalogs of Iceberg tell another name."""
+    """Return the table; None if it does not exist. An Iceberg table that was renamed is refused."""
     try:
         return sink.load(to_write=False)
     except UnknownTable as unknown:

@@ -154,7 +154,7 @@ def _rights(name: str, objects: str, system: str, refusal: str) -> Check:
 
 
 def _files(name: str, refused: str, kept: str) -> Check:
-    """Say why the storage refused a small file, or did not delete it again; an empty text: it did."""
+    """Say whether the storage took a small file and deleted it again; a text is why it did not."""
     if refused or not kept:
         return _rights(name, "files", "the storage", refused)
     return Check(
