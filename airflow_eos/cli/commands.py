@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.cli.definition import DONE, FOUND, NO_CONNECTION
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
-from airflow_eos.cli.rows import record_row
-from airflow_eos.exceptions import ConfigurationError, UnknownTable
+from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable, UnknownTable
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition, in_utc
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment, RunSpec
+from airflow_eos.run.work import recorded_interval
 from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
     from airflow_eos.operations.checks import Check
+    from airflow_eos.operations.queries import LedgerRecord
 
 
 def init(target: Deployment, options: Namespace) -> Outcome:
@@ -153,11 +155,30 @@ def _staged_at(value: Any) -> str:
     return str(value.get("staged_at", "")) if isinstance(value, Mapping) else ""
 
 
+def record_row(record: LedgerRecord) -> Row:
+    """Return the columns of a ledger record of any kind."""
+    if keys.is_run_record(record.key):
+        try:
+            run = RunRecord.from_json(record.value, record.key)
+        except LedgerUnreadable as error:
+            place = f"partition {record.partition}, offset {record.offset}"
+            return {"key": record.key, "at": "", "what": f"unreadable, {place}: {error}"}
+        interval = recorded_interval(run)
+        of_interval = "" if interval is None else f"[{interval[0]}, {interval[1]}): "
+        summary = f"{of_interval}{run.counts} by {run.run_id}, try {run.try_number}"
+        return {"key": record.key, "at": run.staged_at, "what": summary}
+    text = str(record.value)
+    if isinstance(record.value, Mapping):
+        text = ", ".join(f"{name}={field}" for name, field in record.value.items() if name != "v")
+    limit = 100
+    shown = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return {"key": record.key, "at": "", "what": shown}
+
+
 def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
-    from airflow_eos.operations.findings import NOT_MATCHING
     from airflow_eos.operations.queries import no_such_pipeline, pruned_runs, refuse_pruned, run_records
-    from airflow_eos.operations.verification import verified_counts, verify_output
+    from airflow_eos.operations.verification import NOT_MATCHING, verified_counts, verify_output
 
     records, unreadable = run_records(target, options.pipeline)
     if not records and not unreadable:
@@ -213,7 +234,7 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
     )
     title = "transaction"
     if ended.answer == "dry run":
-        title += f"; to end it add --yes --epoch {ended.owner.producer_epoch}"
+        title += f"; to end it add --yes --epoch {ended.producer_epoch}"
         title += " --foreign, if you know its owner" if ended.foreign else ""
     data = ended.to_dict()
     return Outcome(data, {title: [data]})

@@ -108,11 +108,7 @@ def memory(text: str) -> str:
 def option(
     flag: str, meaning: str, kind: Callable[[str], Any] = text, metavar: Any = None, **settings: Any
 ) -> Option:
-    """Return an option with a value.
-
-    :param kind: reads the value.
-    :param metavar: its name, or names.
-    """
+    """Return an option with a value."""
     named = {} if metavar is None else {"metavar": metavar}
     return Option(flag, meaning, {"type": kind, **named, **settings})
 

@@ -78,17 +78,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _target(options: argparse.Namespace) -> Deployment:
-    ledger = LedgerSettings()
+    key_file = options.ledger_key_file
     given = {
         "--bootstrap-servers": options.bootstrap_servers,
         "--config": options.config,
-        "--ledger-key-file": options.ledger_key_file,
+        "--ledger-key-file": key_file,
         "--ledger-topic": options.ledger_topic,
         "--prefix": options.prefix,
     }
     return Deployment(
         kafka=_kafka(options),
-        ledger=LedgerSettings(topic=options.ledger_topic or ledger.topic, key=_ledger_key(options)),
+        ledger=LedgerSettings(
+            topic=options.ledger_topic or LedgerSettings().topic,
+            key=_secret_text("--ledger-key-file", key_file).strip() if key_file else "",
+        ),
         prefix=options.prefix or DEFAULT_PREFIX,
         command_line=CommandLine.of(_PROGRAM, given),
     )
@@ -97,8 +100,10 @@ def _target(options: argparse.Namespace) -> Deployment:
 def _secret_text(option: str, name: str) -> str:
     """Read a file of secrets, UTF-8; warns if other users of this machine can read it, too."""
     path = Path(name)
-    text = path.read_text("utf-8")
-    mode = path.stat().st_mode
+    try:
+        text, mode = path.read_text("utf-8"), path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{option} {name}: {error}") from error
     if stat.S_ISREG(mode) and mode & _OTHERS_READ:
         log.warning(
             "%s %s: other users of this machine can read this file (mode %03o): chmod 600",
@@ -107,15 +112,6 @@ def _secret_text(option: str, name: str) -> str:
             stat.S_IMODE(mode),
         )
     return text
-
-
-def _ledger_key(options: argparse.Namespace) -> str:
-    if not options.ledger_key_file:
-        return ""
-    try:
-        return _secret_text("--ledger-key-file", options.ledger_key_file).strip()
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"--ledger-key-file {options.ledger_key_file}: {error}") from error
 
 
 def _kafka(options: argparse.Namespace) -> dict[str, Any]:

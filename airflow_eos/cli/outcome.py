@@ -34,7 +34,6 @@ class Outcome:
     :param data: printed by ``--output json`` and ``yaml``, exactly.
     :param tables: printed by ``--output table`` and ``plain``, one after the other under their titles; no
         rows: a dash. Control characters are escaped.
-    :param code: exit code.
     """
 
     data: Any
@@ -49,9 +48,8 @@ class Outcome:
         """
         if output in DOCUMENTS:
             return document(self.data, output)
-        if output == "plain":
-            return "\n\n".join(_plain(title, rows) for title, rows in self.tables.items())
-        return "\n\n".join(_table(title, rows, width) for title, rows in self.tables.items())
+        tables = (_table(title, rows, output, width) for title, rows in self.tables.items())
+        return "\n\n".join(tables)
 
 
 def document(data: Any, output: str) -> str:
@@ -112,16 +110,12 @@ def write_error(line: str) -> None:
             print(printable(line), file=sys.stderr)  # noqa: T201
 
 
-def _plain(title: str, rows: Sequence[Row]) -> str:
-    """Return a table for other programs: a line for each row, and no rule."""
-    return "\n".join([title, *_lines(rows, "  ", rule=False)]) if rows else f"{title}\n-"
-
-
-def _table(title: str, rows: Sequence[Row], width: int | None) -> str:
+def _table(title: str, rows: Sequence[Row], output: str, width: int | None) -> str:
     if not rows:
         return f"{title}\n-"
-    text = "\n".join([title, *_lines(rows, " | ", rule=True)])
-    if width is None or max(map(len, text.splitlines())) <= width:
+    is_plain = output == "plain"  # for other programs: a line for each row, and no rule
+    text = "\n".join([title, *_lines(rows, "  " if is_plain else " | ", rule=not is_plain)])
+    if is_plain or width is None or max(map(len, text.splitlines())) <= width:
         return text
     return "\n".join([title, *(_upright(number, row, width) for number, row in enumerate(rows, 1))])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
-from airflow_eos.cli.rows import run_row, runs_named
+from airflow_eos.ledger import keys
 from airflow_eos.model.spec import Deployment
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Gauge = tuple[str, float, Mapping[str, str]]
 
 def status(target: Deployment, options: Namespace) -> Outcome:
     """Show ledger, cursors and runs; 3 if something named does not exist, or a limit is exceeded."""
-    from airflow_eos.operations.deployment_status import Limits, deployment_status, exceeded, missing
+    from airflow_eos.operations.deployment_status import deployment_status, exceeded, missing
 
     runs = [runs_named(text) for text in options.run]
     if (options.group or runs) and (options.max_gaps is not None or options.send_metrics):
@@ -30,7 +30,7 @@ def status(target: Deployment, options: Namespace) -> Outcome:
         raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
     state = deployment_status(target, groups=options.group, runs=runs)
     absent = missing(target, state)
-    passed = exceeded(state, Limits(options.max_lag, options.max_open, options.max_gaps))
+    passed = exceeded(state, max_lag=options.max_lag, max_open=options.max_open, max_gaps=options.max_gaps)
     limits: list[Row] = [limit.to_dict() for limit in passed]
     data = state.to_dict() | {"missing": [name for name, _ in absent], "exceeded": limits}
     tables = _tables(state, data)
@@ -40,6 +40,25 @@ def status(target: Deployment, options: Namespace) -> Outcome:
         options.send_gauges(gauges(state, target.prefix))
     shown = {title: rows for title, rows in tables.items() if rows}
     return Outcome(data, shown, FOUND if absent or passed else DONE)
+
+
+def runs_named(text: str) -> list[tuple[str, str]]:
+    """Return pipeline and run id of an option's run; a slash in either is ``%2F``, as in run keys.
+
+    The others are what it may mean if a slash in the pipeline's name is not quoted.
+
+    :raises WrongUsage: the text names no run.
+    """
+    first, *others = keys.named_runs(text)
+    if not all(first):
+        raise WrongUsage(f"--run {text!r} must be PIPELINE/RUN_ID, for example demo/2026-11-21T05")
+    return [first, *(name for name in others if all(name))]
+
+
+def run_row(run: Mapping[str, Any]) -> Row:
+    """Return the columns of a run's summary."""
+    counts = ("records_read", "records_late", "records_written")
+    return {name: run.get(name) for name in ("run_key", "state", "mode", "run_id", "try_number", *counts)}
 
 
 def gauges(state: DeploymentStatus, prefix: str) -> list[Gauge]:
@@ -52,14 +71,14 @@ def gauges(state: DeploymentStatus, prefix: str) -> list[Gauge]:
             sent.append(("eos.group.undecided", undecided, {"group": group}))
         if progress.is_complete:
             open_now = progress.open_transaction
-            age = (open_now.times.age_seconds if open_now else 0) or 0
+            age = (open_now.age_seconds if open_now else 0) or 0
             sent.append(("eos.group.open_transaction", age, {"group": group}))
     if state.names is not None:
         gaps = Counter(gap.pipeline for gap in state.names.gaps)
         for pipeline in state.names.runs:
             count = gaps[pipeline]
             sent.append(("eos.pipeline.gaps", count, {"pipeline": pipeline}))
-    ages = [transaction.times.age_seconds or 0 for transaction in state.open_transactions]
+    ages = [transaction.age_seconds or 0 for transaction in state.open_transactions]
     sent.append(("eos.open_transaction", max(ages, default=0), {"prefix": prefix}))
     return sent
 

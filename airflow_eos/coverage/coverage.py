@@ -10,7 +10,7 @@ overlap nor gap: reprocessings, explicit ranges, and offsets that a cursor reads
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_eos.coverage.folded import Earlier
@@ -27,9 +27,6 @@ from airflow_eos.model.ranges import TopicPartition
 class Coverage:
     """The offsets that all runs of a pipeline have read.
 
-    :param runs: number of runs.
-    :param sentence: says that the coverage is complete, or what is wrong and where.
-    :param problems: gaps, overlaps and reads beyond the log end, ordered by partition and offset.
     :param reprocessings: reprocessings among the runs whose records are no longer kept.
     :param unseen: source topics whose logs are not known: this principal may not Describe them, or a
         partition has no leader.
@@ -37,10 +34,18 @@ class Coverage:
 
     lanes: tuple[Lane, ...]
     runs: int
-    sentence: str
-    problems: tuple[tuple[Lane, Segment], ...]
     unseen: tuple[str, ...] = ()
     reprocessings: int = 0
+
+    @property
+    def problems(self) -> tuple[tuple[Lane, Segment], ...]:
+        """Gaps, overlaps and reads beyond the log end, ordered by partition and offset."""
+        return tuple((lane, part) for lane in self.lanes for part in lane.segments if part.kind in WRONG)
+
+    @property
+    def sentence(self) -> str:
+        """Says that the coverage is complete, or what is wrong and where."""
+        return sentence(self.lanes, self.runs, self.problems, self.reprocessings)
 
     @property
     def is_whole(self) -> bool:
@@ -60,14 +65,11 @@ class Coverage:
         lanes = tuple(lane for lane in self.lanes if lane.where.topic in topics)
         if len(lanes) == len(self.lanes):
             return self
-        problems = tuple(problem for problem in self.problems if problem[0].where.topic in topics)
-        unseen = tuple(topic for topic in self.unseen if topic in topics)
-        summary = sentence(lanes, self.runs, problems, self.reprocessings)
-        return replace(self, lanes=lanes, sentence=summary, problems=problems, unseen=unseen)
+        return replace(self, lanes=lanes, unseen=tuple(topic for topic in self.unseen if topic in topics))
 
 
 def coverage_of(
-    records: Iterable[RunRecord],
+    records: Collection[RunRecord],
     bounds: Mapping[TopicPartition, LogBounds],
     topic_ids: Mapping[str, str],
     *,
@@ -78,32 +80,21 @@ def coverage_of(
 
     :param records: all its run records, in commit order.
     :param bounds: current log bounds of every partition of the source topics.
-    :param topic_ids: current ids of the source topics.
-    :param resets: resets of its cursor.
     :param earlier: reads of runs that are not among the records.
     """
-    counted_records = list(records)
     earlier = earlier or Earlier()
     lanes = _Lanes(topic_ids)
     for tp in bounds:
         lanes.of_topic(tp)
     lanes.take_earlier(earlier, resets)
-    for record in counted_records:
+    for record in records:
         lanes.take(record, resets)
     for reset in resets:
         for tp, (was, to) in reset.changes.items():
             if was < to:
-                lanes.of_topic(tp).left_out.append((was, to))
-    lanes_drawn = lanes.made(bounds)
-    problems = tuple((lane, part) for lane in lanes_drawn for part in lane.segments if part.kind in WRONG)
-    runs = len(counted_records) + earlier.runs
-    return Coverage(
-        lanes_drawn,
-        runs,
-        sentence(lanes_drawn, runs, problems, earlier.reprocessings),
-        problems,
-        reprocessings=earlier.reprocessings,
-    )
+                lanes.of_topic(tp).left_out.add(was, to)
+    runs = len(records) + earlier.runs
+    return Coverage(lanes.made(bounds), runs, reprocessings=earlier.reprocessings)
 
 
 _Read = tuple[int, int, tuple[str, ...]]
@@ -121,7 +112,7 @@ class _Building:
     reads: list[_Read] = field(default_factory=list)
     after_reset: list[_Read] = field(default_factory=list)
     asked_for: list[_Read] = field(default_factory=list)
-    left_out: list[tuple[int, int]] = field(default_factory=list)
+    left_out: Spans[int] = field(default_factory=Spans)
 
     def lane(self, key: LaneKey, bounds: LogBounds | None) -> Lane:
         # A read on purpose is a first read where no other run has read. The cursor's own reads are added
@@ -166,10 +157,7 @@ class _Building:
         for number, (start, end, _) in enumerate(reads):
             begins.setdefault(start, []).append(number)
             ends.setdefault(end, []).append(number)
-        left_out = Spans()
-        for start, end in self.left_out:
-            left_out.add(start, end)
-        cuts = {*begins, *ends, *(at for span in left_out for at in span)}
+        cuts = {*begins, *ends, *(at for span in self.left_out for at in span)}
         if bounds:
             cuts |= {bounds.log_start, bounds.stable}
         points = sorted(at for at in cuts if first <= at <= last)
@@ -180,17 +168,14 @@ class _Building:
             active.update(dict.fromkeys(begins.get(start, ())))
             runs = tuple(run for number in active for run in reads[number][2])
             if not active:
-                kind = Kind.LEFT_OUT if left_out.within(start, end) else Kind.GAP
+                kind = Kind.LEFT_OUT if self.left_out.within(start, end) else Kind.GAP
             else:
                 kind = Kind.READ if len(active) == 1 else Kind.OVERLAP
             yield start, end, kind, runs
 
 
 class _Lanes:
-    """Collects reads by lane.
-
-    :param topic_ids: current ids of the topics.
-    """
+    """Collects reads by lane."""
 
     def __init__(self, topic_ids: Mapping[str, str]) -> None:
         self._topic_ids = topic_ids
@@ -208,7 +193,7 @@ class _Lanes:
             reads = lane.asked_for if asked_for else lane.after_reset if on_purpose else lane.reads
             reads.append((start, end, (record.run_key,)))
         for key, start, end in left_out_of(record, self._topic_ids):
-            self._at(key).left_out.append((start, end))
+            self._at(key).left_out.add(start, end)
 
     def take_earlier(self, earlier: Earlier, resets: Sequence[Reset]) -> None:
         """Add the reads of runs whose records are no longer kept."""
@@ -226,7 +211,8 @@ class _Lanes:
         for key, spans in earlier.again.items():
             self._at(key).asked_for += [(*span, ()) for span in spans]
         for key, spans in earlier.left_out.items():
-            self._at(key).left_out += list(spans)
+            for span in spans:
+                self._at(key).left_out.add(*span)
 
     def made(self, bounds: Mapping[TopicPartition, LogBounds]) -> tuple[Lane, ...]:
         """Return all lanes, sorted."""

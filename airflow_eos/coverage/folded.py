@@ -26,16 +26,15 @@ class Earlier:
 
     Its size grows with the number of holes, not of runs.
 
-    :param runs: number of runs.
-    :param reprocessings: how many of them are reprocessings.
+    :param reprocessings: how many of the runs are reprocessings.
     """
 
     runs: int = 0
     reprocessings: int = 0
-    read: dict[LaneKey, Spans] = field(default_factory=dict)
-    overlaps: dict[LaneKey, Spans] = field(default_factory=dict)
-    again: dict[LaneKey, Spans] = field(default_factory=dict)
-    left_out: dict[LaneKey, Spans] = field(default_factory=dict)
+    read: dict[LaneKey, Spans[int]] = field(default_factory=dict)
+    overlaps: dict[LaneKey, Spans[int]] = field(default_factory=dict)
+    again: dict[LaneKey, Spans[int]] = field(default_factory=dict)
+    left_out: dict[LaneKey, Spans[int]] = field(default_factory=dict)
 
     def copy(self) -> Earlier:
         """Return a copy."""
@@ -119,7 +118,6 @@ def folded(
 
     :param earlier: reads of runs whose records are no longer kept.
     :param records: the records that are kept, in commit order.
-    :param one_by_one: number of newest runs that are drawn.
     """
     kept = list(records)
     merged, older = earlier.copy(), earlier.copy()

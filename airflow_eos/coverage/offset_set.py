@@ -1,24 +1,27 @@
-"""A set of offsets, as disjoint ranges."""
+"""A set of offsets, or of moments, as disjoint ranges."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+At = TypeVar("At", int, str)
 
 
-class Spans:
-    """A set of offsets as sorted, disjoint ranges; adjacent ranges are joined."""
+class Spans(Generic[At]):
+    """A set of offsets, or of texts of moments, as sorted, disjoint ranges; adjacent ranges are joined."""
 
     __slots__ = ("_ends", "_starts")
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+        self._starts: list[At] = []
+        self._ends: list[At] = []
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
+    def __iter__(self) -> Iterator[tuple[At, At]]:
         return zip(self._starts, self._ends, strict=True)
 
-    def within(self, start: int, end: int) -> list[tuple[int, int]]:
+    def within(self, start: At, end: At) -> list[tuple[At, At]]:
         """Return the parts of ``[start, end)`` that are in the set."""
         parts = []
         for at in range(bisect_right(self._ends, start), len(self._starts)):
@@ -27,16 +30,19 @@ class Spans:
             parts.append((max(start, self._starts[at]), min(end, self._ends[at])))
         return parts
 
-    def outside(self, start: int, end: int) -> list[tuple[int, int]]:
+    def outside(self, start: At, end: At) -> list[tuple[At, At]]:
         """Return the parts of ``[start, end)`` that are not in the set."""
-        parts, at = [], start
+        parts: list[tuple[At, At]] = []
+        at = start
         for inner, after in self.within(start, end):
             if at < inner:
                 parts.append((at, inner))
             at = after
-        return [*parts, (at, end)] if at < end else parts
+        if at < end:
+            parts.append((at, end))
+        return parts
 
-    def add(self, start: int, end: int) -> None:
+    def add(self, start: At, end: At) -> None:
         """Add a range."""
         if start >= end:
             return

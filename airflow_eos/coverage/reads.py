@@ -8,7 +8,6 @@ from airflow_eos.coverage.lanes import LaneKey, Reset
 from airflow_eos.coverage.offset_set import Spans
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import ACCEPTED_LOSS, TOPIC_IDS, WORK, RunRecord
-from airflow_eos.model.ranges import OffsetRange
 
 
 def is_on_purpose(record: RunRecord) -> bool:
@@ -37,21 +36,12 @@ def reads_of(
             yield key, offsets.start, offsets.end, on_purpose
             continue
         repeated = Spans()
-        for start, end in _read_again(record, offsets, resets):
-            repeated.add(start, end)
+        for reset in resets:
+            was, to = reset.changes.get(offsets.topic_partition, (0, 0))
+            if reset.moment <= record.staged_at:  # it had moved the cursor back before the run
+                repeated.add(max(offsets.start, to), min(offsets.end, was))
         yield from ((key, start, end, True) for start, end in repeated)
         yield from ((key, start, end, False) for start, end in repeated.outside(offsets.start, offsets.end))
-
-
-def _read_again(
-    record: RunRecord, offsets: OffsetRange, resets: Sequence[Reset]
-) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range over which a reset had moved the cursor back before the run."""
-    for reset in resets:
-        was, to = reset.changes.get(offsets.topic_partition, (0, 0))
-        start, end = max(offsets.start, to), min(offsets.end, was)
-        if reset.moment <= record.staged_at and start < end:
-            yield start, end
 
 
 def left_out_of(record: RunRecord, topic_ids: Mapping[str, str]) -> Iterator[tuple[LaneKey, int, int]]:

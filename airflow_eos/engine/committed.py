@@ -10,6 +10,7 @@ from typing import Any
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, NotYetVisible
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.spec import Deployment, MayCreate, RunSpec
 from airflow_eos.run import laws
@@ -62,6 +63,20 @@ def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool
         return record
 
 
+def record_of(authority: Authority, pipeline: str, run_key: str) -> RunRecord | None:
+    """Return the record of a run key, of its last round if it reads in rounds; None proves nothing.
+
+    :raises LedgerPruned: the run was committed, and its record was pruned.
+    """
+    wanted = [keys.run_record_key(name) for name in (run_key, keys.last_key(run_key))]
+    whole = keys.whole_run_key(run_key)
+    values = authority.peek([*wanted, keys.pruned_key(pipeline, whole)], routing=pipeline)
+    record = next((RunRecord.from_json(values[key], key) for key in wanted if key in values), None)
+    if record is None:
+        laws.not_pruned(whole, pipeline, values)
+    return record
+
+
 def find_committed_by_key(
     deployment: Deployment, *, pipeline: str, run_key: str, work: Mapping[str, Any] | None = None
 ) -> RunRecord | None:
@@ -77,16 +92,10 @@ def find_committed_by_key(
     """
     if not run_key:
         raise ConfigurationError("run_key is empty; `airflow eos ledger --pipeline NAME` lists run keys")
-    # A cursor that reads in rounds is committed with its last one.
-    names = (run_key, keys.last_key(run_key))
-    wanted = [keys.run_record_key(name) for name in names]
-    whole = keys.whole_run_key(run_key)
     with ControlPlane(deployment) as control:
         control.verify_ledger()
-        values = control.authority.peek([*wanted, keys.pruned_key(pipeline, whole)], routing=pipeline)
-        record = next((RunRecord.from_json(values[key], key) for key in wanted if key in values), None)
+        record = record_of(control.authority, pipeline, run_key)
         if record is None:
-            laws.not_pruned(whole, pipeline, values)
             return None
         named = as_named(record, work or {})
         if named is not None:

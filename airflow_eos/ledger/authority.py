@@ -19,6 +19,7 @@ from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue, LedgerView
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.versioned import V
 from airflow_eos.ports import Ledger
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,6 @@ class LedgerAnswer:
     """The result of a look-up.
 
     :param committed: latest committed value per key; keys without one are absent.
-    :param open_records: records whose transaction is still open.
     """
 
     committed: Mapping[str, LedgerValue]
@@ -73,7 +73,6 @@ def answer_of(view: LedgerView) -> LedgerAnswer:
 class Authority:
     """Decides from the ledger alone; an exception of a commit never counts as an answer.
 
-    :param ledger: the ledger topic.
     :param sleep: waits between look-ups of a record whose transaction is still open.
     """
 
@@ -90,6 +89,11 @@ class Authority:
         view = self.ledger.view(partition, keys, prefixes)
         self._say(partition, view)
         return answer_of(view).committed
+
+    def record(self, kind: type[V], key: str, *, routing: str, fenced: bool = False) -> V | None:
+        """Return what the committed value of a key holds, by :meth:`peek`, or :meth:`settle` if fenced."""
+        value = (self.settle if fenced else self.peek)([key], routing=routing).get(key)
+        return None if value is None else kind.from_json(value, key)
 
     def unsigned(self, keys: Collection[str], *, routing: str) -> list[str]:
         """Return, for messages, the newest records of keys that lack only a signature."""
@@ -212,7 +216,6 @@ def nothing_is_missing(partition: int, log_start: int, keys: Collection[str]) ->
     """Law 3: a key is not proven uncommitted if the first records of the ledger partition were deleted.
 
     :param log_start: log start offset of the ledger partition; compaction never moves it.
-    :param keys: keys that the partition does not have.
     """
     if keys and log_start > 0:
         raise LedgerTruncated(

@@ -239,11 +239,7 @@ def loops(spec: RunSpec) -> bool:
 
 def rounds_prefix(spec: RunSpec) -> str:
     """Return the prefix of the keys of a run's rounds; the rest is a number or :data:`FINAL_ROUND`."""
-    return _rounds_of(_key_of_all_rounds(spec))
-
-
-def _rounds_of(key: str) -> str:
-    return f"{_ROUNDS}/{key}/"
+    return f"{_ROUNDS}/{_key_of_all_rounds(spec)}/"
 
 
 def round_key(spec: RunSpec, number: int) -> str:
@@ -253,15 +249,12 @@ def round_key(spec: RunSpec, number: int) -> str:
 
 def final_key(spec: RunSpec) -> str:
     """Return the key of the last round, whose commit means that the whole run is committed."""
-    return f"{rounds_prefix(spec)}{FINAL_ROUND}"
+    return last_key(_key_of_all_rounds(spec))
 
 
 def last_key(key: str) -> str:
-    """Return the key of the last round of a run.
-
-    :param key: key of the run, without a round.
-    """
-    return f"{_rounds_of(key)}{FINAL_ROUND}"
+    """Return the key of the last round of a run, whose own key is without a round."""
+    return f"{_ROUNDS}/{key}/{FINAL_ROUND}"
 
 
 def reprocess_key(key: str, number: int) -> str:
@@ -299,18 +292,12 @@ def is_round(key: str) -> bool:
 
 
 def pruned_digest(key: str) -> str:
-    """Return the digest by which a ledger remembers a pruned run.
-
-    :param key: key of the whole run, see :func:`whole_run_key`.
-    """
+    """Return the digest by which a ledger remembers a pruned run, by its :func:`whole_run_key`."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[: 2 * DIGEST_BYTES]
 
 
 def pruned_key(pipeline: str, key: str) -> str:
-    """Return the ledger key of the record that says whether a run was pruned.
-
-    :param key: key of the whole run, see :func:`whole_run_key`.
-    """
+    """Return the ledger key of the record that tells whether a run was pruned, by :func:`whole_run_key`."""
     return f"{PRUNED}{_quoted(pipeline)}/{pruned_digest(key)[:2]}"
 
 
@@ -351,10 +338,7 @@ def transactional_id(spec: RunSpec) -> str:
 
 
 def cursor_transactional_id(prefix: str, group: str, partition: TopicPartition | None = None) -> str:
-    """Return the id under which a group's cursor moves: that of its runs and its resets.
-
-    :param partition: the source partition of a mapped cursor.
-    """
+    """Return the id under which a group's cursor moves: that of its runs and its resets."""
     if partition is None:
         return _id(prefix, "cursor", _quoted(group))
     return _id(prefix, "mapped-cursor", f"{_quoted(group)}/{_quoted(str(partition))}")
@@ -395,10 +379,7 @@ def index_transactional_id(prefix: str, topic: str, partition: int) -> str:
 
 
 def prune_transactional_id(prefix: str, topic: str, partition: int) -> str:
-    """Return the id under which records of one ledger partition are pruned.
-
-    :param prefix: the ledger's prefix; all writers that share it fence each other.
-    """
+    """Return the id under which records of one ledger partition are pruned; fences as that of the index."""
     return _id(prefix, "ledger-prune", f"{partition}.{topic}")
 
 

@@ -39,11 +39,7 @@ Compute = Callable[[Mapping[str, LedgerValue], Callable[[], Mapping[str, LedgerV
 
 @dataclass(eq=False)
 class Pins:
-    """Pins values, each under the fence of a transactional id.
-
-    :param writer: runs the pins' transactions.
-    :param authority: reads pinned values.
-    """
+    """Pins values, each under the fence of a transactional id."""
 
     writer: LedgerWriter
     authority: Authority
@@ -64,9 +60,8 @@ class Pins:
             or the brokers kept failing.
         :raises SendError: the ledger topic refuses the value, or does not acknowledge it in time.
         """
-        pinned: LedgerValue | str | None = self.authority.peek([key], routing=routing).get(key)
         attempt = 0
-        while pinned is None:
+        while (pinned := self.authority.peek([key], routing=routing).get(key)) is None:
             attempt += 1
             try:
                 return self._attempt(transactional_id, key, routing, compute, prefixes)
@@ -77,7 +72,6 @@ class Pins:
                         f"{key} could not be pinned in {MAX_ATTEMPTS} attempts; the last one: {failure}"
                     ) from failure.__cause__
             self.sleep(random.uniform(_SHORTEST_PAUSE, min(0.2 * 1.5**attempt, _LONGEST_PAUSE)))
-            pinned = self.authority.peek([key], routing=routing).get(key)
         return pinned
 
     def _attempt(

@@ -32,7 +32,6 @@ class LedgerCheck:
     partitions are added: they are routed by the pinned count.
 
     :param witnesses: asked if the ledger or its identity is missing.
-    :param may_create: whether to create a missing ledger, or a missing identity.
     """
 
     ledger: Ledger
@@ -81,10 +80,7 @@ class LedgerCheck:
                 raise
 
     def _pinned_identity(self, topic: TopicDescription, own: Mapping[str, LedgerValue]) -> IdentityRecord:
-        """Return the identity that the ledger holds, pinned now where it has none and may get one.
-
-        :param own: the ledger's records about itself, as one look has shown them.
-        """
+        """Return the identity that the ledger holds, pinned now where it has none and may get one."""
         key, routing = keys.LEDGER_IDENTITY_KEY, keys.LEDGER_IDENTITY_ROUTING
         if key in own:
             return IdentityRecord.from_json(own[key], key)
@@ -93,10 +89,10 @@ class LedgerCheck:
         begun = answer_of(self.ledger.view(0, [key])).open_records
         if refusal is not None and not (begun and self.may_create is not MayCreate.NEVER):
             # The writer of the pin continues once its commit is answered; the marker becomes visible later.
-            settled = self.authority.settle([key], routing=routing)
-            if key not in settled:
+            settled = self.authority.record(IdentityRecord, key, routing=routing, fenced=True)
+            if settled is None:
                 raise refusal
-            return IdentityRecord.from_json(settled[key], key)
+            return settled
         policy = self.ledger.cleanup_policy()
         if "delete" in policy:
             raise ConfigurationError(
@@ -156,10 +152,7 @@ def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
 
 
 def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
-    """Return the error of a ledger that is missing and was there before; None where nobody remembers one.
-
-    :param topic: the ledger's.
-    """
+    """Return the error of a ledger that is missing and was there before; None where nobody remembers one."""
     if not testimony.of_a_ledger:
         return None
     return LedgerReplaced(

@@ -45,7 +45,6 @@ class Testimony:
 class Witnesses:
     """Collects evidence about the ledger of a prefix.
 
-    :param topic: the ledger topic.
     :param spec: the run whose offsets and transactional id are checked too; None for no run.
     """
 

@@ -150,7 +150,6 @@ class LedgerWriter:
     ) -> Iterator[LedgerTransaction]:
         """Fence a transactional id, and yield its transaction.
 
-        :param places: the ledger partitions that will be written.
         :param may_end: whether to abort an earlier transaction of the id that is still open there. This is
             safe for these writes, because no reader relies on them before their marker. False if runs use the
             id too: only a run can find out how its transaction was decided.

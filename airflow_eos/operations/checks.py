@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, ParamSpec
+from typing import Literal
 
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.engine.control_plane import ControlPlane
@@ -21,7 +21,6 @@ from airflow_eos.run.undecided import undecided
 from airflow_eos.wording import counted, some_of, span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
-Looked = ParamSpec("Looked")
 AskFeatures = Callable[[], BrokerFeatures]
 """Asks the brokers at the first call; later calls return the same answer."""
 
@@ -38,9 +37,7 @@ _SAFE_EXPIRATION = dt.timedelta(days=1)
 class Check(JsonForm):
     """One finding.
 
-    :param name: name of the check.
     :param status: ``fail`` stops runs; ``warn`` may do so later; ``unknown``: the check could not be made.
-    :param found: the finding as text.
     :param advice: what to do about it; empty for nothing.
     """
 
@@ -50,12 +47,10 @@ class Check(JsonForm):
     advice: str = ""
 
 
-def guarded(
-    name: str, look: Callable[Looked, Iterator[Check]], *args: Looked.args, **kwargs: Looked.kwargs
-) -> list[Check]:
-    """Turn the error of a check into a finding, so that the other checks still run."""
+def guarded(name: str, checks: Iterator[Check]) -> list[Check]:
+    """Return what checks yield; their error becomes a finding, so that the other checks still run."""
     try:
-        return list(look(*args, **kwargs))
+        return list(checks)
     except EosError as error:
         return [Check(name, "fail", error_line(error))]
 
@@ -128,7 +123,6 @@ def undecided_offsets(
     """Check whether readers of a topic wait behind open transactions; ignores a missing topic.
 
     :param prefix: of the runs' transactional ids.
-    :param effect: what such a transaction means for runs.
     """
     topic = visible_topic(control, name)
     if topic is None:
@@ -223,7 +217,7 @@ def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -
 def durability(control: ControlPlane, topic: TopicDescription, brokers: int) -> Iterator[Check]:
     """Check that a topic can be written now, and survives the loss of a broker."""
     settings = control.cluster.topic_settings([topic.topic]).get(topic.topic)
-    return _replicas(f"topic {topic.topic}", topic, settings, brokers)
+    yield from _replicas(f"topic {topic.topic}", topic, settings, brokers)
 
 
 def _replicas(

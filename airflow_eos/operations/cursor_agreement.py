@@ -29,9 +29,8 @@ def topics_read(control: ControlPlane, cursor: CursorRecord) -> Collection[str]:
     every = cursor.topic_ids.keys()
     if len(every) == 1:
         return every
-    key = keys.run_record_key(cursor.run_key)
-    value = control.authority.peek([key], routing=cursor.pipeline).get(key)
-    read = {} if value is None else RunRecord.from_json(value, key).details.get(TOPIC_IDS, {})
+    run = control.authority.record(RunRecord, keys.run_record_key(cursor.run_key), routing=cursor.pipeline)
+    read = {} if run is None else run.details.get(TOPIC_IDS, {})
     return every & read.keys() or every
 
 
@@ -85,7 +84,6 @@ def moved_positions(
 ) -> list[MovedPosition]:
     """Return where a run of a cursor would be refused; empty if it would not.
 
-    :param cursor: the record of the group.
     :param topics: topics of the cursor that runs read, as they are now.
     :raises TopicRecreated: a topic is not the one that the cursor has read.
     :raises LedgerReplaced: offsets were committed beside another ledger.

@@ -22,7 +22,7 @@ from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
-from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerValue
+from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
@@ -37,7 +37,6 @@ _SETTLE_SECONDS = 30.0
 class Reset:
     """The target of a cursor reset.
 
-    :param group: the consumer group.
     :param to: start or end of the log, the ledger's cursor, or the group's committed offsets.
     :param offsets: offsets per partition, instead of ``to``.
     :param topics: only these topics; default: those that the cursor's last run read.
@@ -112,7 +111,6 @@ class CursorMove:
     """The reset of one group; reads the current state from ledger and brokers.
 
     :param prefix: prefix of the transactional id of a group without a cursor.
-    :param now: returns the moment that names the reset.
     :raises GroupNotEmpty: the group has live members.
     """
 
@@ -128,7 +126,7 @@ class CursorMove:
         self._reset = reset
         self._ledger = ledger
         self._moment = keys.utc_text(now())
-        self._known = cursor = self._record(control.authority.peek, None)
+        self._known = cursor = self._record(None)
         if cursor is None and reset.pipeline is None:
             raise ConfigurationError(
                 f"group {reset.group!r} has no cursor in the ledger; name the pipeline that will own it"
@@ -161,11 +159,7 @@ class CursorMove:
 
     def dry_run(self) -> list[OffsetMove]:
         """Return what would change."""
-        return [
-            change
-            for mapped in self._works()
-            for change in self._changes(self._record(self._control.authority.peek, mapped), mapped)
-        ]
+        return [change for mapped in self._works() for change in self._changes(self._record(mapped), mapped)]
 
     def carry_out(self) -> list[OffsetMove]:
         """Move offsets and cursor behind the fence; return the changes."""
@@ -179,7 +173,7 @@ class CursorMove:
                 intents = self._control.authority.settle((), routing=self._reset.group, exceptional=(intent,))
                 laws.no_open_intent(self._reset.group, intent, intents.get(intent))
                 # Behind the fence the cursor cannot change.
-                before = self._record(self._control.authority.settle, mapped)
+                before = self._record(mapped, fenced=True)
                 own_moves = self._changes(before, mapped)
                 self._commit(transaction, before, mapped, own_moves)
             self._wait_until_seen(transaction.identity, own_moves)
@@ -234,17 +228,14 @@ class CursorMove:
         if self._reset.to in ("earliest", "latest", None):
             return [*self._partitions]
         placed = self._control.cluster.committed(self._reset.group, self._partitions)
-        peek = self._control.authority.peek
-        return [
-            tp for tp in self._partitions if tp in placed or self._is_added(tp) or self._record(peek, tp)
-        ] or [*self._partitions]
+        return [tp for tp in self._partitions if tp in placed or self._is_added(tp) or self._record(tp)] or [
+            *self._partitions
+        ]
 
-    def _record(
-        self, ask: Callable[..., Mapping[str, LedgerValue]], mapped: TopicPartition | None
-    ) -> CursorRecord | None:
-        key = keys.cursor_key(self._reset.group, mapped)
-        value = ask([key], routing=self._reset.group).get(key)
-        return None if value is None else CursorRecord.from_json(value, key)
+    def _record(self, mapped: TopicPartition | None, *, fenced: bool = False) -> CursorRecord | None:
+        group = self._reset.group
+        key = keys.cursor_key(group, mapped)
+        return self._control.authority.record(CursorRecord, key, routing=group, fenced=fenced)
 
     def _changes(self, before: CursorRecord | None, mapped: TopicPartition | None) -> list[OffsetMove]:
         partitions = self._partitions if mapped is None else [mapped]

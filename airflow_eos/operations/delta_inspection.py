@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
-from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
-from airflow_eos.operations.table_retention import Retention, interval, milliseconds
+from airflow_eos.operations.table_inspection import (
+    RECENT,
+    ForeignCommit,
+    HeldRows,
+    Retention,
+    TableInspection,
+    UnnamedFile,
+    interval,
+    milliseconds,
+    writer_text,
+)
 from airflow_eos.run.publishing import RUN_KEY
 from airflow_eos.sinks.delta_rows import live_files
 
@@ -27,12 +35,7 @@ _FILE = re.compile(r"(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}\.snappy\.parquet")
 
 
 class DeltaInspection(TableInspection):
-    """Looks at one version of a table.
-
-    :param version: as its sink has loaded it.
-    :param uri: of the table's folder.
-    :param options: of the object store.
-    """
+    """Looks at one version of a table."""
 
     def __init__(self, version: Any, uri: str, options: Mapping[str, str] | None) -> None:
         super().__init__(version.table, dict(options or {}))

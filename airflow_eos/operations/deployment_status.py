@@ -2,52 +2,162 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.lag import Unread, unread_of
+from airflow_eos.exceptions import (
+    BrokersUnavailable,
+    EosError,
+    LedgerReplaced,
+    LedgerUnreadable,
+    TopicRecreated,
+    UnknownTopic,
+)
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import answer_of, is_pruned
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
+from airflow_eos.model.kafka import without_leader
+from airflow_eos.model.ledger import LedgerId
+from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.group_progress import GroupProgress, progress_of
-from airflow_eos.operations.open_transactions import OpenTransaction, open_transactions
+from airflow_eos.operations.cursor_agreement import moved_positions, offsets_without_leader, topics_read
+from airflow_eos.operations.open_transactions import OpenTransaction, open_ones, open_transactions
 from airflow_eos.operations.queries import (
     LedgerNames,
-    LedgerStatus,
-    RunInLedger,
     ledger_names,
-    ledger_status,
     near,
+    pruned_of,
     pruned_runs,
+    readable_runs,
 )
 from airflow_eos.wording import counted
 
+log = logging.getLogger(__name__)
+
 Kind = Literal["group", "pipeline", "transactional_id"]
+RunSummary = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """Unread offsets of a group with a cursor, and the transaction of a run that is at work.
+
+    :param unread: None if they are unknown.
+    :param unknown: why they are unknown: why the next run would be refused, or an error.
+    :param open_transaction: the oldest of the cursor's transactional ids; None if none is open.
+    :param asked_at: ages are those of this moment.
+    """
+
+    layout: str
+    unread: Unread | None
+    unknown: str = ""
+    open_transaction: OpenTransaction | None = None
+    is_complete: bool = True
+    asked_at: dt.datetime = field(default_factory=utc_now)
+
+    @property
+    def oldest_open_seconds(self) -> float | None:
+        """Age of the oldest transaction that is open or waited behind; 0 if none is, None if unknown."""
+        if not self.is_complete:
+            return None
+        undecided = () if self.unread is None else self.unread.undecided
+        ages = [transaction.age_seconds(self.asked_at) for transaction in undecided]
+        if self.open_transaction is not None:
+            ages.append(self.open_transaction.age_seconds)
+        return None if None in ages else max((round(age, 1) for age in ages if age is not None), default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        progress: dict[str, Any] = {"lag": None, "unknown": self.unknown}
+        if self.unread is not None:
+            progress = {
+                "lag": self.unread.offsets,
+                "lag_to_end": self.unread.offsets_to_end,
+                "waiting": [undecided.to_dict(self.asked_at) for undecided in self.unread.undecided],
+            }
+            if self.layout == "mapped" and self.unread.added:
+                progress["not_mapped"] = [str(tp) for tp in sorted(self.unread.added)]
+        if self.is_complete:
+            own = self.open_transaction
+            progress["open_transaction"] = None if own is None else own.to_dict()
+        return progress
+
+
+def progress_of(
+    control: ControlPlane, deployment: Deployment, group: str, cursor: CursorRecord
+) -> GroupProgress:
+    """Return the progress of a group by its cursor; an error of this group alone is why it is unknown.
+
+    :raises BrokersUnavailable: no broker answers.
+    """
+    try:
+        topics = topics_read(control, cursor)
+        refusal = _refusal(control, cursor, topics)
+        unread = None if refusal else unread_of(control, group, sorted(topics))
+        partitions: list[TopicPartition | None] = [None]
+        if unread is not None and cursor.layout == "mapped":
+            partitions = [offsets.topic_partition for offsets in unread.ranges]
+        ids = [keys.cursor_transactional_id(cursor.prefix, group, partition) for partition in partitions]
+        oldest = next(iter(open_ones(control, deployment.command_line, ids)), None)
+    except BrokersUnavailable:
+        raise
+    except Exception as error:
+        log.debug("group %s", group, exc_info=True)
+        return GroupProgress(cursor.layout, None, _reason(error), is_complete=False)
+    return GroupProgress(cursor.layout, unread, refusal, oldest)
+
+
+def _refusal(control: ControlPlane, cursor: CursorRecord, read: Collection[str]) -> str:
+    """Return why the next run of a cursor would fail; empty if nothing shows it."""
+    try:
+        topics = control.cluster.describe_topics(read)
+        if without := without_leader(*topics.values()) or offsets_without_leader(control, cursor.group):
+            return f"{BrokersUnavailable.__name__}: {without}"
+        moved = moved_positions(control, cursor, topics)
+    except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
+        return _reason(error)
+    return f"{moved[0].error.__name__}: {'; '.join(item.text for item in moved)}" if moved else ""
+
+
+def _reason(error: Exception) -> str:
+    message = error.message if isinstance(error, EosError) else str(error)
+    return f"{type(error).__name__}: {message}"
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStatus:
     """The state of all groups, pipelines and transactions of a deployment, or of those that were named.
 
-    :param ledger: its identity, the groups' cursors, and the named runs.
+    :param cursors: by consumer group; None without a record, an error if it is unreadable.
+    :param runs: summaries of named runs by ``<pipeline>/<run id>``, of a run in rounds or mapped tasks of its
+        latest record; None without a record.
     :param progress: by group, of those with a readable cursor.
     :param open_transactions: the oldest first.
     :param names: what the ledger has; None if groups or runs were named.
     """
 
-    ledger: LedgerStatus
-    progress: Mapping[str, GroupProgress]
-    open_transactions: tuple[OpenTransaction, ...]
+    topic: str
+    ledger: LedgerId
+    cursors: Mapping[str, CursorRecord | LedgerUnreadable | None]
+    runs: Mapping[str, RunSummary | None]
+    progress: Mapping[str, GroupProgress] = field(default_factory=dict)
+    open_transactions: tuple[OpenTransaction, ...] = ()
     names: LedgerNames | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        data = self.ledger.to_dict()
+        identity = {"topic_id": self.ledger.topic_id, "partitions": self.ledger.partitions}
+        cursors = {group: _cursor_summary(cursor) for group, cursor in self.cursors.items()}
         for group, progress in self.progress.items():
-            data["cursors"][group] |= progress.to_dict()
+            cursors[group] = {**(cursors[group] or {}), **progress.to_dict()}
+        data = {"ledger": {"topic": self.topic, **identity}, "cursors": cursors, "runs": dict(self.runs)}
         data["open_transactions"] = [transaction.to_dict() for transaction in self.open_transactions]
         if self.names is not None:
             data["pipelines"] = {name: record.summary() for name, record in self.names.runs.items()}
@@ -74,21 +184,78 @@ def deployment_status(
     """
     names = None if groups or runs else ledger_names(deployment)
     every = [name for meanings in runs for name in meanings]
-    ledger = ledger_status(deployment, groups=groups if names is None else names.groups, runs=every)
-    ledger = replace(ledger, runs=dict(_meant(ledger.runs, meanings) for meanings in runs))
+    status = ledger_status(deployment, groups=groups if names is None else names.groups, runs=every)
     transactions = open_transactions(deployment) if groups or names is not None else []
     if names is None:
         transactions = _of_groups(transactions, deployment.prefix, groups)
     with ControlPlane(deployment) as control:
         progress = {
             group: progress_of(control, deployment, group, cursor)
-            for group, cursor in ledger.cursors.items()
+            for group, cursor in status.cursors.items()
             if isinstance(cursor, CursorRecord)
         }
-    return DeploymentStatus(ledger, progress, tuple(transactions), names)
+    meant = dict(_meant(status.runs, meanings) for meanings in runs)
+    return replace(status, runs=meant, progress=progress, open_transactions=tuple(transactions), names=names)
 
 
-def _meant(runs: Mapping[str, RunInLedger], meanings: Sequence[tuple[str, str]]) -> tuple[str, RunInLedger]:
+def ledger_status(
+    deployment: Deployment, *, groups: Sequence[str] = (), runs: Sequence[tuple[str, str]] = ()
+) -> DeploymentStatus:
+    """Return the ledger's identity, the cursors of groups, and runs given as (pipeline, run id).
+
+    :raises LedgerMissing: there is no initialised ledger.
+    """
+    with ControlPlane(deployment) as control:
+        ledger = control.verify_ledger()
+        cursors = {group: _cursor_of(control, group) for group in groups}
+        by_name = {
+            keys.run_name(pipeline, run_id): _run_of(control, pipeline, run_id) for pipeline, run_id in runs
+        }
+    return DeploymentStatus(deployment.ledger.topic, ledger, cursors, by_name)
+
+
+def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnreadable | None:
+    try:
+        return control.authority.record(CursorRecord, keys.cursor_key(group), routing=group)
+    except LedgerUnreadable as error:
+        return error
+
+
+def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunSummary | None:
+    run_key = keys.cursor_run_key(pipeline, run_id)
+    try:
+        record = control.authority.record(RunRecord, keys.run_record_key(run_key), routing=pipeline)
+    except LedgerUnreadable as error:
+        return {"state": f"unreadable: {error}"}
+    if record is not None:
+        return record.summary()
+    # The keys of intervals, rounds and mapped tasks name more than the run.
+    prefixes = tuple(keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline))
+    view = control.ledger.view(control.ledger.partition_for(pipeline), (), prefixes)
+    by_offset = sorted(answer_of(view).committed.items(), key=lambda record: record[1].offset)
+    records = [record for record in readable_runs(by_offset) if record.run_id == run_id]
+    if records:
+        return records[-1].summary()
+    whole, values = pruned_of(control, pipeline, run_key)
+    return {"state": "PRUNED", "run_id": run_id} if is_pruned(whole, pipeline, values) else None
+
+
+def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str, Any] | None:
+    if isinstance(cursor, LedgerUnreadable):
+        return {"unreadable": str(cursor)}
+    if cursor is None:
+        return None
+    return {
+        "pipeline": cursor.pipeline,
+        "layout": cursor.layout,
+        "ends": {str(tp): end for tp, end in sorted(cursor.ends.items())},
+        "run_key": cursor.run_key,
+    }
+
+
+def _meant(
+    runs: Mapping[str, RunSummary | None], meanings: Sequence[tuple[str, str]]
+) -> tuple[str, RunSummary | None]:
     """Return the first of these names that is in the ledger, with its run; or else the first."""
     answers = [(name, runs[name]) for name in (keys.run_name(*meaning) for meaning in meanings)]
     return next((answer for answer in answers if answer[1] is not None), answers[0])
@@ -107,8 +274,8 @@ def _of_groups(
 
 def missing(deployment: Deployment, status: DeploymentStatus) -> list[tuple[str, str]]:
     """Return the named groups and runs that are not in the ledger, each with similar names or a reason."""
-    groups = [name for name, cursor in status.ledger.cursors.items() if cursor is None]
-    runs = [name for name, run in status.ledger.runs.items() if run is None]
+    groups = [name for name, cursor in status.cursors.items() if cursor is None]
+    runs = [name for name, run in status.runs.items() if run is None]
     if not groups and not runs:
         return []
     names = ledger_names(deployment)
@@ -116,7 +283,7 @@ def missing(deployment: Deployment, status: DeploymentStatus) -> list[tuple[str,
     for name in groups:
         hint = near(name, names.groups)
         if begun := _of_groups(status.open_transactions, deployment.prefix, [name]):
-            age = begun[0].times.age_seconds
+            age = begun[0].age_seconds
             hint = f"a first run has its transaction open for {age} s: it is at work, or was killed"
         entries.append((name, hint))
     for name in runs:
@@ -128,20 +295,6 @@ def missing(deployment: Deployment, status: DeploymentStatus) -> list[tuple[str,
             hint = f"it may be pruned, as {counted(pruned, 'run')} of the pipeline {are}; {hint}"
         entries.append((name, hint))
     return entries
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a deployment's state; None for no limit.
-
-    :param max_lag: unread offsets of a group, up to the high watermarks.
-    :param max_open: seconds for which a transaction is open.
-    :param max_gaps: gaps between the committed intervals of a pipeline.
-    """
-
-    max_lag: int | None = None
-    max_open: float | None = None
-    max_gaps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,32 +316,41 @@ class Exceeded:
         return {self.kind: self.name, "limit": self.limit, "allowed": self.allowed, "found": self.value}
 
 
-def exceeded(status: DeploymentStatus, limits: Limits) -> list[Exceeded]:
-    """Return the limits that groups, pipelines and open transactions exceed."""
+def exceeded(
+    status: DeploymentStatus,
+    *,
+    max_lag: int | None = None,
+    max_open: float | None = None,
+    max_gaps: int | None = None,
+) -> list[Exceeded]:
+    """Return the limits that groups, pipelines and open transactions exceed; None for no limit.
+
+    :param max_lag: unread offsets of a group, up to the high watermarks.
+    :param max_open: seconds for which a transaction is open.
+    :param max_gaps: gaps between the committed intervals of a pipeline.
+    """
+    allowed = {"max-lag": max_lag, "max-open": max_open, "max-gaps": max_gaps}
     return [
-        Exceeded(kind, name, limit, allowed, value)
-        for kind, name, limit, allowed, value in _measured(status, limits)
-        if allowed is not None and (value is None or value > allowed)
+        Exceeded(kind, name, limit, most, value)
+        for kind, name, limit, value in _measured(status)
+        if (most := allowed[limit]) is not None and (value is None or value > most)
     ]
 
 
-def _measured(
-    status: DeploymentStatus, limits: Limits
-) -> Iterator[tuple[Kind, str, str, float | None, float | None]]:
-    """Return kind and name of what has a limit, the limit's name, what is allowed, and what is there."""
-    for group, cursor in status.ledger.cursors.items():
+def _measured(status: DeploymentStatus) -> Iterator[tuple[Kind, str, str, float | None]]:
+    """Yield kind and name of what has a limit, the limit's name, and the value; None: it is unknown."""
+    for group, cursor in status.cursors.items():
         if cursor is not None:
             progress = status.progress.get(group)  # an unreadable cursor has none
             unread = progress and progress.unread
-            yield "group", group, "max-lag", limits.max_lag, unread.offsets_to_end if unread else None
-            oldest = progress.oldest_open_seconds if progress else None
-            yield "group", group, "max-open", limits.max_open, oldest
+            yield "group", group, "max-lag", unread.offsets_to_end if unread else None
+            yield "group", group, "max-open", progress.oldest_open_seconds if progress else None
     gaps = () if status.names is None else status.names.gaps
     for pipeline, count in sorted(Counter(gap.pipeline for gap in gaps).items()):
-        yield "pipeline", pipeline, "max-gaps", limits.max_gaps, count
+        yield "pipeline", pipeline, "max-gaps", count
     own = [progress.open_transaction for progress in status.progress.values()]
     of_groups = {transaction.transactional_id for transaction in own if transaction is not None}
     for transaction in status.open_transactions:
-        name, age = transaction.transactional_id, transaction.times.age_seconds
+        name = transaction.transactional_id
         if name not in of_groups:
-            yield "transactional_id", name, "max-open", limits.max_open, age
+            yield "transactional_id", name, "max-open", transaction.age_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -19,25 +19,10 @@ from airflow_eos.model.kafka import (
     TopicDescription,
     without_leader,
 )
-from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
-from airflow_eos.operations.checks import (
-    CHECK_PATIENCE,
-    Check,
-    brokers_answer,
-    durability,
-    error_line,
-    expiry,
-    guarded,
-    ledger_identity,
-    ledger_records,
-    ledger_topic,
-    timeouts,
-    undecided_offsets,
-    verification,
-    visible_topic,
-)
+from airflow_eos.operations import checks
+from airflow_eos.operations.checks import Check, error_line, guarded
 from airflow_eos.operations.cursor_agreement import (
     MovedPosition,
     check_ledger,
@@ -56,6 +41,7 @@ from airflow_eos.wording import some_of, span_text
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster will ever assign."""
+_OPEN_IN_LEDGER = "a run whose own record is among them waits for the end, and look-ups read more and more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +49,6 @@ class DoctorOptions:
     """What the doctor should check.
 
     :param group: consumer group of a cursor; None to check no group.
-    :param sources: topics that runs read.
-    :param sinks: topics that runs write.
     :param tables: that runs write, with the properties of their connections.
     :param oldest: start of the oldest interval to read, aware; None if runs do not read intervals.
     """
@@ -86,70 +70,62 @@ def examine(options: DoctorOptions) -> list[Check]:
     """
     with ControlPlane(options.deployment) as control:
         try:
-            control.cluster.limit_patience(CHECK_PATIENCE)
+            control.cluster.limit_patience(checks.CHECK_PATIENCE)
             brokers = len(control.cluster.brokers())
         except EosError as error:
             return [Check("brokers", "fail", error_line(error), "check addresses and security settings")]
-        checks = [brokers_answer(control, brokers), _prefix(options.deployment.prefix)]
+        findings = [checks.brokers_answer(control, brokers), _prefix(options.deployment.prefix)]
         features = functools.cache(control.cluster.features)
-        checks += guarded("partition verification", verification, features)
-        checks += guarded(
-            "time-outs", timeouts, features, options.delivery_timeout, options.transaction_timeout
-        )
-        checks += guarded("expiry of ids", expiry, features)
+        findings += guarded("partition verification", checks.verification(features))
+        of_runs = checks.timeouts(features, options.delivery_timeout, options.transaction_timeout)
+        findings += guarded("time-outs", of_runs)
+        findings += guarded("expiry of ids", checks.expiry(features))
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            checks += guarded(f"topic {name}", _brokers_own, control, name, brokers)
-        checks += guarded("transactional id", _transactional_id, control, options)
+            findings += guarded(f"topic {name}", _brokers_own(control, name, brokers))
+        findings += guarded("transactional id", _transactional_id(control, options))
         unreadable = _unreadable_ledger(control)
 
-        def in_ledger(subject: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-            """Guard a check that reads the ledger: each would wait for a leader."""
+        def in_ledger(subject: str, looks: Iterator[Check]) -> list[Check]:
+            """Guard checks that read the ledger: each would wait for a leader."""
             if unreadable:
                 return [Check(subject, "unknown", f"the ledger cannot be read: {unreadable}")]
-            return guarded(subject, look)
+            return guarded(subject, looks)
 
-        checks += in_ledger("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
-        checks += in_ledger("ledger records", lambda: ledger_records(control))
-        checks += in_ledger("ledger writers", lambda: _ledger_writers(control))
-        checks += guarded("ledger topic", _ledger_topic, control, options, brokers)
-        checks += in_ledger("end of the ledger", lambda: _end_of_ledger(control, options.deployment.prefix))
+        ledger, prefix = options.deployment.ledger.topic, options.deployment.prefix
+        findings += in_ledger("ledger", checks.ledger_identity(control, ledger))
+        findings += in_ledger("ledger records", checks.ledger_records(control))
+        findings += in_ledger("ledger writers", _ledger_writers(control))
+        findings += guarded("ledger topic", _ledger_topic(control, ledger, brokers))
+        at_end = checks.undecided_offsets(control, ledger, prefix, _OPEN_IN_LEDGER)
+        findings += in_ledger("end of the ledger", at_end)
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
-            checks += guarded(f"topic {name}", _topic, control, name, operation, brokers)
+            findings += guarded(f"topic {name}", _topic(control, name, operation, brokers))
         in_group = () if unreadable else _topics_of(control, options.group)
         for name in sorted({*options.sources, *in_group}):
-            checks += guarded(
-                f"end of topic {name}", undecided_offsets, control, name, options.deployment.prefix
-            )
+            findings += guarded(f"end of topic {name}", checks.undecided_offsets(control, name, prefix))
         for table in options.tables:
             run_keys = functools.partial(run_keys_by_digest, control)
-            checks += guarded(f"table {table}", table_checks, table, run_keys)
-        checks += in_ledger("hanging transactions", lambda: _hanging(control, options))
-        checks += guarded(
-            "retention",
-            retention_checks,
-            control.cluster,
-            options.sources,
-            options.sinks,
-            options.oldest,
-            utc_now(),
-        )
+            findings += guarded(f"table {table}", table_checks(table, run_keys))
+        findings += in_ledger("hanging transactions", _hanging(control, options))
+        kept = retention_checks(control.cluster, options.sources, options.sinks, options.oldest)
+        findings += guarded("retention", kept)
         if options.group is not None:
-            checks += in_ledger(f"group {options.group}", lambda: _group(control, options))
-    return checks
+            findings += in_ledger(f"group {options.group}", _group(control, options, options.group))
+    return findings
 
 
 def _brokers_own(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
     """Check that a topic of the brokers takes writes; silent if it does, or if it may not be described."""
-    topic = visible_topic(control, name)
+    topic = checks.visible_topic(control, name)
     if topic is not None:
-        yield from (check for check in durability(control, topic, brokers) if check.status == "fail")
+        yield from (check for check in checks.durability(control, topic, brokers) if check.status == "fail")
 
 
 def _unreadable_ledger(control: ControlPlane) -> str:
     """Return why the ledger cannot be read now; empty if it can, or if each check reports why."""
     try:
-        topic = visible_topic(control, control.ledger.topic)
+        topic = checks.visible_topic(control, control.ledger.topic)
         if topic is None:
             return ""
         if without := without_leader(topic):
@@ -180,7 +156,7 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
         control.transactions,
         transaction_timeout=allowed,
         delivery_timeout=allowed / 2,
-        fence_timeout=dt.timedelta(seconds=CHECK_PATIENCE),
+        fence_timeout=dt.timedelta(seconds=checks.CHECK_PATIENCE),
     )
     needed = [probe]
     if options.group is not None:
@@ -193,7 +169,7 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
                     allowed = session.transaction_timeout
             else:
                 # Of a producer that does not exist: brokers check Write first, and end no transaction.
-                transactions.abort(ProducerIdentity(name, _NOBODY, 0), timeout=CHECK_PATIENCE)
+                transactions.abort(ProducerIdentity(name, _NOBODY, 0), timeout=checks.CHECK_PATIENCE)
         except AuthorizationFailed as error:  # noqa: PERF203 - two at most
             refused[name] = error
     if needed[0] in refused:
@@ -237,12 +213,12 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger writers", "fail", finding, advice)
 
 
-def _ledger_topic(control: ControlPlane, options: DoctorOptions, brokers: int) -> Iterator[Check]:
-    topic = visible_topic(control, options.deployment.ledger.topic)
+def _ledger_topic(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
+    topic = checks.visible_topic(control, name)
     if topic is None:
         return  # another check reports it
     yield _allowed("ledger topic", topic, {"READ", "WRITE", "DESCRIBE"})
-    yield from ledger_topic(control, topic, brokers)
+    yield from checks.ledger_topic(control, topic, brokers)
 
 
 def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
@@ -270,7 +246,7 @@ def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
 
 
 def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> Iterator[Check]:
-    topic, subject = visible_topic(control, name), f"topic {name}"
+    topic, subject = checks.visible_topic(control, name), f"topic {name}"
     if topic is None:
         yield Check(
             subject, "fail", "does not exist, or may not be described", "create it, or grant Describe"
@@ -281,31 +257,28 @@ def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> It
     if operation == "WRITE" and "READ" not in (topic.operations or ()):
         yield Check(subject, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
-        yield from durability(control, topic, brokers)
-
-
-def _end_of_ledger(control: ControlPlane, prefix: str) -> Iterator[Check]:
-    effect = "a run whose own record is among them waits for the end, and look-ups read more and more"
-    return undecided_offsets(control, control.ledger.topic, prefix, effect)
+        yield from checks.durability(control, topic, brokers)
 
 
 def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
     """Return the topics that a group's runs read; empty if there is no cursor, or it is unreadable."""
     if group is None:
         return ()
-    key = keys.cursor_key(group)
     try:
-        value = control.authority.peek([key], routing=group).get(key)
-        return () if value is None else topics_read(control, CursorRecord.from_json(value, key))
+        cursor = control.authority.record(CursorRecord, keys.cursor_key(group), routing=group)
+        return () if cursor is None else topics_read(control, cursor)
     except EosError:
         return ()  # the check of the group reports it
 
 
 def _allowed(subject: str, topic: TopicDescription, wanted: set[str]) -> Check:
-    if missing := sorted(wanted - (topic.operations or frozenset())):
-        named = ", ".join(operation.capitalize() for operation in missing)
-        return Check(subject, "fail", f"not granted: {named}", f"grant {named} on topic {topic.topic!r}")
+    if missing := _missing(topic.operations, wanted):
+        return Check(subject, "fail", f"not granted: {missing}", f"grant {missing} on topic {topic.topic!r}")
     return Check(subject, "ok", f"{topic.partitions} partitions, permissions are there")
+
+
+def _missing(operations: frozenset[str] | None, wanted: set[str]) -> str:
+    return ", ".join(name.capitalize() for name in sorted(wanted - (operations or frozenset())))
 
 
 def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
@@ -322,42 +295,27 @@ def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
         yield Check(f"group {runs}", "warn", "not granted: Read", advice)
 
 
-def _group(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
-    group = options.group or ""
+def _group(control: ControlPlane, options: DoctorOptions, group: str) -> Iterator[Check]:
     subject = f"group {group}"
     if without := offsets_without_leader(control, group, f"{group}.runs"):
         yield Check(subject, "fail", without, "nobody can read its offsets: start the brokers that are away")
-    else:
-        yield from _coordinated(control, options, group, subject)
-
-
-def _coordinated(control: ControlPlane, options: DoctorOptions, group: str, subject: str) -> Iterator[Check]:
+        return
     described = described_group(control.cluster, group)
-    if missing := sorted({"READ", "DESCRIBE"} - (described.operations or frozenset())):
-        named = ", ".join(operation.capitalize() for operation in missing)
-        yield Check(subject, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
+    if missing := _missing(described.operations, {"READ", "DESCRIBE"}):
+        yield Check(subject, "fail", f"not granted: {missing}", f"grant {missing} on group {group!r}")
         return
     yield from _beside_the_group(control, group)
     laws.group_is_empty(group, described.members)
     control.cluster.group_offsets_partition(group)  # needed for the proof before a commit
-    key = keys.cursor_key(group)
     try:
         ledger_id = control.ledger.describe(wait=False).topic_id
-        value = control.authority.peek([key], routing=group).get(key)
+        cursor = control.authority.record(CursorRecord, keys.cursor_key(group), routing=group)
     except LedgerMissing:
-        ledger_id, value = "", None
-    if value is None:
-        for name in (group, f"{group}.runs"):
-            with contextlib.suppress(AuthorizationFailed):  # missing grants are a check of their own
-                committed = control.cluster.committed(name, None, stable=False)
-                read = {tp: at for tp, at in committed.items() if tp.topic in options.sources}
-                check_ledger(name, read, control.ledger.topic, ledger_id)
-                for tp, offset in sorted(read.items()):
-                    if name == group and keys.metadata_ledger(offset.metadata) == ledger_id:
-                        raise cursor_lost(group, tp, offset, control.ledger.topic)
+        ledger_id, cursor = "", None
+    if cursor is None:
+        _refuse_offsets(control, options, group, ledger_id)
         yield Check(subject, "ok", "no members; no cursor yet")
         return
-    cursor = CursorRecord.from_json(value, key)
     laws.group_is_ours(group, "prefix", cursor.prefix, options.deployment.prefix)
     topics = cursor.topic_ids.keys() & set(options.sources) or topics_read(control, cursor)
     described_topics = control.cluster.describe_topics(topics)
@@ -374,6 +332,18 @@ def _coordinated(control: ControlPlane, options: DoctorOptions, group: str, subj
         yield Check(
             subject, "ok", f"no members; cursor of {cursor.pipeline}, {cursor.layout}, and offsets agree"
         )
+
+
+def _refuse_offsets(control: ControlPlane, options: DoctorOptions, group: str, ledger_id: str) -> None:
+    """Refuse offsets beside another ledger, or of a cursor that the ledger has lost."""
+    for name in (group, f"{group}.runs"):
+        with contextlib.suppress(AuthorizationFailed):  # missing grants are a check of their own
+            committed = control.cluster.committed(name, None, stable=False)
+            read = {tp: at for tp, at in committed.items() if tp.topic in options.sources}
+            check_ledger(name, read, control.ledger.topic, ledger_id)
+            for tp, offset in sorted(read.items()):
+                if name == group and keys.metadata_ledger(offset.metadata) == ledger_id:
+                    raise cursor_lost(group, tp, offset, control.ledger.topic)
 
 
 def _undecided(control: ControlPlane, group: str, moved: Sequence[MovedPosition]) -> str:

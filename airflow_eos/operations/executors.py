@@ -30,7 +30,6 @@ def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> li
     """Compare versions in a session on a master or a Spark Connect server, and check the way to it.
 
     :param address: ``local[2]``, ``spark://host:7077``, ``sc://host:15002``, ...
-    :param kafka: the configuration whose credentials go there.
     :param encrypted: refuse a way in clear, as ``[eos] require_encrypted_spark`` does.
     """
     checks = _checks(f"executors of {shown_address(address)}", address, kafka, encrypted=encrypted)

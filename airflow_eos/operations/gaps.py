@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from airflow_eos.coverage.offset_set import Spans
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.versioned import JsonForm
@@ -20,7 +21,6 @@ class Gap(JsonForm):
     :param topics: source topics; only runs with the same topics are compared.
     :param partition: the source partition of a mapped task.
     :param start: UTC, in the format of run records.
-    :param end: UTC, in the format of run records.
     """
 
     pipeline: str
@@ -28,9 +28,6 @@ class Gap(JsonForm):
     end: str
     topics: tuple[str, ...]
     partition: int | None = None
-
-
-Spans = list[tuple[str, str]]
 
 
 def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list[Gap]:
@@ -51,25 +48,17 @@ def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list
 
 def covered(
     records: Iterable[RunRecord], horizons: Iterable[Horizon]
-) -> dict[tuple[str, tuple[str, ...], int | None], Spans]:
-    """Return the joined intervals of records and horizons, by pipeline, topics and partition."""
-    spans: defaultdict[tuple[str, tuple[str, ...], int | None], Spans] = defaultdict(list)
+) -> dict[tuple[str, tuple[str, ...], int | None], Spans[str]]:
+    """Return the joined intervals of records and horizons, by pipeline, topics and partition.
+
+    Their texts have a fixed format, so they sort chronologically.
+    """
+    spans: defaultdict[tuple[str, tuple[str, ...], int | None], Spans[str]] = defaultdict(Spans)
     for record in records:
         work = WorkDefinition.recorded(record)
         if work is not None and work.interval is not None:
-            spans[record.pipeline, work.topics, work.partition].append(work.interval)
+            spans[record.pipeline, work.topics, work.partition].add(*work.interval)
     for horizon in horizons:
         for topics, partition, start, end in horizon.intervals:
-            spans[horizon.pipeline, topics, partition].append((start, end))
-    return {name: _joined(intervals) for name, intervals in spans.items()}
-
-
-def _joined(spans: Spans) -> Spans:
-    """Join adjacent spans of time; the texts have a fixed format, so they sort chronologically."""
-    joined: Spans = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
-        else:
-            joined.append((start, end))
-    return joined
+            spans[horizon.pipeline, topics, partition].add(start, end)
+    return spans

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
@@ -20,29 +20,12 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
 )
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
-from airflow_eos.operations.checks import (
-    CHECK_PATIENCE,
-    AskFeatures,
-    Check,
-    Looked,
-    brokers_answer,
-    durability,
-    error_line,
-    expiry,
-    ledger_identity,
-    ledger_records,
-    ledger_topic,
-    timeouts,
-    undecided_offsets,
-    verification,
-    visible_topic,
-)
-from airflow_eos.operations.left_open import LeftOpen
+from airflow_eos.operations import checks
+from airflow_eos.operations.checks import Check, error_line
+from airflow_eos.operations.repair import LeftOpen
 from airflow_eos.wording import counted, some_of
 
 log = logging.getLogger(__name__)
-
-_SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced)
 
 
 def health(
@@ -57,52 +40,51 @@ def health(
     """Return all findings; checks of topics cover sources and sinks.
 
     :param ignored: partition and offset of records of the ledger that no run wrote.
-    :param unreadable: number of unreadable records.
     :param ids: transactional id of each producer id that a record names.
     :raises BrokersUnavailable: no check was possible.
     """
     with ControlPlane(deployment) as control:
-        control.cluster.limit_patience(CHECK_PATIENCE)
+        control.cluster.limit_patience(checks.CHECK_PATIENCE)
         brokers = len(control.cluster.brokers())
-        checks = [brokers_answer(control, brokers)]
+        findings = [checks.brokers_answer(control, brokers)]
         features = functools.cache(control.cluster.features)
-        checks += _guarded("partition verification", verification, features)
-        checks += _guarded("time-outs", default_timeouts, features)
-        checks += _guarded("expiry of ids", expiry, features)
-        checks += _guarded("ledger", ledger_identity, control, deployment.ledger.topic)
-        checks += _guarded("ledger records", ledger_records, control)
-        checks += _guarded("ledger writers", _ledger_writers, ignored, unreadable)
-        checks += _guarded("ledger topic", _ledger_topic, control, deployment, brokers)
+        findings += _guarded("partition verification", checks.verification(features))
+        findings += _guarded("time-outs", default_timeouts(features))
+        findings += _guarded("expiry of ids", checks.expiry(features))
+        findings += _guarded("ledger", checks.ledger_identity(control, deployment.ledger.topic))
+        findings += _guarded("ledger records", checks.ledger_records(control))
+        findings += _guarded("ledger writers", _ledger_writers(ignored, unreadable))
+        findings += _guarded("ledger topic", _ledger_topic(control, deployment, brokers))
         for name in sorted({*sources, *sinks}):
-            checks += _guarded(f"topic {name}", _topic, control, name, brokers, written=name in sinks)
+            findings += _guarded(f"topic {name}", _topic(control, name, brokers, written=name in sinks))
         for name in sorted(sources):
-            checks += _guarded(f"end of topic {name}", undecided_offsets, control, name, deployment.prefix)
+            findings += _guarded(
+                f"end of topic {name}", checks.undecided_offsets(control, name, deployment.prefix)
+            )
         left = LeftOpen(control.cluster, deployment.prefix, ids.get)
-        checks += _guarded("transactions left open", _left_open, left, {deployment.ledger.topic, *sinks})
-    return checks
+        findings += _guarded("transactions left open", _left_open(left, {deployment.ledger.topic, *sinks}))
+    return findings
 
 
-def _guarded(
-    name: str, look: Callable[Looked, Iterator[Check]], *args: Looked.args, **kwargs: Looked.kwargs
-) -> list[Check]:
+def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
     try:
-        return list(look(*args, **kwargs))
+        return list(checks)
     except BrokersUnavailable:
         raise  # every other check would wait as long
     except AuthorizationFailed as error:
         log.info("The page cannot check %s: %s", name, error)
         return [Check(name, "unknown", "the page's principal may not see it", "grant what the page needs")]
+    except (BrokerUnsupported, LedgerReplaced) as error:  # their texts say nothing of a connection
+        return [Check(name, "fail", error_line(error))]
     except EosError as error:
-        if isinstance(error, _SAYS_NOTHING_OF_A_CONNECTION):
-            return [Check(name, "fail", error_line(error))]
         log.warning("The page cannot check %s", name, exc_info=error)
         return [Check(name, "unknown", type(error).__name__, "the API server's log has the reason")]
 
 
-def default_timeouts(features: AskFeatures) -> Iterator[Check]:
+def default_timeouts(features: checks.AskFeatures) -> Iterator[Check]:
     """Check that the brokers allow the time-outs of tasks that set none."""
     try:
-        yield from timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT)
+        yield from checks.timeouts(features, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT)
     except TimeoutsInconsistent as error:
         advice = "tasks that set a shorter transaction_timeout and delivery_timeout can run, others fail"
         yield Check("time-outs", "warn", error.message, advice)
@@ -123,17 +105,17 @@ def _ledger_writers(ignored: Collection[tuple[int, int]], unreadable: int) -> It
 
 
 def _ledger_topic(control: ControlPlane, deployment: Deployment, brokers: int) -> Iterator[Check]:
-    topic = visible_topic(control, deployment.ledger.topic)
+    topic = checks.visible_topic(control, deployment.ledger.topic)
     if topic is not None:
-        yield from ledger_topic(control, topic, brokers)
+        yield from checks.ledger_topic(control, topic, brokers)
 
 
 def _topic(control: ControlPlane, name: str, brokers: int, *, written: bool) -> Iterator[Check]:
-    topic, subject = visible_topic(control, name), f"topic {name}"
+    topic, subject = checks.visible_topic(control, name), f"topic {name}"
     if topic is None:
         yield Check(subject, "warn", "it is gone, or the page may not describe it", "grant Describe on it")
     elif written:
-        yield from durability(control, topic, brokers)
+        yield from checks.durability(control, topic, brokers)
     else:
         yield Check(subject, "ok", counted(topic.partitions, "partition"))
 

@@ -8,10 +8,17 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.iceberg_table import MAIN
-from airflow_eos.model.table import PublishedRuns, TableReceipt
-from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
-from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
-from airflow_eos.operations.table_retention import Retention, milliseconds
+from airflow_eos.model.table import TableReceipt
+from airflow_eos.operations.table_inspection import (
+    RECENT,
+    ForeignCommit,
+    HeldRows,
+    Retention,
+    TableInspection,
+    UnnamedFile,
+    milliseconds,
+    writer_text,
+)
 from airflow_eos.run.publishing import RUN_KEY
 
 if TYPE_CHECKING:
@@ -33,11 +40,7 @@ _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parqu
 
 
 class IcebergInspection(TableInspection):
-    """Looks at one version of a table.
-
-    :param version: as its sink has loaded it.
-    :param properties: of the catalog.
-    """
+    """Looks at one version of a table."""
 
     _table: Table
 
@@ -49,14 +52,10 @@ class IcebergInspection(TableInspection):
         """Version of the table's format."""
         return self._table.metadata.format_version
 
-    def published(self) -> dict[str, PublishedRuns]:
-        """Return what each property says about runs, by the property's name.
-
-        :raises ConfigurationError: one cannot be read.
-        """
-        properties = self._table.metadata.properties
-        names = sorted(name for name in properties if PROPERTY.fullmatch(name))
-        return {name: PublishedRuns.from_json(properties[name]) for name in names}
+    def published(self) -> list[str]:
+        """Return what each property says about runs."""
+        properties = sorted(self._table.metadata.properties.items())
+        return [text for name, text in properties if PROPERTY.fullmatch(name)]
 
     def recent_commits(self, branch: str) -> tuple[int, list[ForeignCommit]]:
         """Return the number of the last commits to a branch, and those of others, also rollbacks of main."""

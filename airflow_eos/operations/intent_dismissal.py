@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.ledger import LedgerMessage, LedgerValue
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.intent_table import refuse_present
+from airflow_eos.model.versioned import JsonForm
+from airflow_eos.run.publishing import Claim, published_by, token_is_stale
+from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.sinks.opening import open_table
+from airflow_eos.table_ports import TableSink, TableVersion
 
 
 @dataclass(frozen=True, slots=True)
-class DismissedIntent:
-    """An INTENT, the table that it names, and whether it was taken back."""
+class DismissedIntent(JsonForm):
+    """An INTENT, the table that it names, its run's offset ranges, and whether it was taken back."""
 
     key: str
     partition: int
-    intent: Intent
+    run_key: str
+    table: str
+    ranges: tuple[list[Any], ...]
     done: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "key": self.key,
-            "partition": self.partition,
-            "run_key": self.intent.key,
-            "table": self.intent.sink,
-            "ranges": [wanted.to_list() for wanted in self.intent.record.ranges],
-            "done": self.done,
-        }
 
 
 def dismiss_intent(
@@ -65,22 +62,111 @@ def dismiss_intent(
         transactional_id = key.removeprefix(keys.INTENTS)
 
         def look(values: Mapping[str, LedgerValue]) -> Intent:
-            intent = _open(values, key)
+            if key not in values:
+                raise ConfigurationError(
+                    f"the ledger holds no open INTENT {key!r}; check --key and --routing"
+                )
+            intent = Intent.from_json(values[key], key)
             if table_of is not None:
                 refuse_present(intent, transactional_id, table_of(intent.sink), ledger.topic_id)
             return intent
 
         if not execute:
             intent = look(control.authority.peek([key], routing=routing))
-            return DismissedIntent(key, place.partition, intent, done=False)
-        with control.writer.fenced(transactional_id, [place], may_end=False) as transaction:
-            intent = look(control.authority.settle([key], routing=routing))
-            transaction.commit([LedgerMessage(key, None, routing)])
-            transaction.wait_until_seen()
-    return DismissedIntent(key, place.partition, intent, done=True)
+        else:
+            with control.writer.fenced(transactional_id, [place], may_end=False) as transaction:
+                intent = look(control.authority.settle([key], routing=routing))
+                transaction.commit([LedgerMessage(key, None, routing)])
+                transaction.wait_until_seen()
+    ranges = tuple(offsets.to_list() for offsets in intent.record.ranges)
+    return DismissedIntent(key, place.partition, intent.key, intent.sink, ranges, done=execute)
 
 
-def _open(values: Mapping[str, LedgerValue], key: str) -> Intent:
-    if key not in values:
-        raise ConfigurationError(f"the ledger holds no open INTENT {key!r}; check --key and --routing")
-    return Intent.from_json(values[key], key)
+def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledger_topic_id: str) -> None:
+    """Return if the table that a run was about to publish in is gone.
+
+    :param table: with the properties of its connection.
+    :raises ConfigurationError: the table exists and can tell whether the run published, or it cannot be
+        asked with what the connection says.
+    :raises UnknownTable: a table of that name exists and cannot be written, or it has another name now.
+    :raises OutcomeUnknown: catalog, store or database do not say whether the table exists.
+    """
+    try:
+        if isinstance(table, PostgresTable) and _is_dropped(table, intent, transactional_id):
+            return
+        name = keys.table_property(ledger_topic_id, intent.record.group_id, table.branch_name)
+        with closing(open_table(table, name)) as sink:
+            version = _version_of(sink, intent)
+            if version is None:
+                return
+            claim = Claim.of(intent, transactional_id, table.branch_name, "")
+            if version.layout.uuid == intent.layout.uuid and published_by(version, claim) is None:
+                _refuse_unwritable(sink)
+    except (ConfigurationError, OutcomeUnknown) as unknown:
+        raise type(unknown)(
+            f"{unknown.message}. Where the table is known to be gone, say --table-gone"
+        ) from unknown
+    if version.layout.uuid == intent.layout.uuid:
+        raise ConfigurationError(
+            f"{intent.sink} still is the table that run {intent.key} was about to publish in, and can tell "
+            f"whether it did: {_answer(version, claim)}. Run the pipeline once with it as the sink"
+        )
+
+
+def _is_dropped(table: PostgresTable, intent: Intent, transactional_id: str) -> bool:
+    """Ask for the row of ``airflow_eos.published``: a look by a sink makes it where it is missing."""
+    from airflow_eos.operations.postgres_checks import place_now
+
+    name, published, has_successor = place_now(table, intent.layout.uuid)
+    if name and name != table.name:
+        raise _renamed(intent, name)
+    run = published.runs.get(keys.table_scope(transactional_id, table.branch_name))
+    is_other = run is None or (run.key, run.token) != (intent.key, intent.token)
+    receipt = None if run is None or is_other else run.receipt
+    if not name and has_successor and receipt is not None and receipt.rows:
+        raise ConfigurationError(
+            f"{intent.sink} had the run's rows ({receipt.rows}), and is another table now: one that was "
+            "copied, or restored from a dump, has them too, and the next run would write them again. Look: "
+            "delete them, or move the cursor past them"
+        )
+    return not name
+
+
+def _version_of(sink: TableSink, intent: Intent) -> TableVersion | None:
+    """Return the table; None if it does not exist. An Iceberg table that was renamed is refused."""
+    try:
+        return sink.load(to_write=False)
+    except UnknownTable as unknown:
+        if not unknown.is_missing:
+            raise UnknownTable(
+                f"{unknown.message}. Where the table is known to be gone, say --table-gone"
+            ) from None
+    if isinstance(sink, IcebergSink) and (name := sink.name_of(intent.layout.uuid)) is not None:
+        raise _renamed(intent, name)
+    return None
+
+
+def _renamed(intent: Intent, name: str) -> UnknownTable:
+    return UnknownTable(
+        f"{intent.sink}, in which run {intent.key} was about to publish, is {name} now: "
+        "rename it back and run the pipeline once with it as the sink"
+    )
+
+
+def _refuse_unwritable(sink: TableSink) -> None:
+    try:
+        sink.load()
+    except UnknownTable as unwritable:
+        raise UnknownTable(
+            f"{unwritable.message}. It does not have the run's rows: let it be written again and run the "
+            "pipeline once with it as the sink or, where that cannot be, say --table-gone"
+        ) from None
+
+
+def _answer(version: TableVersion, claim: Claim) -> str:
+    receipt = published_by(version, claim)
+    if receipt is not None:
+        return f"it has the run's rows ({receipt.rows}, in snapshot {receipt.snapshot})"
+    if token_is_stale(version, claim):
+        return "it does not have the run's rows, and will not get them any more"
+    return "it does not have the run's rows"

@@ -6,7 +6,6 @@ import datetime as dt
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError
@@ -48,60 +47,38 @@ class TransactionTimes(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """An open transaction.
-
-    :param command: shows it and, with ``--yes``, aborts it before its timeout.
-    """
+class OpenTransaction(JsonForm):
+    """An open transaction; times as in :class:`TransactionTimes`, the command of :func:`abort_command`."""
 
     transactional_id: str
-    times: TransactionTimes
+    started: str | None
+    age_seconds: float | None
+    timeout_seconds: float
     command: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "transactional_id": self.transactional_id,
-            **self.times.to_dict(),
-            "command": self.command,
-        }
 
 
 @dataclass(frozen=True, slots=True)
-class EndedTransaction:
-    """The result of an abort or of its dry run.
+class EndedTransaction(JsonForm):
+    """The result of an abort or of its dry run; times as in :class:`TransactionTimes`.
 
-    :param owner: the identity under which it is aborted.
     :param foreign: its id does not have the prefix.
-    :param state_before: the coordinator's state before the abort.
     :param state: the coordinator's state now; None if it does not know the id any more.
     :param answer: the coordinator's answer, or why no request was sent.
     :param done: whether the coordinator was asked to abort.
     """
 
-    owner: ProducerIdentity
+    transactional_id: str
     foreign: bool
-    times: TransactionTimes
+    producer_id: int
+    producer_epoch: int
+    started: str | None
+    age_seconds: float | None
+    timeout_seconds: float
     state_before: str
     state: str | None
     partitions: tuple[str, ...]
     answer: str
     done: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "transactional_id": self.owner.transactional_id,
-            "foreign": self.foreign,
-            "producer_id": self.owner.producer_id,
-            "producer_epoch": self.owner.producer_epoch,
-            **self.times.to_dict(),
-            "state_before": self.state_before,
-            "state": self.state,
-            "partitions": list(self.partitions),
-            "answer": self.answer,
-            "done": self.done,
-        }
 
 
 def abort_transaction(
@@ -136,16 +113,24 @@ def abort_transaction(
         answer = "dry run" if is_open else "ending" if before.state in OPEN_STATES else "nothing open"
         owner = ProducerIdentity(transactional_id, before.producer_id, before.producer_epoch)
         if is_open and execute:
-            _check_abort(
-                transactional_id, deployment.prefix, before.producer_epoch, epoch, allowed=owned or foreign
-            )
+            if not (owned or foreign):
+                raise ConfigurationError(
+                    f"{transactional_id!r} is not of the prefix {deployment.prefix!r}: another environment "
+                    "or application owns the transaction, and may be at work; --foreign ends it all the same"
+                )
+            if epoch != before.producer_epoch:
+                raise ConfigurationError(
+                    f"the open transaction of {transactional_id!r} has producer epoch "
+                    f"{before.producer_epoch}, {epoch} was given: look again without --yes, then give the "
+                    "epoch that is shown"
+                )
             answer = control.transactions.abort(owner).value
             _settle(control, transactional_id)
         after = control.cluster.describe_transaction(transactional_id)
     return EndedTransaction(
-        owner,
+        **owner.to_dict(),
+        **TransactionTimes.of(before, utc_now()).to_dict(),
         foreign=not owned,
-        times=TransactionTimes.of(before, utc_now()),
         state_before=before.state.value,
         state=after.state.value if after else None,
         partitions=tuple(sorted(map(str, before.partitions))),
@@ -171,13 +156,13 @@ def open_ones(
     """Return the open transactions of these ids, the oldest first."""
     transactions = [
         OpenTransaction(
-            name,
-            TransactionTimes.of(status, utc_now()),
-            abort_command(name, status.producer_epoch, command_line),
+            transactional_id=name,
+            **TransactionTimes.of(status, utc_now()).to_dict(),
+            command=abort_command(name, status.producer_epoch, command_line),
         )
         for name, status in described_open(control, transactional_ids).items()
     ]
-    return sorted(transactions, key=lambda transaction: -(transaction.times.age_seconds or 0.0))
+    return sorted(transactions, key=lambda transaction: -(transaction.age_seconds or 0.0))
 
 
 def described_open(
@@ -191,19 +176,6 @@ def described_open(
 def abort_command(transactional_id: str, epoch: int, command_line: CommandLine) -> str:
     """Return the command that shows an open transaction and, with ``--yes``, aborts it before its timeout."""
     return command_line.command("abort", {"--transactional-id": transactional_id, "--epoch": str(epoch)})
-
-
-def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:
-    if not allowed:
-        raise ConfigurationError(
-            f"{name!r} is not of the prefix {prefix!r}: another environment or application owns the "
-            "transaction, and may be at work; --foreign ends it all the same"
-        )
-    if expected != epoch:
-        raise ConfigurationError(
-            f"the open transaction of {name!r} has producer epoch {epoch}, {expected} was given: look again "
-            "without --yes, then give the epoch that is shown"
-        )
 
 
 def _settle(control: ControlPlane, transactional_id: str) -> None:

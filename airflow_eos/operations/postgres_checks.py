@@ -8,13 +8,14 @@ from typing import Any
 
 import psycopg
 
-from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
+from airflow_eos.exceptions import EosError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
+from airflow_eos.operations.table_inspection import fencing_tokens
 from airflow_eos.sinks.postgres_catalog import NOT_NOTED, find_target, is_noted, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, refusal, refuse_read_only, transaction
-from airflow_eos.wording import counted, moment_text, some_of
+from airflow_eos.wording import moment_text, some_of
 
 _RIGHTS = """SELECT coalesce(
         (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %(schema)s),
@@ -62,7 +63,8 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
             ((may_create, may_note),) = connection.execute(_RIGHTS, {"schema": SCHEMA})
             yield _schema(name, may=may_create and may_note is not False)
             if may_note:
-                yield _published(name, connection, target.oid)
+                notes = connection.execute(_GROUPS, (target.oid,)).fetchall()
+                yield fencing_tokens(name, (text for (text,) in notes))
                 yield _other_writers(name, connection)
             yield from _staged(name, connection, run_keys)
     except EosError as error:
@@ -92,7 +94,6 @@ class RowsOfRun:
 def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> RowsOfRun:
     """Return what the database has of a run.
 
-    :param identity: of the table, from the run's record.
     :raises UnknownTable: the table was renamed, and no other one has its name.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
@@ -116,7 +117,6 @@ def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, 
     What runs have published in a table outlives it. A database without that row is another one, or has lost
     what it knew.
 
-    :param identity: of the table, from the run's INTENT.
     :raises OutcomeUnknown: the database does not have the row, or does not answer.
     """
     try:
@@ -159,16 +159,6 @@ def _schema(name: str, *, may: bool) -> Check:
         f"CREATE ON SCHEMA {SCHEMA} and GRANT SELECT, INSERT, UPDATE ON {SCHEMA}.published"
     )
     return Check(subject, "fail", "this role may not create tables in it, or not write its table", advice)
-
-
-def _published(name: str, connection: psycopg.Connection[Any], oid: int) -> Check:
-    subject = f"{name} fencing tokens"
-    notes = connection.execute(_GROUPS, (oid,)).fetchall()
-    try:
-        runs = sum(len(PublishedRuns.from_json(text).runs) for (text,) in notes)
-    except ConfigurationError as error:
-        return Check(subject, "fail", error_line(error))
-    return Check(subject, "ok", f"readable; {counted(len(notes), 'consumer group')}, {counted(runs, 'run')}")
 
 
 def _other_writers(name: str, connection: psycopg.Connection[Any]) -> Check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_eos.engine.committed import record_of
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -22,7 +23,6 @@ from airflow_eos.run.work import SINK, WorkDefinition, differences
 class RunPreview:
     """The plan of a run that started now.
 
-    :param plan: the plan that the run would make now.
     :param notes: notes of the plan, and differences from other work with the same run key.
     :param committed: the run's record; None if it is not committed.
     """
@@ -54,19 +54,9 @@ def preview(spec: RunSpec) -> RunPreview:
     :raises PlanError: the run would raise it: pruned, no starting point, a moved cursor, ...
     """
     key = keys.run_key(spec)
-    # A cursor that reads in rounds is committed with its last one.
-    record_keys = [keys.run_record_key(name) for name in (key, keys.last_key(key))]
     with ControlPlane(spec) as control, control.refusing_lost_ledger():
         ledger_id = control.known_ledger(spec, MayCreate.NEVER)
-        whole = keys.whole_run_key(key)
-        values = control.authority.peek(
-            [*record_keys, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline
-        )
-        record = next(
-            (RunRecord.from_json(values[name], name) for name in record_keys if name in values), None
-        )
-        if record is None:
-            laws.not_pruned(whole, spec.pipeline, values)
+        record = record_of(control.authority, spec.pipeline, key)
         boundaries = Unpinned(control.cluster, control.pins, spec.prefix, utc_now, control.authority)
         if keys.moves_cursor(spec):
             laws.group_is_empty(spec.group_id, control.cluster.describe_group(spec.group_id).members)

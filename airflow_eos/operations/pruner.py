@@ -43,9 +43,7 @@ class OldRun:
     :param run_keys: run keys of its records, in commit order.
     :param staged_at: latest time of its records, by the drivers' clocks.
     :param offset: offset of the last record.
-    :param transactional_id: transactional id of the last record.
     :param producers: producer id and epoch of each record.
-    :param written: partitions that the run wrote to.
     """
 
     pipeline: str
@@ -94,8 +92,7 @@ class Pruner:
         chosen = [
             run
             for run in runs
-            if run.key not in open_keys
-            and (run.pipeline, run.key) not in kept
+            if (run.pipeline, run.key) not in kept
             and run.staged_at < before
             and (since is None or run.offset < since)
             and any(map(keys.ends_run, run.run_keys))
@@ -261,7 +258,8 @@ def _digests(
     values = {}
     for key, digests in buckets.items():
         earlier = PrunedRuns.from_json(stored[key], key) if key in stored else PrunedRuns()
-        values[key] = earlier.adding(before, digests).to_json(producer)
+        bucket = PrunedRuns(max(earlier.before, before), earlier.digests | digests)
+        values[key] = bucket.to_json(producer)
     return values
 
 

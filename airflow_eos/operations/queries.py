@@ -9,16 +9,16 @@ from difflib import get_close_matches
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import answer_of, is_pruned
+from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.spec import Deployment, MayCreate
-from airflow_eos.model.versioned import JsonForm, V, finite, readable
+from airflow_eos.model.versioned import JsonForm, finite, readable
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.run import laws
 from airflow_eos.wording import some_of
@@ -41,94 +41,7 @@ def create_ledger(deployment: Deployment, *, adopt_new: bool = False) -> LedgerI
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedRun:
-    """A run whose record was pruned."""
-
-    run_id: str
-
-    def summary(self) -> dict[str, Any]:
-        """Return the form that commands show."""
-        return {"state": "PRUNED", "run_id": self.run_id}
-
-
-RunInLedger = RunRecord | PrunedRun | LedgerUnreadable | None
-"""The record of a run; None if there is none, an error if it is unreadable."""
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerStatus:
-    """The identity of a ledger, and its records of groups and runs.
-
-    A value is None if the ledger has no such record, an error if the record is unreadable.
-
-    :param topic: the ledger topic.
-    :param cursors: cursors by consumer group.
-    :param runs: runs by ``<pipeline>/<run id>``; of a run in rounds or mapped tasks its latest record.
-    """
-
-    topic: str
-    ledger: LedgerId
-    cursors: Mapping[str, CursorRecord | LedgerUnreadable | None]
-    runs: Mapping[str, RunInLedger]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        identity = {"topic_id": self.ledger.topic_id, "partitions": self.ledger.partitions}
-        return {
-            "ledger": {"topic": self.topic, **identity},
-            "cursors": {group: _cursor_summary(cursor) for group, cursor in self.cursors.items()},
-            "runs": {name: _run_summary(run) for name, run in self.runs.items()},
-        }
-
-
-def ledger_status(
-    deployment: Deployment, *, groups: Sequence[str] = (), runs: Sequence[tuple[str, str]] = ()
-) -> LedgerStatus:
-    """Return the ledger's identity, the cursors of groups, and runs given as (pipeline, run id).
-
-    :raises LedgerMissing: there is no initialised ledger.
-    """
-    with ControlPlane(deployment) as control:
-        ledger = control.verify_ledger()
-        cursors = {group: _cursor_of(control, group) for group in groups}
-        by_name = {
-            keys.run_name(pipeline, run_id): _run_of(control, pipeline, run_id) for pipeline, run_id in runs
-        }
-    return LedgerStatus(deployment.ledger.topic, ledger, cursors, by_name)
-
-
-def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnreadable | None:
-    key = keys.cursor_key(group)
-    value = control.authority.peek([key], routing=group).get(key)
-    return None if value is None else _read(CursorRecord, value, key)
-
-
-def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunInLedger:
-    run_key = keys.cursor_run_key(pipeline, run_id)
-    key = keys.run_record_key(run_key)
-    value = control.authority.peek([key], routing=pipeline).get(key)
-    if value is not None:
-        return _read(RunRecord, value, key)
-    # The keys of intervals, rounds and mapped tasks name more than the run.
-    prefixes = tuple(keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline))
-    view = control.ledger.view(control.ledger.partition_for(pipeline), (), prefixes)
-    by_offset = sorted(answer_of(view).committed.items(), key=lambda record: record[1].offset)
-    records = [record for record in readable_runs(by_offset) if record.run_id == run_id]
-    if records:
-        return records[-1]
-    whole, values = _pruned_of(control, pipeline, run_key)
-    return PrunedRun(run_id) if is_pruned(whole, pipeline, values) else None
-
-
-def _read(kind: type[V], value: LedgerValue, key: str) -> V | LedgerUnreadable:
-    try:
-        return kind.from_json(value, key)
-    except LedgerUnreadable as error:
-        return error
-
-
-def _pruned_of(control: ControlPlane, pipeline: str, run_key: str) -> tuple[str, Mapping[str, LedgerValue]]:
+def pruned_of(control: ControlPlane, pipeline: str, run_key: str) -> tuple[str, Mapping[str, LedgerValue]]:
     """Return the key of the whole run, and the ledger's digests among which it is if it was pruned."""
     whole = keys.whole_run_key(run_key)
     return whole, control.authority.peek([keys.pruned_key(pipeline, whole)], routing=pipeline)
@@ -136,10 +49,9 @@ def _pruned_of(control: ControlPlane, pipeline: str, run_key: str) -> tuple[str,
 
 def pruned_runs(deployment: Deployment, pipeline: str) -> int:
     """Return the number of runs of a pipeline whose records were pruned."""
-    key = keys.horizon_key(pipeline)
     with ControlPlane(deployment) as control:
-        value = control.authority.peek([key], routing=pipeline).get(key)
-    return 0 if value is None else Horizon.from_json(value, key).runs
+        horizon = control.authority.record(Horizon, keys.horizon_key(pipeline), routing=pipeline)
+    return 0 if horizon is None else horizon.runs
 
 
 def refuse_pruned(deployment: Deployment, pipeline: str, run_key: str) -> None:
@@ -148,27 +60,8 @@ def refuse_pruned(deployment: Deployment, pipeline: str, run_key: str) -> None:
     :raises LedgerPruned: it was pruned.
     """
     with ControlPlane(deployment) as control:
-        whole, values = _pruned_of(control, pipeline, run_key)
+        whole, values = pruned_of(control, pipeline, run_key)
         laws.not_pruned(whole, pipeline, values)
-
-
-def _run_summary(run: RunInLedger) -> dict[str, Any] | None:
-    if isinstance(run, LedgerUnreadable):
-        return {"state": f"unreadable: {run}"}
-    return None if run is None else run.summary()
-
-
-def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str, Any] | None:
-    if isinstance(cursor, LedgerUnreadable):
-        return {"unreadable": str(cursor)}
-    if cursor is None:
-        return None
-    return {
-        "pipeline": cursor.pipeline,
-        "layout": cursor.layout,
-        "ends": {str(tp): end for tp, end in sorted(cursor.ends.items())},
-        "run_key": cursor.run_key,
-    }
 
 
 def run_records(deployment: Deployment, pipeline: str) -> tuple[list[RunRecord], list[str]]:
@@ -192,10 +85,7 @@ class OpenIntent(JsonForm):
 
 
 def open_intents(values: Iterable[tuple[str, LedgerValue]]) -> tuple[OpenIntent, ...]:
-    """Return the INTENTs among ledger values, the oldest first; logs and omits unreadable ones.
-
-    :param values: pairs of key and value.
-    """
+    """Return the INTENTs among ledger values, the oldest first; logs and omits unreadable ones."""
     intents = [
         OpenIntent(
             intent.record.pipeline,
@@ -214,8 +104,6 @@ class LedgerNames:
     """The pipelines and groups with records in a ledger.
 
     :param runs: the latest run of each pipeline.
-    :param groups: consumer groups with a cursor.
-    :param gaps: gaps between the committed intervals of pipelines.
     :param in_tables: the latest run of each pipeline that put rows into a table.
     """
 

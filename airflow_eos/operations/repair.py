@@ -6,27 +6,131 @@ that no run will meet again; it needs the permission to write markers (ClusterAc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
+from airflow_eos.broker.cluster import KafkaCluster
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import AuthorizationFailed, EosError, ProducerFenced, UnknownTopic
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokersUnavailable,
+    EosError,
+    ProducerFenced,
+    UnknownTopic,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.run_record import RunRecord, named_writer
-from airflow_eos.model.kafka import OFFSETS_TOPIC, ActiveProducer, TransactionDescription
+from airflow_eos.model.kafka import (
+    OFFSETS_TOPIC,
+    ActiveProducer,
+    TransactionDescription,
+    without_leader,
+)
 from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import JsonForm
-from airflow_eos.operations.left_open import Left, LeftOpen
 from airflow_eos.operations.queries import readable_runs
 from airflow_eos.ports import Cluster
 from airflow_eos.run.unfinished import coordinator_decision, visible_decision
 
+log = logging.getLogger(__name__)
+
 Decision = Literal["commit", "abort", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An open transaction in a partition.
+
+    :param description: the coordinator's current view of the id; None if it does not know the id.
+    """
+
+    tp: TopicPartition
+    producer: ActiveProducer
+    transactional_id: str
+    description: TransactionDescription | None
+
+
+@dataclass(frozen=True)
+class LeftOpen:
+    """Searches topics for such transactions; read-only.
+
+    :param id_of: returns the transactional id of a producer id that its coordinator has forgotten, or None.
+    :param unseen: receives why a topic could not be searched: it is missing, hidden, or has no leader.
+    """
+
+    cluster: KafkaCluster
+    prefix: str
+    id_of: Callable[[int], str | None]
+    unseen: dict[str, EosError] = field(default_factory=dict)
+
+    def candidates(self, topics: Collection[str]) -> list[Left]:
+        """Return candidates; :meth:`still` removes transactions that were just being ended."""
+        open_there = self._open(topics)
+        if not open_there:
+            return []
+        ids = self.cluster.transactional_ids({producer.producer_id for _, producer in open_there})
+        left: list[Left] = []
+        for tp, producer in open_there:
+            name = ids.get(producer.producer_id) or self.id_of(producer.producer_id)
+            if name is None or not keys.is_id_of(name, self.prefix):
+                log.info("%s: open transaction of producer %d is not of our prefix", tp, producer.producer_id)
+                continue
+            description = self.cluster.describe_transaction(name)
+            if not _is_under_way(description, producer):
+                left.append(Left(tp, producer, name, description))
+        return left
+
+    def still(self, left: Iterable[Left]) -> list[Left]:
+        """Return the candidates that are still open; the others have ended regularly."""
+        before = list(left)
+        if not before:
+            return []
+        now = {
+            (tp, transaction.current_txn_start_offset)
+            for tp, transaction in self._open({transaction.tp.topic for transaction in before})
+        }
+        return [
+            transaction
+            for transaction in before
+            if (transaction.tp, transaction.producer.current_txn_start_offset) in now
+        ]
+
+    def _open(self, topics: Collection[str]) -> list[tuple[TopicPartition, ActiveProducer]]:
+        open_producers: list[tuple[TopicPartition, ActiveProducer]] = []
+        for topic in sorted(topics):
+            try:
+                description = self.cluster.describe_topics([topic], wait=False)[topic]
+                described = self.cluster.describe_producers(
+                    [tp for tp in description.topic_partitions if tp not in description.without_leader]
+                )
+            except (AuthorizationFailed, UnknownTopic) as error:
+                log.warning("Cannot check topic %s: %s", topic, error)
+                self.unseen[topic] = error
+                continue
+            if without := without_leader(description):
+                self.unseen[topic] = BrokersUnavailable(without)
+            open_producers += [
+                (tp, producer)
+                for tp, producers in sorted(described.items())
+                for producer in producers
+                if producer.is_open
+            ]
+        return open_producers
+
+
+def _is_under_way(description: TransactionDescription | None, producer: ActiveProducer) -> bool:
+    return (
+        description is not None
+        and description.is_under_way
+        and description.producer_id == producer.producer_id
+        and description.producer_epoch in (producer.producer_epoch, producer.producer_epoch + 1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +139,6 @@ class Hanging(JsonForm):
 
     :param start_offset: its first offset, beyond which readers cannot read.
     :param decision: how it was decided; ``unknown`` ones are not ended unless the user says what to assume.
-    :param because: the evidence for the decision.
     :param done: whether its markers were written.
     :param advice: what to do if they were not.
     """
@@ -53,10 +156,7 @@ class Hanging(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class HangingTransactions:
-    """The result of a search.
-
-    :param unseen: why a topic could not be searched: it does not exist, may not be read, or lacks a leader.
-    """
+    """The result of a search; ``unseen`` as in :class:`LeftOpen`."""
 
     transactions: tuple[Hanging, ...]
     unseen: Mapping[str, EosError]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.ledger.keys import utc_text
-from airflow_eos.model.ranges import TopicPartition, timestamp_of
+from airflow_eos.model.ranges import TopicPartition, timestamp_of, utc_now
 from airflow_eos.operations.checks import Check
 from airflow_eos.ports import Cluster
 from airflow_eos.run.log_coverage import FUTURE_TOLERANCE
@@ -22,13 +23,12 @@ def retention_checks(
     sources: Collection[str],
     sinks: Collection[str],
     oldest: dt.datetime | None,
-    now: dt.datetime,
 ) -> Iterator[Check]:
     """Compare the retention of topics with their oldest records, and with the oldest interval.
 
     :param oldest: start of the oldest interval to read; None if runs do not read intervals.
     """
-    begins = [] if oldest is None else [timestamp_of(oldest)]
+    now, begins = utc_now(), [] if oldest is None else [timestamp_of(oldest)]
     for topic in sources:
         partitions = _partitions(cluster, topic)
         if not partitions:
@@ -62,35 +62,37 @@ def _source(
     oldest: dt.datetime | None,
     now: dt.datetime,
 ) -> Check:
-    name, keeps = f"topic {topic} retention", kept(settings, now)
-    if settings is None or keeps is None:
-        return _kept(name, topic, settings)
-    retention = f"keeps records for {span_text(keeps)}"
-    limit = timestamp_of(now - keeps)
+    fine, limit = _kept(topic, settings, now)
+    if limit is None:
+        return fine
     advice = "raise retention.ms, or set it to -1 while history is loaded: records deleted unread are lost"
     if record is not None and record < limit:
-        finding = f"{retention}, and holds some of {moment_text(record)}: they are about to go"
-        return Check(name, "warn", finding, advice)
+        finding = f"{fine.found}, and holds some of {moment_text(record)}: they are about to go"
+        return replace(fine, status="warn", found=finding, advice=advice)
     if oldest is not None and timestamp_of(oldest) < limit:
-        return Check(name, "warn", f"{retention}, the interval begins at {utc_text(oldest)}", advice)
-    return Check(name, "ok", retention)
+        finding = f"{fine.found}, the interval begins at {utc_text(oldest)}"
+        return replace(fine, status="warn", found=finding, advice=advice)
+    return fine
 
 
 def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, now: dt.datetime) -> Check:
-    name, keeps = f"topic {topic} retention", kept(settings, now)
-    if settings is None or keeps is None:
-        return _kept(name, topic, settings)
-    retention = f"keeps records for {span_text(keeps)}"
-    if begins is None or begins >= timestamp_of(now - keeps) or is_stamped_by_broker(settings):
-        return Check(name, "ok", retention)
+    fine, limit = _kept(topic, settings, now)
+    if limit is None or begins is None or begins >= limit or is_stamped_by_broker(settings or {}):
+        return fine
     advice = "raise retention.ms, or return a timestamp column: output with its input's timestamps is deleted"
-    return Check(name, "warn", f"{retention}, the input begins at {moment_text(begins)}", advice)
+    finding = f"{fine.found}, the input begins at {moment_text(begins)}"
+    return replace(fine, status="warn", found=finding, advice=advice)
 
 
-def _kept(name: str, topic: str, settings: Mapping[str, str] | None) -> Check:
+def _kept(topic: str, settings: Mapping[str, str] | None, now: dt.datetime) -> tuple[Check, int | None]:
+    """Return the check of a topic that keeps enough, and the timestamp below which records are deleted."""
+    name, keeps = f"topic {topic} retention", kept(settings, now)
     if settings is None:
-        return Check(name, "unknown", "settings may not be read", f"grant DescribeConfigs on topic {topic!r}")
-    return Check(name, "ok", "keeps records whatever their age")
+        advice = f"grant DescribeConfigs on topic {topic!r}"
+        return Check(name, "unknown", "settings may not be read", advice), None
+    if keeps is None:
+        return Check(name, "ok", "keeps records whatever their age"), None
+    return Check(name, "ok", f"keeps records for {span_text(keeps)}"), timestamp_of(now - keeps)
 
 
 def _timestamps(topic: str, settings: Mapping[str, str]) -> Check:

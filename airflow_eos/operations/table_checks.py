@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from airflow_eos.exceptions import ConfigurationError, EosError, UnknownTable
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import EosError, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
-from airflow_eos.operations.foreign_commits import other_writers
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
-from airflow_eos.operations.table_inspection import UnnamedFile
-from airflow_eos.operations.table_retention import retention_check
+from airflow_eos.operations.table_inspection import (
+    UnnamedFile,
+    fencing_tokens,
+    other_writers,
+    retention_check,
+)
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted, some_of
-
-if TYPE_CHECKING:
-    from airflow_eos.engine.control_plane import ControlPlane
-    from airflow_eos.model.sink_table import SinkTable
 
 Inspection = TypeVar("Inspection", IcebergInspection, DeltaInspection)
 _SAFE_METADATA = 10
@@ -72,10 +73,7 @@ def _looks(
     loaded: Callable[[], Inspection],
     looks: Callable[[Inspection], Iterator[Check]],
 ) -> Iterator[Check]:
-    """Turn an error of a library into a check, so that those of other tables are made.
-
-    :param loaded: loads the table.
-    """
+    """Turn an error of a library into a check, so that those of other tables are made."""
     try:
         inspection = loaded()
     except EosError as error:
@@ -97,7 +95,7 @@ def _iceberg_looks(
     yield Check(name, "ok", f"there, format version {inspection.format_version}, Parquet")
     yield _rights(name, "commits", "the catalog", inspection.refused_commit())
     yield _files(name, *inspection.write_refusals())
-    yield _published(name, inspection)
+    yield fencing_tokens(name, inspection.published())
     yield other_writers(name, *inspection.recent_commits(branch))
     yield retention_check(f"{name} history", inspection.retention(branch))
     of_branch = inspection.branch_retention(branch)
@@ -156,11 +154,7 @@ def _rights(name: str, objects: str, system: str, refusal: str) -> Check:
 
 
 def _files(name: str, refused: str, kept: str) -> Check:
-    """Say what became of a small file.
-
-    :param refused: why the storage did not take it; empty if it did.
-    :param kept: why it did not delete it again.
-    """
+    """Say whether the storage took a small file and deleted it again; a text is why it did not."""
     if refused or not kept:
         return _rights(name, "files", "the storage", refused)
     return Check(
@@ -171,28 +165,13 @@ def _files(name: str, refused: str, kept: str) -> Check:
     )
 
 
-def _published(name: str, inspection: IcebergInspection) -> Check:
-    subject = f"{name} fencing tokens"
-    try:
-        published = inspection.published()
-    except ConfigurationError as error:
-        return Check(subject, "fail", error_line(error))
-    runs = sum(len(runs.runs) for runs in published.values())
-    groups = counted(len(published), "consumer group")
-    return Check(subject, "ok", f"readable; {groups}, {counted(runs, 'run')}")
-
-
 def _unnamed(
     name: str,
     files: list[UnnamedFile] | None,
     run_keys: Callable[[], Mapping[str, str]],
     removal: str,
 ) -> Iterator[Check]:
-    """Say which data files no commit of a table names.
-
-    :param files: None: the storage does not list them.
-    :param removal: what deletes old ones.
-    """
+    """Say which data files no commit of a table names; None: the storage does not list them."""
     subject = f"{name} unnamed files"
     if files is None:
         yield Check(subject, "unknown", "files of this storage cannot be listed")

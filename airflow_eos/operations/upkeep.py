@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -55,23 +54,15 @@ class SignedLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedLedger:
-    """Number of runs, and of their records, that were or would be removed, by pipeline.
+class PrunedLedger(JsonForm):
+    """Number of ``runs``, and of their ``records``, that were or would be removed, by pipeline.
 
     :param before: moment (ISO, UTC) before which the runs committed.
     """
 
     before: str
-    runs: Mapping[str, int]
-    records: Mapping[str, int]
+    pipelines: Mapping[str, Mapping[str, int]]
     done: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        pipelines = {
-            name: {"runs": self.runs[name], "records": self.records[name]} for name in sorted(self.runs)
-        }
-        return {"before": self.before, "pipelines": pipelines, "done": self.done}
 
 
 def dismiss_record(
@@ -167,8 +158,7 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
         # The ledger is not verified, because its identity may lack the signature.
         partitions = control.ledger.describe().topic_partitions
         name = keys.ledger_transactional_id(deployment.prefix, deployment.ledger.topic)
-        left = _SIGN_ATTEMPTS
-        while True:
+        for left in reversed(range(_SIGN_ATTEMPTS)):
             ends = control.cluster.log_ends(partitions)
             signed = _signed_from(control.ledger, {tp.partition: end for tp, end in sorted(ends.items())})
             if not execute:
@@ -179,7 +169,6 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
                 control.writer.write(name, place, [message], partial(_nothing_else, control, ends, place))
                 break
             except OutcomeUnknown:
-                left -= 1
                 if not left:
                     raise
                 time.sleep(_SIGN_PAUSE_SECONDS)
@@ -193,11 +182,7 @@ _SIGN_PAUSE_SECONDS = 1.0
 def _nothing_else(
     control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
 ) -> None:
-    """Check that no other producer writes to the ledger, or has written since its ends were read.
-
-    :param place: the partition in which this call's own record is staged.
-    :raises OutcomeUnknown: another producer does.
-    """
+    """Check that nobody but ``own``, at ``place``, writes to the ledger, or has since its ends were read."""
     busy = {
         tp
         for tp, producers in control.cluster.describe_producers(sorted(ends)).items()
@@ -260,7 +245,7 @@ def prune_ledger(
             f"{keys.utc_text(before)} is less than a day ago: records that a retry may still need are kept"
         )
     moment = keys.utc_text(before)
-    pruned_runs, pruned_records = Counter[str](), Counter[str]()
+    pipelines: dict[str, dict[str, int]] = {}
     with ControlPlane(deployment) as control:
         ledger_id = control.verify_ledger(to_write=execute)
         pruner = Pruner(
@@ -274,6 +259,7 @@ def prune_ledger(
             if execute:
                 runs = pruner.prune(partition, moment, runs)
             for run in runs:
-                pruned_runs[run.pipeline] += 1
-                pruned_records[run.pipeline] += len(run.run_keys)
-    return PrunedLedger(moment, pruned_runs, pruned_records, execute)
+                counts = pipelines.setdefault(run.pipeline, {"runs": 0, "records": 0})
+                counts["runs"] += 1
+                counts["records"] += len(run.run_keys)
+    return PrunedLedger(moment, dict(sorted(pipelines.items())), execute)

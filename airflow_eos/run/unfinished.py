@@ -172,9 +172,8 @@ class UnfinishedEnds:
         if not self.cluster.has_pending_offsets(group, partitions):
             return None
         self.offsets_ended = True
-        key = keys.cursor_key(group, mapped)
-        value = self.authority.settle([key], routing=group).get(key)
-        cursor = None if value is None else CursorRecord.from_json(value, key)
+        cursor_key = keys.cursor_key(group, mapped)
+        cursor = self.authority.record(CursorRecord, cursor_key, routing=group, fenced=True)
         committed = self.cluster.committed(group, partitions, stable=False)
         log.warning("group %r: offsets of an earlier transaction are still pending", group)
         # The ledger's cursor was committed with the offsets: behind it are the pending ones.
@@ -188,10 +187,10 @@ class UnfinishedEnds:
     def _commit_offsets(self, producer: ProducerIdentity, group: str, cursor: CursorRecord) -> None:
         """Write the marker for the offsets of the run that moved the cursor last."""
         key = keys.run_record_key(cursor.run_key)
-        value = self.authority.settle([key], routing=cursor.pipeline).get(key)
-        if value is None:
+        run = self.authority.record(RunRecord, key, routing=cursor.pipeline, fenced=True)
+        if run is None:
             return  # a reset moved it; the planner says how offsets and cursor differ
-        owner = RunRecord.from_json(value, key).producer
+        owner = run.producer
         pending = ActiveProducer(owner.producer_id, owner.producer_epoch, last_sequence=-1)
         write_commit_markers(
             self.transactions, producer, {self.cluster.group_offsets_partition(group): pending}

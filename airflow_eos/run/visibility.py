@@ -111,7 +111,10 @@ class Visibility:
         *,
         is_ended: bool,
     ) -> tuple[list[str], set[TopicPartition]]:
-        """Return what is missing, and where our transaction is open; with ``is_ended``, after its markers."""
+        """Return what is missing, and where our transaction is open.
+
+        :param is_ended: the markers that were left out are written.
+        """
         hidden = self._invisible(record)
         in_ledger = own_open(self.cluster, record.producer, ledger)
         texts = [text for text, _ in hidden.values()]

@@ -52,8 +52,6 @@ def runs_of(history: KnownRuns, viewer: Viewer, query: Asked) -> Iterator[RunRec
 def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], query: Asked) -> str:
     """Return the page of the only matching run or pipeline, or the list of all of them.
 
-    :param runs: see :func:`runs_of`.
-    :param attempts: attempts that the user may see.
     :raises Trouble: no pipeline matches.
     """
     committed = list(runs)

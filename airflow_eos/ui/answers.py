@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.middleware.base import RequestResponseEndpoint
 
 from airflow_eos import __version__, settings
 from airflow_eos.ui.moments import age_text
-
-if TYPE_CHECKING:
-    from starlette.middleware.base import RequestResponseEndpoint
 
 _FOLDER = Path(__file__).parent
 HEADERS = {

@@ -5,7 +5,6 @@ Airflow does not authenticate a plugin's application: every route depends on :fu
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import logging
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
-from airflow_eos.ui.attempts import Attempt, Tasks, read_attempts
+from airflow_eos.ui.attempts import Tasks, read_attempts
 from airflow_eos.ui.desk import Desk
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.pipeline_rows import (
@@ -102,10 +101,7 @@ Text = Annotated[str, Query(max_length=2_000)]
 
 
 def _ask(request: Request, viewer: Viewer, question: Callable[[KnownRuns], T]) -> T:
-    """Ask the desk, but not for a user without Dags, who could see no answer and would delay others.
-
-    :raises Trouble: there is no answer, or this user may see no Dag.
-    """
+    """Ask the desk, but not for a user without Dags, who could see no answer and would delay others."""
     if not viewer.dag_ids and not viewer.is_admin:
         raise Trouble(NOT_SHOWN, "Nothing to show", "There is no Dag that you may see.")
     return _desk(request).ask(question, viewer.name)
@@ -123,10 +119,7 @@ Answered = tuple[dict[str, Any], int]
 
 
 def _page(path: str, template: str) -> Callable[[Callable[..., Answered]], Callable[..., Answered]]:
-    """Return a decorator that answers a path with HTML, and the same path below ``/api/v1`` with JSON.
-
-    :param template: file name of the HTML.
-    """
+    """Return a decorator that answers a path with HTML, and the same path below ``/api/v1`` with JSON."""
 
     def add(view: Callable[..., Answered]) -> Callable[..., Answered]:
         @functools.wraps(view)  # FastAPI reads the parameters of the view
@@ -168,7 +161,9 @@ def _pipelines(
         ledger, open_now = _ask(request, viewer, answer)
     except Trouble as error:
         trouble = error
-    attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
+    attempts = read_attempts(viewer.dag_ids, now, ledger.tasks if ledger else None)
+    if trouble and not attempts:
+        raise trouble
     transactions = open_now.rows(viewer, attempts or (), prefix, now)
     values = pipelines_view(
         ledger, attempts, now, transactions, open_now.unseen, find=find, dag=dag, state=state, order=order
@@ -193,7 +188,7 @@ def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find
         trouble = error
         sentence = UNCOMMITTED if error.status == NOT_SHOWN else UNANSWERED
         values = row_without_record(name, sentence)
-    attempts = _attempts(viewer, now, tasks, trouble)
+    attempts = read_attempts(viewer.dag_ids, now, tasks)
     tries = [attempt for attempt in attempts or () if attempt.pipeline == name]
     if trouble and not tries:
         raise trouble
@@ -217,7 +212,7 @@ def _run(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Answere
 def _transactions(request: Request, viewer: AskingAll) -> Answered:
     """The transactions that are open now."""
     prefix, now = settings.default_prefix(), utc_now()
-    attempts = _attempts(viewer, now, None, None) or ()
+    attempts = read_attempts(viewer.dag_ids, now) or ()
     open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
     return {"transactions": open_now.rows(viewer, attempts, prefix, now)}, 200
 
@@ -226,7 +221,7 @@ def _transactions(request: Request, viewer: AskingAll) -> Answered:
 def _health(request: Request, viewer: AskingAll) -> Answered:
     """The doctor's checks that need no writing."""
     prefix, now = settings.default_prefix(), utc_now()
-    attempts = _attempts(viewer, now, None, None) or ()
+    attempts = read_attempts(viewer.dag_ids, now) or ()
 
     def answer(history: KnownRuns) -> dict[str, Any]:
         open_now = OpenNow.beside(history, viewer, prefix)
@@ -253,7 +248,7 @@ def page_of_airflow(
     query = Asked(dag_id, run_id, task_id, map_index)
     if dag_id not in viewer.dag_ids:
         raise not_shown("Dag")
-    attempts = _attempts(viewer.of_dag(dag_id), utc_now(), None, None) or ()
+    attempts = read_attempts([dag_id], utc_now()) or ()
     runs = _ask(request, viewer, lambda history: list(runs_of(history, viewer, query)))
     return RedirectResponse(f"{base_of(request)}{page_of(runs, attempts, query)}", 303)
 
@@ -280,8 +275,7 @@ def verify_json(
     """Read a run's output again. Takes JSON only: a form of another site cannot send it with the cookie."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Trouble(415, "JSON only", "Send application/json.")
-    from airflow_eos.operations.findings import NOT_MATCHING
-    from airflow_eos.operations.verification import verified_counts
+    from airflow_eos.operations.verification import NOT_MATCHING, verified_counts
 
     record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
     findings = _desk(request).verify(record, viewer.name)
@@ -296,19 +290,6 @@ def verify_json(
             "findings": findings,
         }
     )
-
-
-def _attempts(
-    viewer: Viewer, now: dt.datetime, tasks: Tasks | None, trouble: Trouble | None
-) -> list[Attempt] | None:
-    """Return the attempts that a user may see; None if they cannot be read.
-
-    :param trouble: why the ledger has no answer; raised if Airflow has none, too.
-    """
-    attempts = read_attempts(viewer.dag_ids, now, tasks)
-    if trouble and not attempts:
-        raise trouble
-    return attempts
 
 
 def _on_trouble(request: Request, error: Trouble) -> Response:

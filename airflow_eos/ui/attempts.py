@@ -41,14 +41,12 @@ Tasks = Mapping[tuple[str, str, int], str]
 class Attempt:
     """The latest try of one task instance.
 
-    :param pipeline: name of the pipeline that the task runs.
     :param group: consumer group; empty before the task's first start.
     :param map_index: -1 if the task is not mapped.
     :param state: Airflow's state of the task instance; empty before it is scheduled.
     :param try_number: of the latest try, from 1; 0 before the first.
     :param max_tries: number of tries after the first that Airflow may make.
     :param at: start of the try, or else of its Dag run; aware.
-    :param failure: the record of the failed try; None if it left none.
     """
 
     pipeline: str
@@ -72,7 +70,6 @@ def read_attempts(
     None if this process cannot, or may not, read Airflow's metadata database; its log has the reason.
 
     :param dag_ids: Dags that the user may see; no others are read.
-    :param now: aware.
     :param tasks: tasks that run a pipeline, of any class of operator.
     """
     if not dag_ids:

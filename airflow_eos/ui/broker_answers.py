@@ -25,8 +25,6 @@ _IDLE_KEPT = 4
 class SourceLogs:
     """The logs of source topics.
 
-    :param bounds: of all partitions.
-    :param topic_ids: by topic.
     :param unseen: topics that this principal may not Describe, or that have a partition without a leader.
     """
 
@@ -82,13 +80,9 @@ class BrokerAnswers(Closeable):
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         """Look up a run's record in the ledger; None if the pipeline has none."""
-        key = keys.run_record_key(run_key)
         with self._control() as control:
-            value = control.authority.peek([key], routing=pipeline).get(key)
-        if value is None:
-            return None
-        record = RunRecord.from_json(value, key)
-        return record if record.pipeline == pipeline else None
+            record = control.authority.record(RunRecord, keys.run_record_key(run_key), routing=pipeline)
+        return record if record is not None and record.pipeline == pipeline else None
 
     @contextmanager
     def _control(self) -> Iterator[ControlPlane]:

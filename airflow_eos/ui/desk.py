@@ -6,18 +6,22 @@ is told so. Errors are shown without details of the connection; the API server's
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, LedgerReplaced
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.ui.history import RunHistory
 from airflow_eos.ui.known_runs import KnownRuns
-from airflow_eos.ui.shared_calls import SharedCalls
-from airflow_eos.ui.trouble import Trouble, trouble_of
+from airflow_eos.ui.trouble import TOO_MANY, Trouble, trouble_of
 
 T = TypeVar("T")
 
@@ -37,13 +41,61 @@ CALLS_UNDER_WAY = (3, 32)
 _VERIFICATIONS = (1, 4)
 
 
+class SharedCalls:
+    """Runs each call in its own thread, once for all concurrent callers (single flight).
+
+    No lock is held while a call runs. With a lock around calls, or a single thread, a silent broker of a
+    pipeline would delay the pages of all others.
+
+    :param of_one_user: number of calls that run at a time for one user; a call counts for its first user.
+    :param of_all: number of calls that run at a time.
+    """
+
+    def __init__(self, of_one_user: int, of_all: int) -> None:
+        self._of_one_user, self._of_all = of_one_user, of_all
+        self._lock = threading.Lock()
+        self._under_way: dict[Hashable, Future[Any]] = {}
+        self._running: Counter[str] = Counter()
+
+    def result(self, name: Hashable, call: Callable[[], T], *, user: str, seconds: float) -> T:
+        """Return the result of the call, or raise its error.
+
+        :param name: calls of the same name share one result.
+        :param seconds: time limit of the wait; the call itself goes on.
+        :raises TimeoutError: there is no result in time.
+        :raises Trouble: the call is not running, and too many are, of this user or of all.
+        """
+        with self._lock:
+            future = self._under_way.get(name)
+            if future is None:
+                if self._running[user] >= self._of_one_user:
+                    raise Trouble(TOO_MANY, "Too many questions of yours wait", "Wait for their answers.")
+                if self._running.total() >= self._of_all:
+                    text = "The brokers have answered none of them yet."
+                    raise Trouble(503, "Too many questions wait", text)
+                run = partial(self._run, name, call, user)
+                future = self._under_way[name] = in_daemon_thread("airflow-eos-page", run)
+                self._running[user] += 1
+        if not wait([future], max(seconds, 0.0)).done:
+            raise TimeoutError
+        return future.result()
+
+    def _run(self, name: Hashable, call: Callable[[], T], user: str) -> T:
+        try:
+            return call()
+        finally:
+            with self._lock:
+                del self._under_way[name]  # later callers start a new call
+                self._running[user] -= 1
+                self._running += Counter()  # forgets users without a call
+
+
 class Desk:
     """One history of the ledger for all requests of a process.
 
     A question has its own time and connections; equal questions share one answer. Only the ledger is read for
     all together, once a second.
 
-    :param deployment: reads the settings at the first use.
     :ivar damaged: runs, by pipeline and run key, whose output differed from the receipts when verified last.
     """
 

@@ -16,8 +16,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.ledger import LedgerValue
 from airflow_eos.model.spec import Deployment
 from airflow_eos.ui.broker_answers import BrokerAnswers
-from airflow_eos.ui.known_runs import AskBrokers, KnownRuns
-from airflow_eos.ui.pipeline_history import PipelineHistory
+from airflow_eos.ui.known_runs import AskBrokers, KnownRuns, PipelineHistory
 
 RUNS_KEPT = 2_000
 """Records of one pipeline in memory; older records are reduced to the offsets they read."""
@@ -32,8 +31,6 @@ class RunHistory(KnownRuns, Closeable):
     Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. One thread at a time refreshes it. Others may
     read it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` at its
     end.
-
-    :param deployment: its principal needs Read on the ledger and Describe on the topics.
     """
 
     def __init__(
@@ -137,9 +134,7 @@ class RunHistory(KnownRuns, Closeable):
         if owner is None:
             return any(pipeline.earlier.runs for pipeline in self._next.values())
         pipeline = self._to_change(owner)
-        size = pipeline.characters
-        pipeline.drop(name)
-        self._characters += pipeline.characters - size
+        self._characters -= pipeline.drop(name)
         if not pipeline.runs and not pipeline.earlier.runs:
             del self._next[owner]
         return False
@@ -161,19 +156,14 @@ class RunHistory(KnownRuns, Closeable):
 
     def _add(self, record: RunRecord, size: int) -> None:
         pipeline = self._to_change(record.pipeline)
-        before = pipeline.characters
-        pipeline.add(record, size)
+        self._characters += size - pipeline.add(record, size)
         if len(pipeline.runs) > self._runs_kept:
-            pipeline.forget_oldest()
-        self._characters += pipeline.characters - before
+            self._characters -= pipeline.forget_oldest()
         while self._characters > self._characters_kept:
             largest = max(self._next.values(), key=lambda pipeline: pipeline.characters)
             if len(largest.runs) == 1:
                 return
-            largest = self._to_change(largest.name)
-            before = largest.characters
-            largest.forget_oldest()
-            self._characters += largest.characters - before
+            self._characters -= self._to_change(largest.name).forget_oldest()
 
     def _add_reset(self, key: str, value: LedgerValue) -> None:
         record = ResetRecord.from_json(value, key)

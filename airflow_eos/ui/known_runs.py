@@ -1,27 +1,94 @@
-"""The committed runs of a ledger and the brokers' present answers, for a single question."""
+"""The committed runs of a ledger in memory, and the brokers' present answers, for a single question."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Protocol, TypeVar
 
+from airflow_eos.broker.ledger_log.reader import LedgerReader
 from airflow_eos.coverage.coverage import Coverage, coverage_of
+from airflow_eos.coverage.folded import Earlier, folded
+from airflow_eos.coverage.lanes import Reset
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.ledger.records.run_record import RunRecord
+from airflow_eos.model.kafka import TransactionDescription
+from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.checks import Check
 from airflow_eos.operations.health import health
-
-if TYPE_CHECKING:
-    from airflow_eos.broker.ledger_log.reader import LedgerReader
-    from airflow_eos.coverage.folded import Earlier
-    from airflow_eos.ledger.records.intent import Intent
-    from airflow_eos.ledger.records.run_record import RunRecord
-    from airflow_eos.model.kafka import TransactionDescription
-    from airflow_eos.model.spec import Deployment
-    from airflow_eos.operations.checks import Check
-    from airflow_eos.ui.broker_answers import BrokerAnswers, SourceLogs
-    from airflow_eos.ui.pipeline_history import PipelineHistory
+from airflow_eos.ui.broker_answers import BrokerAnswers, SourceLogs
 
 T = TypeVar("T")
+
+
+@dataclass
+class PipelineHistory:
+    """The committed runs of one pipeline; immutable once a refresh has published it.
+
+    :param runs: the newest ones, by run key, in the order of their commits.
+    :param earlier: the reads of older ones.
+    :param pruned: the reads of runs whose records are pruned.
+    :param characters: size of the kept records' JSON; ``sizes`` of each.
+    """
+
+    name: str
+    runs: dict[str, RunRecord] = field(default_factory=dict)
+    earlier: Earlier = field(default_factory=Earlier)
+    resets: Sequence[Reset] = ()
+    sizes: dict[str, int] = field(default_factory=dict)
+    characters: int = 0
+    pruned: Earlier = field(default_factory=Earlier)
+
+    @cached_property
+    def summary(self) -> Earlier:
+        """The reads of all runs, without the runs' names."""
+        summary = self._before_runs()
+        for record in self.runs.values():
+            summary.add(record)
+        return summary
+
+    @cached_property
+    def drawn(self) -> tuple[list[RunRecord], Earlier]:
+        """The runs that are drawn one by one, and the reads of all others."""
+        return folded(self._before_runs(), self.runs.values())
+
+    @property
+    def topics(self) -> list[str]:
+        """All topics that were read, sorted."""
+        summary = self.summary
+        return sorted({key.topic for spans in (summary.read, summary.again) for key in spans})
+
+    def copy(self) -> PipelineHistory:
+        """Return a mutable copy."""
+        return replace(self, runs=dict(self.runs), earlier=self.earlier.copy(), sizes=dict(self.sizes))
+
+    def add(self, record: RunRecord, size: int) -> int:
+        """Take the record of a run; return the size of its earlier one, which it replaces."""
+        freed = self.drop(record.run_key)
+        self.runs[record.run_key] = record
+        self.sizes[record.run_key] = size
+        self.characters += size
+        return freed
+
+    def drop(self, run_key: str) -> int:
+        """Remove a record, if there is one; return its size."""
+        freed = self.sizes.pop(run_key, 0)
+        self.characters -= freed
+        self.runs.pop(run_key, None)
+        return freed
+
+    def forget_oldest(self) -> int:
+        """Keep only the reads of the oldest record; return its size."""
+        oldest = next(iter(self.runs.values()))
+        self.earlier.add(oldest)
+        return self.drop(oldest.run_key)
+
+    def _before_runs(self) -> Earlier:
+        """Return the reads of all runs that are not in memory."""
+        reads = self.pruned.copy()
+        reads.merge(self.earlier)
+        return reads
 
 
 class AskBrokers(Protocol):
@@ -36,27 +103,13 @@ class AskBrokers(Protocol):
         ...
 
 
-def ask_directly(
-    name: Hashable,  # noqa: ARG001 - not shared
-    call: Callable[[], T],
-    /,
-    *,
-    seconds: float | None = None,  # noqa: ARG001 - not bounded
-) -> T:
-    """Run the call in this thread, without a time limit."""
-    return call()
-
-
 @dataclass(eq=False, repr=False)
 class KnownRuns:
     """The committed runs of a ledger at one moment, and the brokers' present answers.
 
     :param pipelines: by name; immutable.
     :param intents: by key: open INTENTs of tables; immutable.
-    :param reader: has read the runs.
-    :param unreadable: errors of unreadable records.
     :param brokers: answers questions that memory cannot.
-    :param ask_brokers: runs the calls to brokers.
     """
 
     deployment: Deployment
@@ -65,7 +118,8 @@ class KnownRuns:
     reader: LedgerReader
     unreadable: Sequence[str]
     brokers: BrokerAnswers
-    ask_brokers: AskBrokers = ask_directly
+    # By default in the thread that asks, without a time limit.
+    ask_brokers: AskBrokers = lambda _name, call, /, *, seconds=None: call()  # noqa: ARG005
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return the reads of a pipeline's runs beside the present logs of its source topics."""
@@ -83,7 +137,6 @@ class KnownRuns:
     def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionDescription]:
         """Return the open transactions of this prefix that may be described, by transactional id.
 
-        :param seconds: time limit.
         :raises TimeoutError: a broker takes longer.
         """
         return self.ask_brokers("open transactions", self.brokers.open_transactions, seconds=seconds)

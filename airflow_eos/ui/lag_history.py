@@ -34,10 +34,7 @@ class Lag:
 
 
 def lags_of(records: Iterable[RunRecord]) -> dict[str, Lag]:
-    """Return the lag of runs by their run keys.
-
-    :param records: of one pipeline, in the order of their commits.
-    """
+    """Return the lag of a pipeline's runs, which are in the order of their commits, by their run keys."""
     lags: dict[str, Lag] = {}
     caught_up: dict[str, dt.datetime] = {}  # when the newest run began that left nothing, by transactional id
     for record in records:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,11 +17,10 @@ from airflow_eos.coverage.coverage import Coverage
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempt_rows import KINDS, MEANING, by_pipeline, last_row
 from airflow_eos.ui.attempts import Attempt, Tasks
-from airflow_eos.ui.bar_drawing import bars_of
-from airflow_eos.ui.known_runs import KnownRuns
+from airflow_eos.ui.drawings import bars_of
+from airflow_eos.ui.known_runs import KnownRuns, PipelineHistory
 from airflow_eos.ui.lag_history import lags_of, seconds_behind
 from airflow_eos.ui.moments import age_text, ago, is_since, moment
-from airflow_eos.ui.pipeline_history import PipelineHistory
 from airflow_eos.ui.record_parts import task_key
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wording import counted
@@ -49,7 +48,6 @@ class LedgerRows:
 
     :param rows: of the user's pipelines, sorted by name.
     :param tasks: the last pipeline of each task instance.
-    :param warnings: about the ledger.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -209,13 +207,8 @@ def _row_or_reason(
         return pipeline_row(viewer, pipeline, coverage, now, damaged)
     except Exception:
         log.exception("Pipeline %r cannot be shown", pipeline.name)
-        return {
-            **_EMPTY,
-            "pipeline": pipeline.name,
-            "runs": coverage.runs,
-            "whole": False,
-            "sentence": "It cannot be shown; the API server's log has the reason",
-        }
+        row = row_without_record(pipeline.name, "It cannot be shown; the API server's log has the reason")
+        return {**row, "runs": coverage.runs, "whole": False}
 
 
 def pipeline_row(
@@ -228,7 +221,7 @@ def pipeline_row(
     coverage = coverage.of_topics(topics)
     seen = [record for record in pipeline.runs.values() if viewer.may_see(record)]
     modes = (record.mode for record in reversed(seen))
-    wrong = sum(record.run_key in {key for name, key in damaged if name == pipeline.name} for record in seen)
+    wrong = sum((pipeline.name, record.run_key) in damaged for record in seen)
     recent = [record for record in seen if is_since(record, now - _WEEK)]
     is_partly_forgotten = pipeline.earlier.runs > 0 or pipeline.pruned.runs > 0
     others = sorted({record.dag_id for record in seen} - {newest.dag_id})
@@ -253,24 +246,19 @@ def pipeline_row(
         "lag_drawn": bars_of(drawn, age_text),
         "unseen": list(coverage.unseen),
         "whole": coverage.is_whole and not wrong,
-        "sentence": f"{coverage.sentence}{_of_damaged(wrong)}{_of_unseen(coverage.unseen)}",
+        "sentence": "; ".join((coverage.sentence, *_notes(wrong, coverage.unseen))),
     }
 
 
-def _of_damaged(runs: int) -> str:
-    if not runs:
-        return ""
-    return f"; and the output of {counted(runs, 'run')} is not there as it was written"
-
-
-def _of_unseen(topics: Sequence[str]) -> str:
-    if not topics:
-        return ""
-    more = f" and {counted(len(topics) - 1, 'other topic')}" if len(topics) > 1 else ""
-    return (
-        "; the number of unread offsets is unknown: the page's principal may not Describe "
-        f"{topics[0]}{more}, or a partition has no leader"
-    )
+def _notes(damaged: int, unseen: Sequence[str]) -> Iterator[str]:
+    if damaged:
+        yield f"and the output of {counted(damaged, 'run')} is not there as it was written"
+    if unseen:
+        more = f" and {counted(len(unseen) - 1, 'other topic')}" if len(unseen) > 1 else ""
+        yield (
+            "the number of unread offsets is unknown: the page's principal may not Describe "
+            f"{unseen[0]}{more}, or a partition has no leader"
+        )
 
 
 def tasks_of(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Tasks:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run_record import AIRFLOW, TABLE, RunRecord
+from airflow_eos.ledger.records.run_record import TABLE, RunRecord
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.lag_history import Lag
 from airflow_eos.ui.moments import seconds_of
@@ -14,10 +14,7 @@ from airflow_eos.ui.viewer import Viewer
 
 
 def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
-    """Return a run as a row of a table.
-
-    :param lag: its lag.
-    """
+    """Return a run as a row of a table."""
     seconds = seconds_of(record)
     return {
         "pipeline": record.pipeline,
@@ -44,13 +41,11 @@ def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
 
 def task_of_record(record: RunRecord) -> dict[str, Any]:
     """Return the names of the record's task; drops unexpected values, which other programs may write."""
-    named = record.details.get(AIRFLOW)
-    task = named if isinstance(named, Mapping) else {}
-    index = task.get("map_index")
+    index = record.of_task("map_index")
     return {
         "dag_id": record.dag_id,
-        "task_id": str(task.get("task_id", "")),
-        "run_id": str(task.get("run_id", "")),
+        "task_id": str(record.of_task("task_id") or ""),
+        "run_id": str(record.of_task("run_id") or ""),
         "map_index": index if type(index) is int else -1,
     }
 
@@ -59,15 +54,6 @@ def task_key(record: RunRecord) -> tuple[str, str, int]:
     """Return Dag id, task id and map index of the record's task."""
     task = task_of_record(record)
     return task["dag_id"], task["task_id"], task["map_index"]
-
-
-def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:
-    """Return a pipeline's table with the last snapshot; None if no run wrote to one.
-
-    :param records: of the pipeline, the newest last.
-    """
-    rows = [row for record in records if (row := table_row(record)) is not None]
-    return rows[-1] if rows else None
 
 
 def table_row(record: RunRecord) -> dict[str, Any] | None:

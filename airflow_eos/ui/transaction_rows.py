@@ -88,7 +88,6 @@ class OpenNow:
         without such an attempt only administrators see it. Partitions of a transaction without a record, or
         that may be another user's, are counted, not named, because its topics may be another user's.
 
-        :param attempts: attempts that the user may see.
         """
         rows = [_row(name, pipeline, status, now) for name, (pipeline, status) in self.shown.items()]
         groups = {(attempt.pipeline, attempt.group) for attempt in attempts if attempt.group}
@@ -103,10 +102,7 @@ class OpenNow:
 
 
 def check_of(rows: Sequence[Mapping[str, Any]], unseen: str = "") -> Check:
-    """Return the check of open transactions for *Health*.
-
-    :param unseen: why they are unknown.
-    """
+    """Return the check of open transactions for *Health*."""
     name = "open transactions"
     if unseen:
         return Check(name, "unknown", f"not seen: {unseen}")

@@ -20,10 +20,7 @@ TOO_MANY = 429
 
 
 class Trouble(Exception):
-    """A question without an answer; the message is for the page.
-
-    :param status: of the HTTP answer.
-    """
+    """A question without an answer; the message is for the page."""
 
     def __init__(self, status: int, title: str, text: str) -> None:
         super().__init__(title)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.ui.known_runs import KnownRuns
-from airflow_eos.ui.pipeline_history import PipelineHistory
+from airflow_eos.ui.known_runs import KnownRuns, PipelineHistory
 from airflow_eos.ui.trouble import Trouble
 
 NOT_SHOWN = 403
@@ -16,7 +15,6 @@ NOT_SHOWN = 403
 class Viewer:
     """A user's permissions.
 
-    :param dag_ids: Dags that this user may see.
     :param name: of the user; questions of one user are limited together.
     :param is_admin: may see transactions without a Dag.
     """
@@ -25,10 +23,6 @@ class Viewer:
         self.name = name
         self.is_admin = is_admin
         self.dag_ids = frozenset(dag_ids) - {""}
-
-    def of_dag(self, dag_id: str) -> Viewer:
-        """Return the same user, restricted to one Dag."""
-        return Viewer(self.dag_ids & {dag_id}, self.name)
 
     def may_see(self, record: RunRecord) -> bool:
         """Whether the record names a Dag that this user may see."""

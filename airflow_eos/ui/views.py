@@ -19,23 +19,20 @@ from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.operations.checks import Check
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempts import Tasks
-from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.drawings import bars_of, lane_of, shares_of, states_of
 from airflow_eos.ui.epochs import epoch_rows
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import Lag, lags_of
-from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
 from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row, tasks_of
 from airflow_eos.ui.record_parts import (
     flat,
     intent_rows,
     run_row,
-    table_of,
     table_row,
     task_key,
     task_of_record,
 )
-from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown
 from airflow_eos.wording import counted
 
@@ -75,7 +72,7 @@ def pipeline_view(
     lanes = sorted(coverage.lanes, key=lambda lane: not any(part.kind in WRONG for part in lane.segments))
     return {
         **pipeline_row(viewer, pipeline, coverage, now, damaged),
-        "table": table_of(visible.values()),
+        "table": next(filter(None, map(table_row, reversed(visible.values()))), None),
         "intents": intent_rows(history.intents.values(), viewer, name),
         "problems": [place(*problem) for problem in coverage.problems],
         "damaged": [
@@ -98,10 +95,7 @@ def pipeline_view(
 
 
 def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a drawing of each figure that is known of a run.
-
-    :param rows: of runs, the oldest first.
-    """
+    """Return a drawing of each figure that is known of the runs of these rows, the oldest first."""
     drawn = [
         (title, bars_of([row[name] for row in rows], text))
         for title, name, text in (
@@ -170,10 +164,7 @@ def run_view(
 
 
 def health_view(history: KnownRuns, viewer: Viewer, transactions: Check) -> dict[str, Any]:
-    """Return the checks of brokers and ledger, and of the topics of a user's pipelines; empty without any.
-
-    :param transactions: the check of open transactions.
-    """
+    """Return the checks of brokers and ledger, and of the topics of a user's pipelines; empty without any."""
     pipelines = viewer.pipelines(history)
     newest = [record for pipeline in pipelines if (record := viewer.newest(pipeline)) is not None]
     sources = {range_.topic for record in newest for range_ in record.ranges}

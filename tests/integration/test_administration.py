@@ -24,7 +24,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
-from airflow_eos.operations.group_progress import progress_of
+from airflow_eos.operations.deployment_status import progress_of
 from airflow_eos.operations.queries import create_ledger, ledger_records
 from airflow_eos.operations.upkeep import dismiss_record, index_ledger, prune_ledger, sign_ledger
 from airflow_eos.run.states import State
@@ -157,7 +157,7 @@ def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipel
     pipeline.run(**given(pipeline, "r2", 10, 20))
 
     def prune():
-        assert prune_ledger(spec.deployment, now() + DAY / 24).runs
+        assert prune_ledger(spec.deployment, now() + DAY / 24).pipelines
 
     again = {**given(pipeline, "r1"), "clear_number": 1, "on_committed": "reprocess"}
     assert not pipeline.run(**again, on_state=at({State.PLANNED: prune})).found
@@ -175,7 +175,7 @@ def test_a_run_whose_clock_is_behind_is_not_pruned(pipeline, monkeypatch):
             pipeline.run(**given(pipeline, run_id))
     spec = pipeline.spec
     done = prune_ledger(spec.deployment, now() - 2 * DAY)
-    assert done.runs == {}
+    assert done.pipelines == {}
     assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
 
 

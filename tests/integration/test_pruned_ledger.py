@@ -17,7 +17,8 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations import upkeep as ledger_upkeep
-from airflow_eos.operations.queries import ledger_names, ledger_records, ledger_status
+from airflow_eos.operations.deployment_status import ledger_status
+from airflow_eos.operations.queries import ledger_names, ledger_records
 from airflow_eos.ui.history import RunHistory
 from tests.support.brokers import unique
 
@@ -167,7 +168,7 @@ def test_records_that_may_be_needed_are_not_pruned(spec):
         prune(spec)
     old = dt.datetime.now(dt.timezone.utc) - 2 * DAY
     found = ledger_upkeep.prune_ledger(spec.deployment, old)
-    assert found.runs == {}
+    assert found.pipelines == {}
 
 
 def test_the_command_says_first_what_it_would_do(spec, young, capsys, monkeypatch):

@@ -20,7 +20,7 @@ from airflow_eos.ledger.records import ledger_index
 from airflow_eos.ledger.topic_check import LedgerCheck
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.operations import left_open, pruner
+from airflow_eos.operations import pruner, repair
 from airflow_eos.run import boundaries, laws, protocol
 from tests.protocol.model import ports, scenes
 from tests.protocol.model.broker import LEDGER, OFFSETS, ModelBroker
@@ -189,7 +189,7 @@ def test_a_repair_that_takes_a_live_transaction_for_left_open_takes_back_a_commi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Leaders hold the transaction of a run at work for open, too: only the coordinator tells them apart."""
-    monkeypatch.setattr(left_open, "_is_under_way", lambda word, one: False)
+    monkeypatch.setattr(repair, "_is_under_way", lambda word, one: False)
     assert "reported success, the ledger does not hold" in _counter_example(scenes.repaired(OUT))
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from airflow_eos.broker import KafkaLedger
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
 
 _GRACE = "airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE"
 

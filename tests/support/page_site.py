@@ -24,7 +24,7 @@ from airflow_eos.ui import views
 from airflow_eos.ui.answers import templates
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt
-from airflow_eos.ui.pipeline_history import PipelineHistory
+from airflow_eos.ui.known_runs import PipelineHistory
 from airflow_eos.ui.pipeline_rows import UNCOMMITTED, ledger_rows, pipelines_view, row_without_record
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.viewer import Viewer

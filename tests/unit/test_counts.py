@@ -8,7 +8,8 @@ from unittest import mock
 
 import pytest
 
-from airflow_eos.cli.rows import record_row, run_row
+from airflow_eos.cli.commands import record_row
+from airflow_eos.cli.status import run_row
 from airflow_eos.engine.run import Run
 from airflow_eos.model.output import NOT_COUNTED, total
 from airflow_eos.model.spec import RunSpec

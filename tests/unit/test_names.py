@@ -16,7 +16,7 @@ VAGUE = {
 ANSWERS = {
     "airflow_eos/ledger/records/run_record.py": 1,
     "airflow_eos/operations/checks.py": 1,
-    "airflow_eos/operations/findings.py": 1,
+    "airflow_eos/operations/verification.py": 1,
 }
 """Fields of answers that users read: ``found`` of a run, of a check, of a count."""
 AIRFLOWS_KINDS = {"sensors", "triggers", "hooks", "decorators"}

@@ -25,7 +25,6 @@ UNPROVEN_VERSION = 2
 class Deleted:
     """Why the offset of a moment cannot be proven: the log's head is deleted, or records have no timestamps.
 
-    :param log_start: log start offset.
     :param first_timestamp: timestamp of the first remaining record, in ms since 1970; None if none is left.
     :param undated: there are records, but none has a timestamp of 1970 or later.
     """

@@ -14,9 +14,7 @@ from airflow_eos.model.versioned import VersionedOfTransaction, integer, json_ob
 class Horizon(VersionedOfTransaction):
     """The offsets and intervals that the pruned runs of a pipeline covered.
 
-    :param pipeline: name of the pipeline.
     :param before: the latest moment before which records were pruned, UTC.
-    :param runs: number of pruned runs.
     :param read: the offsets that they read, in the form of
         :meth:`airflow_eos.coverage.folded.Earlier.to_dict`.
     :param intervals: their intervals, adjacent ones joined: ``[topics, partition, start, end]``.
@@ -30,16 +28,6 @@ class Horizon(VersionedOfTransaction):
     runs: int = 0
     read: Mapping[str, Any] = field(default_factory=dict)
     intervals: tuple[tuple[tuple[str, ...], int | None, str, str], ...] = ()
-
-    def _content(self) -> Mapping[str, Any]:
-        intervals = [[list(topics), *rest] for topics, *rest in self.intervals]
-        return {
-            "pipeline": self.pipeline,
-            "before": self.before,
-            "runs": self.runs,
-            "read": dict(self.read),
-            "intervals": intervals,
-        }
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Horizon:

@@ -13,8 +13,6 @@ from airflow_eos.model.versioned import Versioned, integer, text
 class IdentityRecord(Versioned):
     """The topic that a ledger was created as.
 
-    :param topic_id: topic id (KIP-516).
-    :param partitions: number of partitions.
     :param prefix: prefix of the environment that used it first; empty in records that do not name one.
     """
 

@@ -31,9 +31,7 @@ class Intent(VersionedOfTransaction):
         behind the fence, and so higher than that of each earlier INTENT of the id.
     :param record: the run's record, but for producer, receipt and the time of the commit.
     :param offsets_group: consumer group the end offsets are committed to.
-    :param messages: ledger records that move the cursor.
     :param replaces: rows of the run's earlier commits that the same commit of the table takes out.
-    :param letters: dead letters of the run's transaction.
     """
 
     KIND = "intent"

@@ -96,7 +96,6 @@ class OwnKeys:
 class Around:
     """A key prefix of which a look-up needs only the neighbours of one key; it may return more.
 
-    :param key: that key.
     :param needed: number of neighbours needed on each side of it, in key order.
     """
 
@@ -114,8 +113,6 @@ def may_speak_for(last_stable_offset: int, high_watermark: int) -> int:
 class LeafAt:
     """A root's reference to a leaf.
 
-    :param first: the leaf's first key.
-    :param offset: the leaf's offset.
     :param digest: digest of the leaf's content; also the last part of its ledger key.
     """
 
@@ -180,8 +177,6 @@ class IndexRoot(VersionedOfTransaction):
     ) -> dict[str, Place]:
         """Return the places of the last records of these keys; an absent key has no record.
 
-        :param prefixes: key prefixes.
-        :param read: returns the places in a leaf; called for few leaves.
         :param read_before: keys whose last records are beyond the index; they are omitted.
         :raises IndexUnusable: raised by ``read``.
         """
@@ -240,7 +235,7 @@ def leaf_json(places: Mapping[str, Place], producer: tuple[int, int]) -> str:
 
 def leaf_digest(places: Mapping[str, Place]) -> str:
     """Return the digest of a leaf's content."""
-    return _digest(_columns(places))
+    return hashlib.sha256(json.dumps(_columns(places), sort_keys=True).encode()).hexdigest()[:_DIGEST]
 
 
 def read_leaf(value: str, at: LeafAt) -> Mapping[str, Place]:
@@ -249,11 +244,12 @@ def read_leaf(value: str, at: LeafAt) -> Mapping[str, Place]:
     :raises IndexDamaged: it is not the leaf that the root names.
     :raises LedgerUnreadable: the value is not a leaf, or of another version.
     """
-
-    def build(data: Mapping[str, Any]) -> Mapping[str, Place]:
-        return _places(_unpacked(text(data["content"])))
-
-    places = read_versioned("leaf of the index", value, (INDEX_VERSION,), build)
+    places = read_versioned(
+        "leaf of the index",
+        value,
+        (INDEX_VERSION,),
+        lambda data: _places(_unpacked(text(data["content"]))),
+    )
     if leaf_digest(places) != at.digest:
         raise IndexDamaged(f"the leaf at offset {at.offset} is not the one that the root names")
     return places
@@ -290,10 +286,6 @@ def _places(data: Mapping[str, Any]) -> dict[str, Place]:
         text(key): Place(integer(offset), _BY_LETTER[kind])
         for key, offset, kind in zip(data["keys"], data["offsets"], data["kinds"], strict=True)
     }
-
-
-def _digest(data: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:_DIGEST]
 
 
 def _packed(content: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ that was never committed, however old, is not in it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +30,6 @@ class PrunedRuns(VersionedOfTransaction):
 
     before: str = ""
     digests: frozenset[str] = frozenset()
-
-    def adding(self, before: str, digests: Iterable[str]) -> PrunedRuns:
-        """Return a bucket with more digests."""
-        return PrunedRuns(max(self.before, before), self.digests | frozenset(digests))
 
     def _content(self) -> Mapping[str, Any]:
         packed = base64.b64encode(b"".join(map(bytes.fromhex, sorted(self.digests)))).decode()

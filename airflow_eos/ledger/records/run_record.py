@@ -41,7 +41,6 @@ class RunRecord(Versioned):
     If the record is readable under read_committed, the run is committed.
 
     :param run_key: names the unit of work; one committed record per key.
-    :param ranges: offset ranges read.
     :param records_read_by_partition: records read per source partition, ``{"topic-partition": n}``; -1 if
         not counted.
     :param receipts: one receipt per target partition, for the records written.

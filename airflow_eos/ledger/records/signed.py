@@ -25,8 +25,7 @@ class SignatureBounds:
 class SignedFrom(Versioned):
     """Offsets per partition from which on a ledger's records are signed; see `airflow eos sign`.
 
-    :param unsigned_below: see :class:`SignatureBounds`; 0 for absent partitions.
-    :param version_1_below: see :class:`SignatureBounds`; 0 for absent partitions.
+    The offsets are those of :class:`SignatureBounds`, 0 for absent partitions.
     """
 
     KIND = "record of what is signed"

@@ -22,11 +22,10 @@ from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.operations.deployment_status import DeploymentStatus, Limits, exceeded
+from airflow_eos.operations.deployment_status import DeploymentStatus, GroupProgress, exceeded
 from airflow_eos.operations.gaps import Gap, gaps
-from airflow_eos.operations.group_progress import GroupProgress
-from airflow_eos.operations.open_transactions import OpenTransaction, TransactionTimes
-from airflow_eos.operations.queries import LedgerNames, LedgerStatus
+from airflow_eos.operations.open_transactions import OpenTransaction
+from airflow_eos.operations.queries import LedgerNames
 from airflow_eos.run.undecided import Undecided
 from tests.support.airflow_parser import get_parser
 from tests.unit.airflow.fakes import a_record
@@ -42,17 +41,15 @@ WAITING = Undecided(OffsetRange("src", 0, 2, 7), since=dt.datetime.fromtimestamp
 
 
 def transaction(name: str, age: float) -> OpenTransaction:
-    return OpenTransaction(name, TransactionTimes("2026-01-01T00:00:00.000Z", age, 60.0), "abort it")
+    return OpenTransaction(name, "2026-01-01T00:00:00.000Z", age, 60.0, "abort it")
 
 
 OF_ORDERS = transaction("p.cursor.orders", 12.5)
 STATE = DeploymentStatus(
-    LedgerStatus(
-        "ledger",
-        LedgerId("id", 1, "p"),
-        cursors={**dict.fromkeys(["orders", "idle", "gone"], CURSOR), "unreadable": UNREADABLE},
-        runs={},
-    ),
+    "ledger",
+    LedgerId("id", 1, "p"),
+    {**dict.fromkeys(["orders", "idle", "gone"], CURSOR), "unreadable": UNREADABLE},
+    {},
     {
         "orders": GroupProgress(
             "whole",
@@ -193,7 +190,7 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     )
     monkeypatch.setattr(
         "airflow_eos.operations.deployment_status.ledger_status",
-        lambda *_, **__: LedgerStatus("ledger", LedgerId("id", 1, "p"), {}, {}),
+        lambda *_, **__: DeploymentStatus("ledger", LedgerId("id", 1, "p"), {}, {}),
     )
     monkeypatch.setattr("airflow_eos.operations.deployment_status.open_transactions", lambda *_: [])
     given = get_parser().parse_args(["eos", "status", "--send-metrics", "--prefix", "p"])
@@ -292,7 +289,7 @@ def test_runs_over_other_topics_or_partitions_are_no_neighbours() -> None:
 
 
 def of_limits(**limits: Any) -> list[tuple[str, str, Any]]:
-    return [(entry.name, entry.limit, entry.value) for entry in exceeded(STATE, Limits(**limits))]
+    return [(entry.name, entry.limit, entry.value) for entry in exceeded(STATE, **limits)]
 
 
 def test_limits_are_exceeded_by_what_is_above_them_or_unknown() -> None:

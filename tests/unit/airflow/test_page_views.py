@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_eos.cli.rows import record_row
+from airflow_eos.cli.commands import record_row
 from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
@@ -25,7 +25,7 @@ from airflow_eos.ui.answers import templates
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.desk import Desk
-from airflow_eos.ui.pipeline_history import PipelineHistory
+from airflow_eos.ui.known_runs import PipelineHistory
 from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
 from airflow_eos.ui.record_parts import flat
 from airflow_eos.ui.transaction_rows import OpenNow, check_of

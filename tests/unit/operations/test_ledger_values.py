@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_eos.cli.commands import record_row
 from airflow_eos.cli.outcome import Outcome
-from airflow_eos.cli.rows import record_row
 from airflow_eos.operations.queries import LedgerRecord, _parsed
 
 

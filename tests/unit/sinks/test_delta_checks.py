@@ -12,7 +12,7 @@ import pytest
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.operations import delta_inspection
 from airflow_eos.operations.table_checks import table_checks
-from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.operations.verification import table_finding
 from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks.delta import DeltaSink
 from tests.support.run_records import run_record

@@ -14,8 +14,8 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTa
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.delta_table import DeltaTable
-from airflow_eos.operations import intent_table
-from airflow_eos.operations.intent_table import refuse_present
+from airflow_eos.operations import intent_dismissal
+from airflow_eos.operations.intent_dismissal import refuse_present
 from airflow_eos.sinks.opening import open_table, table_named
 from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.postgres_tables import Database
@@ -127,7 +127,7 @@ def test_without_the_row_as_the_witness_an_intent_of_a_table_that_is_there_is_gi
     attempt = Attempt(database)
     attempt.publish()
     database.sql(f"DELETE FROM airflow_eos.published WHERE id = '{attempt.intent.layout.uuid}'")
-    monkeypatch.setattr(intent_table, "_is_dropped", lambda *_: False)
+    monkeypatch.setattr(intent_dismissal, "_is_dropped", lambda *_: False)
     attempt.ask()
 
 

@@ -11,7 +11,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations import postgres_checks
 from airflow_eos.operations.table_checks import table_checks
-from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.operations.verification import table_finding
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from tests.support.run_records import run_record
 from tests.unit.sinks.test_postgres_publishing import Attempt

@@ -17,7 +17,7 @@ from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows, PublishedRun, PublishedRuns, TableCommit, TableReceipt
 from airflow_eos.operations.table_checks import table_checks
-from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.operations.verification import table_finding
 from airflow_eos.redaction import redacted
 from airflow_eos.sinks import base_sink
 from airflow_eos.sinks.delta import DeltaSink

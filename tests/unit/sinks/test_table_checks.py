@@ -13,9 +13,9 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.table import TableLayout
-from airflow_eos.operations.intent_table import refuse_present
+from airflow_eos.operations.intent_dismissal import refuse_present
 from airflow_eos.operations.table_checks import table_checks
-from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.operations.verification import table_finding
 from airflow_eos.sinks.iceberg import IcebergSink
 from tests.support.run_records import run_record
 from tests.unit.sinks.test_publishing import Attempt, append

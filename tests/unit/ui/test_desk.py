@@ -16,8 +16,7 @@ from airflow_eos.operations.verification import Finding
 from airflow_eos.ui import desk as desk_module
 from airflow_eos.ui import transaction_rows
 from airflow_eos.ui.broker_answers import SourceLogs
-from airflow_eos.ui.desk import QUESTIONS_WAITING, Desk
-from airflow_eos.ui.shared_calls import SharedCalls
+from airflow_eos.ui.desk import QUESTIONS_WAITING, Desk, SharedCalls
 from airflow_eos.ui.transaction_rows import OpenNow
 from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import Viewer

@@ -10,7 +10,6 @@ from airflow_eos.coverage.coverage import coverage_of
 from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.ui.known_runs import ask_directly
 from tests.support.hand_reader import RUN, HandReader, history_by_hand
 
 
@@ -140,7 +139,7 @@ def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
     keys_of = [reader.put_run(number) for number in range(3)]
     reader.put_run(0, "other")
     history.refresh()
-    before = history.as_of_now(ask_directly)
+    before = history.as_of_now(history.ask_brokers)
     shown = before.pipelines["p"]
 
     def sentence_of(pipeline):

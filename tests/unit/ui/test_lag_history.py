@@ -12,7 +12,7 @@ from airflow_eos.coverage.lanes import LogBounds
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.drawings import bars_of
 from airflow_eos.ui.lag_history import Lag, lags_of, seconds_behind
 from airflow_eos.ui.moments import age_text
 from tests.support.run_records import run_record
@@ -107,7 +107,7 @@ def test_the_lag_now_of_intervals_is_since_the_end_of_the_last_one() -> None:
 def test_a_topic_that_may_not_be_seen_has_no_lag() -> None:
     records = [run(0, (0, 0, 5))]
     coverage = covered(*records, stable=9)
-    unseen = Coverage(coverage.lanes, 1, "", (), unseen=("src",))
+    unseen = Coverage(coverage.lanes, 1, unseen=("src",))
     assert seconds_behind(records, unseen, NOW) is None
 
 
