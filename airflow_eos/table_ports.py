@@ -27,7 +27,10 @@ class TableWriter(Protocol):
         """Return the table, in words."""
 
     def check(self, given: Any) -> None:
-        """Compare an Arrow schema with the table's before anything is read; raises as :meth:`columns`."""
+        """Compare an Arrow schema with the table's before anything is read.
+
+        :raises ProcessFailed: as :meth:`columns`.
+        """
 
     def columns(self, result: Any) -> Any:
         """Return the rows of an Arrow process as a table of the sink's columns, None where there are none.

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.lag import Unread, unread_of
-from airflow_eos.exceptions import (
-    BrokersUnavailable,
-    EosError,
-    LedgerReplaced,
-    LedgerUnreadable,
-    TopicRecreated,
-    UnknownTopic,
-)
+from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of, is_pruned
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
-from airflow_eos.model.kafka import without_leader
 from airflow_eos.model.ledger import LedgerId
-from airflow_eos.model.ranges import TopicPartition, utc_now
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.cursor_agreement import moved_positions, offsets_without_leader, topics_read
-from airflow_eos.operations.open_transactions import OpenTransaction, open_ones, open_transactions
+from airflow_eos.operations.group_progress import GroupProgress, progress_of
+from airflow_eos.operations.open_transactions import OpenTransaction, open_transactions
 from airflow_eos.operations.queries import (
     LedgerNames,
     ledger_names,
@@ -39,96 +27,22 @@ from airflow_eos.operations.queries import (
 )
 from airflow_eos.wording import counted
 
-log = logging.getLogger(__name__)
-
 Kind = Literal["group", "pipeline", "transactional_id"]
-RunSummary = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupProgress:
-    """Unread offsets of a group with a cursor, and the transaction of a run that is at work.
+class PrunedRun:
+    """A run whose record was pruned."""
 
-    :param unread: None if they are unknown.
-    :param unknown: why they are unknown: why the next run would be refused, or an error.
-    :param open_transaction: the oldest of the cursor's transactional ids; None if none is open.
-    :param asked_at: ages are those of this moment.
-    """
+    run_id: str
 
-    layout: str
-    unread: Unread | None
-    unknown: str = ""
-    open_transaction: OpenTransaction | None = None
-    is_complete: bool = True
-    asked_at: dt.datetime = field(default_factory=utc_now)
-
-    @property
-    def oldest_open_seconds(self) -> float | None:
-        """Age of the oldest transaction that is open or waited behind; 0 if none is, None if unknown."""
-        if not self.is_complete:
-            return None
-        undecided = () if self.unread is None else self.unread.undecided
-        ages = [transaction.age_seconds(self.asked_at) for transaction in undecided]
-        if self.open_transaction is not None:
-            ages.append(self.open_transaction.age_seconds)
-        return None if None in ages else max((round(age, 1) for age in ages if age is not None), default=0.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        progress: dict[str, Any] = {"lag": None, "unknown": self.unknown}
-        if self.unread is not None:
-            progress = {
-                "lag": self.unread.offsets,
-                "lag_to_end": self.unread.offsets_to_end,
-                "waiting": [undecided.to_dict(self.asked_at) for undecided in self.unread.undecided],
-            }
-            if self.layout == "mapped" and self.unread.added:
-                progress["not_mapped"] = [str(tp) for tp in sorted(self.unread.added)]
-        if self.is_complete:
-            own = self.open_transaction
-            progress["open_transaction"] = None if own is None else own.to_dict()
-        return progress
+    def summary(self) -> dict[str, Any]:
+        """Return the form that commands show."""
+        return {"state": "PRUNED", "run_id": self.run_id}
 
 
-def progress_of(
-    control: ControlPlane, deployment: Deployment, group: str, cursor: CursorRecord
-) -> GroupProgress:
-    """Return the progress of a group by its cursor; an error of this group alone is why it is unknown.
-
-    :raises BrokersUnavailable: no broker answers.
-    """
-    try:
-        topics = topics_read(control, cursor)
-        refusal = _refusal(control, cursor, topics)
-        unread = None if refusal else unread_of(control, group, sorted(topics))
-        partitions: list[TopicPartition | None] = [None]
-        if unread is not None and cursor.layout == "mapped":
-            partitions = [offsets.topic_partition for offsets in unread.ranges]
-        ids = [keys.cursor_transactional_id(cursor.prefix, group, partition) for partition in partitions]
-        oldest = next(iter(open_ones(control, deployment.command_line, ids)), None)
-    except BrokersUnavailable:
-        raise
-    except Exception as error:
-        log.debug("group %s", group, exc_info=True)
-        return GroupProgress(cursor.layout, None, _reason(error), is_complete=False)
-    return GroupProgress(cursor.layout, unread, refusal, oldest)
-
-
-def _refusal(control: ControlPlane, cursor: CursorRecord, read: Collection[str]) -> str:
-    """Return why the next run of a cursor would fail; empty if nothing shows it."""
-    try:
-        topics = control.cluster.describe_topics(read)
-        if without := without_leader(*topics.values()) or offsets_without_leader(control, cursor.group):
-            return f"{BrokersUnavailable.__name__}: {without}"
-        moved = moved_positions(control, cursor, topics)
-    except (UnknownTopic, TopicRecreated, LedgerReplaced) as error:
-        return _reason(error)
-    return f"{moved[0].error.__name__}: {'; '.join(item.text for item in moved)}" if moved else ""
-
-
-def _reason(error: Exception) -> str:
-    message = error.message if isinstance(error, EosError) else str(error)
-    return f"{type(error).__name__}: {message}"
+RunInLedger = RunRecord | PrunedRun | LedgerUnreadable | None
+"""The record of a run; None if there is none, an error if it is unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +60,7 @@ class DeploymentStatus:
     topic: str
     ledger: LedgerId
     cursors: Mapping[str, CursorRecord | LedgerUnreadable | None]
-    runs: Mapping[str, RunSummary | None]
+    runs: Mapping[str, RunInLedger]
     progress: Mapping[str, GroupProgress] = field(default_factory=dict)
     open_transactions: tuple[OpenTransaction, ...] = ()
     names: LedgerNames | None = None
@@ -157,7 +71,8 @@ class DeploymentStatus:
         cursors = {group: _cursor_summary(cursor) for group, cursor in self.cursors.items()}
         for group, progress in self.progress.items():
             cursors[group] = {**(cursors[group] or {}), **progress.to_dict()}
-        data = {"ledger": {"topic": self.topic, **identity}, "cursors": cursors, "runs": dict(self.runs)}
+        runs = {name: _run_summary(run) for name, run in self.runs.items()}
+        data = {"ledger": {"topic": self.topic, **identity}, "cursors": cursors, "runs": runs}
         data["open_transactions"] = [transaction.to_dict() for transaction in self.open_transactions]
         if self.names is not None:
             data["pipelines"] = {name: record.summary() for name, record in self.names.runs.items()}
@@ -221,23 +136,29 @@ def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnread
         return error
 
 
-def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunSummary | None:
+def _run_of(control: ControlPlane, pipeline: str, run_id: str) -> RunInLedger:
     run_key = keys.cursor_run_key(pipeline, run_id)
     try:
         record = control.authority.record(RunRecord, keys.run_record_key(run_key), routing=pipeline)
     except LedgerUnreadable as error:
-        return {"state": f"unreadable: {error}"}
+        return error
     if record is not None:
-        return record.summary()
+        return record
     # The keys of intervals, rounds and mapped tasks name more than the run.
     prefixes = tuple(keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline))
     view = control.ledger.view(control.ledger.partition_for(pipeline), (), prefixes)
     by_offset = sorted(answer_of(view).committed.items(), key=lambda record: record[1].offset)
     records = [record for record in readable_runs(by_offset) if record.run_id == run_id]
     if records:
-        return records[-1].summary()
+        return records[-1]
     whole, values = pruned_of(control, pipeline, run_key)
-    return {"state": "PRUNED", "run_id": run_id} if is_pruned(whole, pipeline, values) else None
+    return PrunedRun(run_id) if is_pruned(whole, pipeline, values) else None
+
+
+def _run_summary(run: RunInLedger) -> dict[str, Any] | None:
+    if isinstance(run, LedgerUnreadable):
+        return {"state": f"unreadable: {run}"}
+    return None if run is None else run.summary()
 
 
 def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str, Any] | None:
@@ -253,9 +174,7 @@ def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str,
     }
 
 
-def _meant(
-    runs: Mapping[str, RunSummary | None], meanings: Sequence[tuple[str, str]]
-) -> tuple[str, RunSummary | None]:
+def _meant(runs: Mapping[str, RunInLedger], meanings: Sequence[tuple[str, str]]) -> tuple[str, RunInLedger]:
     """Return the first of these names that is in the ledger, with its run; or else the first."""
     answers = [(name, runs[name]) for name in (keys.run_name(*meaning) for meaning in meanings)]
     return next((answer for answer in answers if answer[1] is not None), answers[0])

@@ -53,7 +53,10 @@ class IcebergInspection(TableInspection):
         return self._table.metadata.format_version
 
     def published(self) -> list[str]:
-        """Return what each property says about runs."""
+        """Return what each property says about runs, by the property's name.
+
+        :raises ConfigurationError: one cannot be read.
+        """
         properties = sorted(self._table.metadata.properties.items())
         return [text for name, text in properties if PROPERTY.fullmatch(name)]
 

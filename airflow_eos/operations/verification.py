@@ -6,39 +6,27 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any
 
 from airflow_eos.broker.cluster import KafkaCluster
 from airflow_eos.broker.shared_connections import Link
-from airflow_eos.exceptions import AuthorizationFailed, EosError
+from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger.records.run_record import TABLE, RunRecord
-from airflow_eos.model.delta_table import DeltaTable
-from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.output import PartitionReceipt
-from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.sink_table import SinkTable, secrets_of
-from airflow_eos.model.table import EarlierRows, TableReceipt
 from airflow_eos.model.versioned import JsonForm
-from airflow_eos.operations.table_inspection import HeldRows
+from airflow_eos.operations.table_verification import Connected, Outcome, compared_rows
 from airflow_eos.recordbatch.isolation import data_batches
-from airflow_eos.redaction import redacted
-from airflow_eos.run.replacing import file_label
 from airflow_eos.run.retention import is_compacted
-from airflow_eos.sinks.opening import load_table, table_named
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.describe_configs import topic_settings
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wording import counted
 
-Outcome = Literal["ok", "mismatch", "unavailable", "compacted", "expired", "table"]
 NOT_MATCHING: tuple[Outcome, ...] = ("mismatch", "unavailable")
 """Outcomes with which the output of a run does not count as matching its receipts."""
-Comparison = tuple[Outcome, int, str]
-"""The outcome, the number of rows that are there, and what is wrong."""
-Table = TypeVar("Table", bound=SinkTable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +52,6 @@ class Finding(JsonForm):
     detail: str = ""
 
 
-class Connected(Protocol):
-    """Adds the properties of its connection to a table."""
-
-    def __call__(self, table: Table, /) -> Table:
-        """Return the table with the properties."""
-
-
 def verify_output(
     kafka: Mapping[str, Any],
     record: RunRecord,
@@ -82,6 +63,7 @@ def verify_output(
 
     Records of other producers may be in between; the run's records have its producer id and epoch.
 
+    :param seconds: time limit; None for no limit.
     :param connected: adds to a table the properties of its catalog; None: tables are not read.
     :raises EosError: the log cannot be read.
     :raises AuthorizationFailed: Read on a topic of the receipts is missing; nothing was read.
@@ -195,100 +177,13 @@ def _count(
 
 
 def table_finding(record: RunRecord, connected: Connected | None, in_time: Callable[[], None]) -> Finding:
-    """Return the finding about the rows of a run.
-
-    Counts the footers of the snapshot's data files, or the rows of the run's transaction.
+    """Return the finding about the rows of a run in its table.
 
     :param connected: None: tables are not read here.
     """
     recorded = record.details[TABLE]
-    sink, receipt = str(recorded["sink"]), TableReceipt.from_dict(recorded)
-    table = None if connected is None else table_named(sink)
-    if connected is None or table is None:
-        comparison = _not_compared(f"read the table's snapshot {receipt.snapshot}")
-    elif isinstance(table, PostgresTable):
-        run = EarlierRows(receipt, file_label(record.run_key))
-        comparison = _rows_in_database(connected, table, str(recorded["uuid"]), run)
-    else:
-        comparison = _rows_in_files(connected, table, record, receipt, in_time)
-    outcome, rows, detail = comparison
-    return Finding(record.run_key, sink, 0, outcome, receipt.rows, rows, detail)
-
-
-def _not_compared(reason: object) -> Comparison:
-    return "table", 0, f"not compared: {reason}"
-
-
-def _rows_in_files(
-    connected: Connected,
-    table: SinkTable,
-    record: RunRecord,
-    receipt: TableReceipt,
-    in_time: Callable[[], None],
-) -> Comparison:
-    before = record.details[TABLE]["uuid"]
-    try:
-        table = connected(table)
-        version: Any = load_table(table)
-    except EosError as error:
-        return _not_compared(error)
-    if (now := version.layout.uuid) != before:
-        return "mismatch", 0, f"the table had the id {before}, and has {now} now: it was made again"
-    held = _held_rows(table, version, receipt, record.run_key, in_time)
-    if held is None:
-        detail = (
-            f"the table's snapshot {receipt.snapshot} was expired: its rows may be there, nothing names them"
-        )
-        return "expired", 0, detail
-    return _compared(held, receipt)
-
-
-def _compared(held: HeldRows, receipt: TableReceipt) -> Comparison:
-    problems = []
-    if held.missing:
-        problems.append(f"{counted(len(held.missing), 'data file')} missing, as {held.missing[0]}")
-    if held.undone:
-        problems.append("the table was set back behind the snapshot: reprocess the run, with 'append'")
-    if held.files != receipt.files:
-        problems.append(f"the snapshot added {counted(held.files, 'data file')}, not {receipt.files}")
-    if held.removed and not problems:
-        removal = f"{counted(held.removed, 'data file')} taken out by later commits, and deleted"
-        return "expired", held.rows, removal
-    if held.rows != receipt.rows and not problems:
-        problems.append(f"its data files hold {counted(held.rows, 'row')}")
-    return "mismatch" if problems else "ok", held.rows, "; ".join(problems)
-
-
-def _held_rows(
-    table: SinkTable, version: Any, receipt: TableReceipt, run_key: str, in_time: Callable[[], None]
-) -> HeldRows | None:
-    if isinstance(table, DeltaTable):
-        from airflow_eos.operations.delta_inspection import DeltaInspection
-
-        return DeltaInspection(version, table.uri, table.properties).rows_of(receipt, run_key, in_time)
-    from airflow_eos.operations.iceberg_inspection import IcebergInspection
-
-    return IcebergInspection(version, table.properties).rows_of(receipt, table.branch_name or MAIN, in_time)
-
-
-def _rows_in_database(
-    connected: Connected, table: PostgresTable, identity: str, run: EarlierRows
-) -> Comparison:
-    try:
-        from airflow_eos.operations.postgres_checks import rows_of_run
-
-        table = connected(table)
-        held = rows_of_run(table, identity, run)
-    except Exception as error:  # noqa: BLE001 - of psycopg, which may be missing
-        return _not_compared(redacted(str(error), secrets_of(table.properties)))
-    if held.lost:
-        return "mismatch", 0, held.lost
-    if held.rows == run.receipt.rows:
-        return "ok", held.rows, ""
-    if held.rows > run.receipt.rows:
-        return "table", held.rows, "the run's transaction wrote more rows: by a trigger or rule of the table"
-    changed = f"{counted(held.rows, 'row')} as written; the others were changed or deleted since"
-    return "table", held.rows, changed
+    outcome, rows, detail = compared_rows(record, connected, in_time)
+    return Finding(record.run_key, str(recorded["sink"]), 0, outcome, int(recorded["rows"]), rows, detail)
 
 
 def verified_counts(findings: Sequence[Mapping[str, Any]]) -> dict[str, int]:

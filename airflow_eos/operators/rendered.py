@@ -18,7 +18,11 @@ _LIST_BEGINS = ("[", "(")  # no name of a topic does
 
 
 def literal(text: str) -> Any:
-    """Return the value of a JSON text or a Python literal, which a template renders without ``| tojson``."""
+    """Return the value of a JSON text, or of a Python literal: a template without ``| tojson``.
+
+    :raises ValueError: it is neither.
+    :raises SyntaxError: the same.
+    """
     try:
         return json.loads(text)
     except ValueError:

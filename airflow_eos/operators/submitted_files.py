@@ -88,7 +88,10 @@ def _remove_abandoned() -> None:
 
 
 def split_process(process: str, relative_to: Path) -> tuple[Path | None, str]:
-    """Return the file to ship, None for an importable module, and ``module:function``."""
+    """Return the file to ship, None for an importable module, and ``module:function``.
+
+    :raises ConfigurationError: there is no such file, or no function is named.
+    """
     place, function = parts_of(process)
     if not place.endswith(".py"):
         return None, process

@@ -169,5 +169,8 @@ def iter_batches(blob: bytes | memoryview, topic: str, partition: int) -> Iterat
 
 
 def crc32c(data: bytes) -> int:
-    """Checksum as an unsigned 32-bit number, of ``bytes``: the C implementation takes no other buffer."""
+    """Checksum of ``data`` as an unsigned 32-bit number.
+
+    :param data: ``bytes``; the C implementation takes no other buffer
+    """
     return int(google_crc32c.value(data))

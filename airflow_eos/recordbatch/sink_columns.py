@@ -76,7 +76,10 @@ def strings(array: pa.Array) -> Strings:
 
 
 def timestamp_column(column: Column | Int64s | None, rows: int) -> Int64s:
-    """Milliseconds since 1970 as int64, of a column of them; missing ones become the present time."""
+    """Milliseconds since 1970 as int64; missing ones become the present time.
+
+    :param column: int64 milliseconds, or ``None``
+    """
     if column is None:
         return np.full(rows, _now(), np.int64)
     if isinstance(column, np.ndarray):

@@ -30,7 +30,10 @@ class KillBudget:
         self._deadline = clock() + seconds
 
     def left(self, keep: float = 0.0) -> float:
-        """Return the seconds that are left, never negative, without those to keep for later steps."""
+        """Return the seconds that are left, never negative.
+
+        :param keep: seconds that later steps need.
+        """
         return max(self._deadline - self._clock() - keep, 0.0)
 
     def spend(self, *steps: Callable[[float], object]) -> None:

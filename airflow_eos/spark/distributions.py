@@ -101,6 +101,7 @@ def installed_distributions(path: Sequence[str] | None = None) -> SparkDistribut
 def check_distributions(path: Sequence[str] | None = None) -> SparkDistributions:
     """Return the installed versions, which fit together.
 
+    :param path: folders to search; None: ``sys.path``.
     :raises EnvironmentMismatch: the minor versions differ; names both and the command that repairs it.
     """
     installed = installed_distributions(path)

@@ -91,6 +91,9 @@ class LazyDataPlane:
             self._plane.release(sealed)
 
     def cancel(self, timeout: float) -> None:
-        """Cancel running jobs, if anything was started."""
+        """Cancel running jobs, if anything was started.
+
+        :param timeout: seconds to wait for Spark's answer.
+        """
         if self._plane is not None:
             self._plane.cancel(timeout)

@@ -44,7 +44,10 @@ class BlockCounts:
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
-    """Count the sealed rows; raises as :func:`count_blocks`."""
+    """Count the sealed rows.
+
+    :raises InconsistentSeal: names the difference.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     numbers = sealed.select(

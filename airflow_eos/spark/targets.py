@@ -122,7 +122,12 @@ def _first_outside(column: pa.ChunkedArray, earliest: int, latest: int) -> tuple
 
 
 def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> dict[str, TargetTopic]:
-    """Describe target topics; raises as :meth:`BrokerConnections.topics`."""
+    """Describe target topics.
+
+    :raises UnknownTopic: names the topic.
+    :raises AuthorizationFailed: Describe is missing.
+    :raises BrokersUnavailable: no broker answers.
+    """
     metadata = connections.topics(topics)
     settings = topic_settings(connections, list(metadata), _SETTINGS)
     return {

@@ -24,7 +24,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
-from airflow_eos.operations.deployment_status import progress_of
+from airflow_eos.operations.group_progress import progress_of
 from airflow_eos.operations.queries import create_ledger, ledger_records
 from airflow_eos.operations.upkeep import dismiss_record, index_ledger, prune_ledger, sign_ledger
 from airflow_eos.run.states import State

@@ -133,13 +133,17 @@ class KafkaLedger:
     def view(
         self, partition: int, keys: Collection[str], prefixes: Collection[str | Around] = ()
     ) -> LedgerView:
-        """See :class:`~airflow_eos.ports.Ledger`.
+        """Read the partition up to the high watermark at the start of the call.
 
         Below the last stable offset (LSO) the broker decides which records are committed. Entries above it
         are returned raw; the authority decides about them by the control markers. Every transaction that
         ended before the call is below a high watermark that is requested after it. Which of both bounds is
         requested first does not matter: it only moves entries between the tail and the decided records.
 
+        :param partition: a partition of the ledger.
+        :param keys: keys to read; a tombstone removes its key from ``committed`` and has the value None in
+            ``tail``.
+        :param prefixes: every key that begins with one of these is read too.
         :raises CorruptBatch: a batch cannot be decoded.
         :raises FetchStalled: the leader did not answer in time.
         """
@@ -246,7 +250,10 @@ class KafkaLedger:
             )
 
     def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
-        """See :class:`~airflow_eos.ports.IndexedLedger`."""
+        """Return the places that a leaf holds.
+
+        :raises IndexUnusable: the log does not have the leaf.
+        """
         index = self._index(partition)
         assert index is not None, "a caller that knows a leaf has read the root"
         return self._link.ask(index.leaf, at, self._evidence(partition, _NOTHING))

@@ -22,8 +22,9 @@ from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.operations.deployment_status import DeploymentStatus, GroupProgress, exceeded
+from airflow_eos.operations.deployment_status import DeploymentStatus, exceeded
 from airflow_eos.operations.gaps import Gap, gaps
+from airflow_eos.operations.group_progress import GroupProgress
 from airflow_eos.operations.open_transactions import OpenTransaction
 from airflow_eos.operations.queries import LedgerNames
 from airflow_eos.run.undecided import Undecided
