@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ class DismissedIntent(JsonForm):
     partition: int
     run_key: str
     table: str
-    ranges: tuple[list[Any], ...]
+    ranges: Sequence[list[Any]]
     done: bool
 
 
@@ -78,7 +78,7 @@ def dismiss_intent(
                 intent = look(control.authority.settle([key], routing=routing))
                 transaction.commit([LedgerMessage(key, None, routing)])
                 transaction.wait_until_seen()
-    ranges = tuple(offsets.to_list() for offsets in intent.record.ranges)
+    ranges = [offsets.to_list() for offsets in intent.record.ranges]
     return DismissedIntent(key, place.partition, intent.key, intent.sink, ranges, done=execute)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -76,7 +76,7 @@ class EndedTransaction(JsonForm):
     timeout_seconds: float
     state_before: str
     state: str | None
-    partitions: tuple[str, ...]
+    partitions: Sequence[str]
     answer: str
     done: bool
 
@@ -133,7 +133,7 @@ def abort_transaction(
         foreign=not owned,
         state_before=before.state.value,
         state=after.state.value if after else None,
-        partitions=tuple(sorted(map(str, before.partitions))),
+        partitions=sorted(map(str, before.partitions)),
         answer=answer,
         done=is_open and execute,
     )
