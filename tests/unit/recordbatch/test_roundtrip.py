@@ -108,7 +108,7 @@ def test_compacted_batches_keep_the_offsets_of_what_is_left(codec, contents, gap
         base_offset=base,
         last_offset=kept[-1].offset + removed,
         attributes=codec,
-        compress=Compressor(codec).compress,
+        compress=Compressor(codec.label).compress,
     )
     batch = raw(blob)
     assert rows(decode_batch(batch)) == kept
@@ -131,7 +131,11 @@ def test_batches_decoded_together_are_what_they_are_one_by_one(contents, gap, gr
     for content, codec, kind in contents:
         listed = [Record(offset + index * (1 + gap), *row) for index, row in enumerate(content)]
         last = listed[-1].offset if listed else offset
-        options = {"attributes": codec | kind, "compress": Compressor(codec).compress, "last_offset": last}
+        options = {
+            "attributes": codec | kind,
+            "compress": Compressor(codec.label).compress,
+            "last_offset": last,
+        }
         blobs.append(write(listed, base_offset=offset, **options))
         offset = last + 1 + gap
     batches = list(iter_batches(b"".join(blobs), "topic", 0))

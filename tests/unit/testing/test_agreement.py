@@ -140,7 +140,7 @@ def test_states_that_are_finished():
         for state in STATES
     ]
     answer = SimpleNamespace(error_code=0, transaction_states=found)
-    coordinator = SimpleNamespace(call=lambda _request, _node: answer)
+    coordinator = SimpleNamespace(send=lambda _request, _node: answer, wait=lambda sent: sent)
     assert list(agreement._open_ones(coordinator, 1, "ours.")) == [
         f"transaction ours.{state} is {state}"
         for state in ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
