@@ -163,6 +163,17 @@ def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
     )
 
 
+def replaced_ledger(ledger: TopicDescription, ledger_id: LedgerId) -> LedgerReplaced:
+    """Return the error of a run under which the ledger was made again: its *no* proves nothing.
+
+    :param ledger_id: the ledger that the run began with.
+    """
+    return LedgerReplaced(
+        f"the ledger {ledger.topic!r} had topic id {ledger_id.topic_id} when this run began, and has "
+        f"{ledger.topic_id} now: it was deleted and made again meanwhile. Restore the original"
+    )
+
+
 def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str, LedgerValue]:
     """Return the identity and, without a key, the record that says from which offsets on it is signed."""
     own = [keys.LEDGER_IDENTITY_KEY] if settings.key else [keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY]

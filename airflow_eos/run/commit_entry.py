@@ -16,6 +16,7 @@ from airflow_eos.ledger.records.run_record import (
     WORK,
     RunRecord,
 )
+from airflow_eos.ledger.topic_check import replaced_ledger
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
@@ -133,7 +134,11 @@ def check_with_brokers(
     staged = entry.ledger_partitions(messages)
     expected = {*manifest.partitions, *staged}
     expected.add(cluster.group_offsets_partition(entry.planned.plan.offsets_group))
-    topics = described(cluster, {"sink": manifest.topics, "source": entry.spec.source_topics})
+    ledger, ledger_id = entry.spec.ledger.topic, collaborators.ledger_id
+    roles = {"sink": manifest.topics, "source": entry.spec.source_topics, "ledger": [ledger]}
+    topics = described(cluster, roles)
+    if topics[ledger].topic_id != ledger_id.topic_id:
+        raise replaced_ledger(topics[ledger], ledger_id)
     everywhere = {tp for name in manifest.topics for tp in topics[name].topic_partitions}
     transaction = cluster.describe_transaction(record.producer.transactional_id)
     producers = cluster.describe_producers(sorted({*everywhere, *staged}))

@@ -18,6 +18,18 @@ from airflow_eos.ports import Cluster
 from airflow_eos.run import laws
 from airflow_eos.run.log_coverage import written_anew
 
+# Offsets whose metadata names the ledger are of one of its runs.
+_OFFSETS_ARE_NEWER = (
+    "a run committed that offset beside this ledger, in which somebody put an older cursor since, or which "
+    "lost its end in an unclean leader election: see who writes to it, and `airflow eos doctor`, then "
+    "`airflow eos reset-offsets` --to committed"
+)
+_OFFSETS_ARE_OLDER = (
+    "an earlier run committed that offset, so __consumer_offsets lost its end in an unclean leader election, "
+    "or somebody restored old offsets: `airflow eos reset-offsets` --to cursor goes on where the last run "
+    "ended"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CursorPosition:
@@ -154,15 +166,13 @@ class CursorReader:
                     f"ledger's {recorded}"
                 )
             elif offset != recorded:
-                ledger = keys.metadata_ledger(position.committed[tp].metadata)
+                advice = "somebody else committed to this group. Choose one with `airflow eos reset-offsets`"
+                if keys.metadata_ledger(position.committed[tp].metadata) == self.ledger.topic_id:
+                    advice = _OFFSETS_ARE_NEWER if offset > recorded else _OFFSETS_ARE_OLDER
                 raise self._moved(
                     f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
                     f"{recorded}",
-                    "a run committed that offset beside this ledger, in which somebody put an older cursor "
-                    "since, or which lost its end in an unclean leader election: see who writes to it, and "
-                    "`airflow eos doctor`, then `airflow eos reset-offsets` --to committed"
-                    if offset > recorded and ledger == self.ledger.topic_id
-                    else "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
+                    advice,
                 )
             return recorded
         if layout and layout.is_added(tp):

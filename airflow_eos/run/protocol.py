@@ -27,7 +27,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run_record import RunRecord
-from airflow_eos.ledger.topic_check import refuse_unsigned
+from airflow_eos.ledger.topic_check import refuse_unsigned, replaced_ledger
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
@@ -159,6 +159,9 @@ class RunProtocol:
             self.producer = session.identity
             self._trace.enter(State.FENCED)
             topics = TopicsNow.of(self._collaborators.cluster, self._spec)
+            ledger, ledger_id = topics.visible.get(self._spec.ledger.topic), self._collaborators.ledger_id
+            if ledger is not None and ledger.topic_id != ledger_id.topic_id:
+                raise replaced_ledger(ledger, ledger_id)
             ended = self._unfinished.end_in_ledger(session.identity, topics)
             if ended is not None:
                 return self._endings.ended_older(work, session, ended)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import CreateTopicsRequest
 
-from airflow_eos.exceptions import AuthorizationFailed, RequestRefused
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, RequestRefused
 from airflow_eos.wire.backoff import is_transient
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 
@@ -28,7 +28,8 @@ def create_topic(
     :param replication_factor: -1 for the brokers' default.
     :raises AuthorizationFailed: Create on the cluster or the topic is missing.
     :raises RequestRefused: the brokers refuse the topic, with their reason.
-    :raises BrokersUnavailable: no broker has created it after :data:`METADATA_TIMEOUT` seconds.
+    :raises BrokersUnavailable: no broker has created it after :data:`METADATA_TIMEOUT` seconds; or fewer
+        brokers are there than it has replicas, of a cluster that may be starting.
     """
     topic_class = CreateTopicsRequest.CreatableTopic
     topic = topic_class(
@@ -51,6 +52,11 @@ def create_topic(
         if isinstance(error, kafka_errors.AuthorizationError):
             raise AuthorizationFailed(
                 f"{subject} is refused: grant this principal Create on the topic by an ACL"
+            )
+        if isinstance(error, kafka_errors.InvalidReplicationFactorError):
+            raise BrokersUnavailable(
+                f"{subject}: {error}. Retry when all brokers have started, or create it with fewer replicas: "
+                "'airflow eos init --replication-factor'"
             )
         if answer.error_code and not isinstance(error, kafka_errors.TopicAlreadyExistsError):
             raise RequestRefused(f"{subject}: {error}")

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import ConfigResource
 
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
-from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerUnreadable
+from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.ledger_index import OwnKeys
 from airflow_eos.ledger.records.run_record import RunRecord
@@ -103,6 +103,13 @@ def test_a_new_ledger_is_compacted_and_never_expires(embedded_kafka, ledger):
     unclean = settings["unclean.leader.election.enable"]
     assert (unclean.value, unclean.is_default) == ("false", False)
     assert (settings["retention.ms"].value, settings["retention.bytes"].value) == ("-1", "-1")
+
+
+def test_a_cluster_that_may_be_starting_is_not_refused_for_good(link):
+    """Brokers that have not registered yet, or are all fenced after their controller was away, answer so."""
+    ledger = KafkaLedger(link, LedgerSettings(unique("early"), replication_factor=3))
+    with pytest.raises(BrokersUnavailable, match=r"only 1 broker.*Retry when all brokers have started"):
+        ledger.create()
 
 
 def test_creating_twice_keeps_the_first(config, link):

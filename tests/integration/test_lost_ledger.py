@@ -132,6 +132,22 @@ def test_a_ledger_that_is_deleted_under_a_run_is_no_topic_to_create(timed, state
     assert timed.output() == []
 
 
+@pytest.mark.parametrize("state", [State.ASKED, State.STAGED])
+def test_a_ledger_that_is_made_again_under_a_run_is_not_believed(timed, state):
+    """It forgot what another try has committed meanwhile, and would forget what this one commits."""
+
+    def entered(now):
+        if now is state:
+            if state is State.ASKED:
+                timed.interval(0, try_number=2)
+            timed.kafka.delete_topic(timed.ledger)
+            timed.make_ledger_by_hand()
+
+    with pytest.raises(LedgerReplaced, match="made again meanwhile"):
+        timed.interval(0, on_state=entered)
+    assert len(timed.output()) == (RECORDS if state is State.ASKED else 0)
+
+
 @pytest.mark.parametrize("offsets", ["kept", "expired"])
 def test_a_ledger_made_again_by_hand_is_not_adopted(committed, offsets):
     """An empty topic under the ledger's name is a ledger that lost its runs."""

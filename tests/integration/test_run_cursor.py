@@ -153,6 +153,29 @@ def test_offsets_moved_by_somebody_else_are_refused(pipeline):
     assert pipeline.output() == ["a", "b"]
 
 
+def test_offsets_that_lost_their_end_are_told_from_those_of_somebody_else(pipeline):
+    """As after an unclean election of __consumer_offsets: an earlier run's stand there, with its metadata."""
+    spec = pipeline.spec
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    with Link(spec.kafka) as link:
+        (earlier,) = (
+            KafkaCluster(link).committed(spec.group_id, [ProductPartition(pipeline.source, 0)]).values()
+        )
+    pipeline.publish(["b"])
+    pipeline.run("r2")
+    consumer = Consumer({**spec.kafka, "group.id": spec.group_id})
+    old = TopicPartition(pipeline.source, 0, earlier.offset, metadata=earlier.metadata)
+    consumer.commit(offsets=[old], asynchronous=False)
+    consumer.close()
+    with pytest.raises(CursorMoved, match=r"is 1, the ledger's cursor 2: an earlier run .*--to cursor"):
+        pipeline.run("r3")
+    reset_cursor(spec.deployment, Reset(spec.group_id, to="cursor"))
+    pipeline.publish(["c"])
+    pipeline.run("r3")
+    assert pipeline.output() == ["a", "b", "c"]
+
+
 def test_a_group_with_live_members_is_refused(pipeline):
     """A consumer that may commit at any moment is no companion of a cursor."""
     pipeline.publish(["a"])

@@ -85,6 +85,6 @@ def test_a_missing_right_is_named(create, error):
 
 
 def test_the_brokers_reason_is_shown(create):
-    """More replicas than brokers, a policy, a setting."""
-    with pytest.raises(RequestRefused, match=r"'books'.*InvalidReplicationFactor.*3 brokers are needed"):
-        create(kafka_errors.InvalidReplicationFactorError.errno)
+    """A policy, a setting."""
+    with pytest.raises(RequestRefused, match=r"'books'.*PolicyViolation.*3 brokers are needed"):
+        create(kafka_errors.PolicyViolationError.errno)
