@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
 
 from airflow_eos.compat import (
     TRIGGER_TIMETABLES,
@@ -154,9 +157,37 @@ def _instances(expansion: Any, context: Context) -> list[Mapping[str, Any]]:
         return []
     given = resolved(expansion.value)
     if isinstance(given, Mapping):
-        values = [list(resolved(value)) for value in given.values()]
+        values = [_elements(resolved(value)) for value in given.values()]
         return [dict(zip(given, combination, strict=True)) for combination in itertools.product(*values)]
-    return [resolved(instance) for instance in given]
+    return [resolved(instance) for instance in _elements(given)]
+
+
+def _elements(values: Any) -> list[Any]:
+    """Return what a task is expanded over, without elements on which a function of ``.map()`` raises.
+
+    Airflow skips or fails the instance of such an element, and no other.
+    """
+    values = _requested(values)
+    if not attrs.has(type(values)):
+        return list(values)
+    elements = []
+    for index in range(len(values)):
+        with contextlib.suppress(Exception):
+            elements.append(values[index])
+    return elements
+
+
+def _requested(values: Any) -> Any:
+    """Request all results of a mapped task at once: Airflow's sequence of them requests one by one."""
+    from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
+
+    if isinstance(values, LazyXComSequence):
+        return values[:]
+    if not attrs.has(type(values)):
+        return values
+    if hasattr(values, "callables"):
+        return attrs.evolve(values, value=_requested(values.value))
+    return attrs.evolve(values, values=[_requested(part) for part in values.values])
 
 
 def clear_number(context: Context) -> int:
