@@ -12,7 +12,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AccessView,
+    ConnectionDetails,
+    DagAccessEntity,
+)
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -81,7 +85,13 @@ _router = APIRouter()
 
 def _viewer(user: GetUserDep) -> Viewer:
     """Return the permissions of this request's user."""
-    return Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"), user.get_id())
+    manager = get_auth_manager()
+    sees_attempts = all(
+        manager.is_authorized_dag(method="GET", access_entity=entity, user=user)
+        for entity in (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.XCOM)
+    )
+    dag_ids = manager.get_authorized_dag_ids(user=user, method="GET")
+    return Viewer(dag_ids, user.get_id(), sees_attempts=sees_attempts)
 
 
 def _viewer_of_everything(user: GetUserDep) -> Viewer:
@@ -301,11 +311,11 @@ def verify_json(
 def _attempts(
     viewer: Viewer, now: dt.datetime, tasks: Tasks | None, trouble: Trouble | None
 ) -> list[Attempt] | None:
-    """Return the attempts that a user may see; None if they cannot be read.
+    """Return the attempts that a user may see; None if they cannot be read, or this user may see none.
 
     :param trouble: why the ledger has no answer; raised if Airflow has none, too.
     """
-    attempts = read_attempts(viewer.dag_ids, now, tasks)
+    attempts = read_attempts(viewer.dag_ids, now, tasks) if viewer.sees_attempts else None
     if trouble and not attempts:
         raise trouble
     return attempts

@@ -19,16 +19,25 @@ class Viewer:
     :param dag_ids: Dags that this user may see.
     :param name: of the user; questions of one user are limited together.
     :param is_admin: may see transactions without a Dag.
+    :param sees_attempts: may see task instances of these Dags, and their XComs, which hold errors.
     """
 
-    def __init__(self, dag_ids: Collection[str], name: str = "", *, is_admin: bool = False) -> None:
+    def __init__(
+        self,
+        dag_ids: Collection[str],
+        name: str = "",
+        *,
+        is_admin: bool = False,
+        sees_attempts: bool = True,
+    ) -> None:
         self.name = name
         self.is_admin = is_admin
+        self.sees_attempts = sees_attempts
         self.dag_ids = frozenset(dag_ids) - {""}
 
     def of_dag(self, dag_id: str) -> Viewer:
         """Return the same user, restricted to one Dag."""
-        return Viewer(self.dag_ids & {dag_id}, self.name)
+        return Viewer(self.dag_ids & {dag_id}, self.name, sees_attempts=self.sees_attempts)
 
     def may_see(self, record: RunRecord) -> bool:
         """Whether the record names a Dag that this user may see."""
