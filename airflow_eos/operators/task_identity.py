@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import itertools
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 DATA_INTERVAL: Literal["data_interval"] = "data_interval"
 Ranges = RangeMode | Literal["data_interval"]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_OF_INDEX = re.compile(r"\bmap_index\b")
 
 
 def refuse_loop(context: Context) -> None:
@@ -92,6 +94,12 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     index = context["ti"].map_index
     if index is None or index < 0:
         return True
+    pipeline = templates.get("pipeline")
+    if isinstance(pipeline, str) and _OF_INDEX.search(pipeline):
+        raise ConfigurationError(
+            f"pipeline {pipeline!r} names runs by the map index, which is another element's once the list "
+            "has changed. Name them by the element, as {{ task.op_kwargs.region }}"
+        )
     names = ["pipeline", "source_partition"]
     if task.pipeline and (
         task.ranges == DATA_INTERVAL or isinstance(task.ranges, Interval | PartitionInterval)
@@ -101,7 +109,6 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     identities = [tuple(_text(instance.get(name)) for name in arguments) for instance in instances]
     if len(set(identities)) == len(identities) and all(map(any, identities)):
         return is_literal(identities) or _differ_in_topics(task, context, templates)
-    pipeline = templates.get("pipeline")
     if task.pipeline and pipeline is not None and not is_of_mapped_group(pipeline):
         return _differ_in_topics(task, context, templates)  # each instance renders its own
     kept = sorted(task.function_arguments.intersection(*instances)) if instances else []
