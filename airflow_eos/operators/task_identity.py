@@ -94,12 +94,12 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     index = context["ti"].map_index
     if index is None or index < 0:
         return True
-    pipeline = templates.get("pipeline")
-    if isinstance(pipeline, str) and _OF_INDEX.search(pipeline):
-        raise ConfigurationError(
-            f"pipeline {pipeline!r} names runs by the map index, which is another element's once the list "
-            "has changed. Name them by the element, as {{ task.op_kwargs.region }}"
-        )
+    for name in ("pipeline", "group_id"):
+        if isinstance(template := templates.get(name), str) and _OF_INDEX.search(template):
+            raise ConfigurationError(
+                f"{name} {template!r} follows the map index, which is another element's once the list has "
+                "changed. Name it by the element, as {{ task.op_kwargs.region }}"
+            )
     names = ["pipeline", "source_partition"]
     if task.pipeline and (
         task.ranges == DATA_INTERVAL or isinstance(task.ranges, Interval | PartitionInterval)
@@ -109,6 +109,7 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     identities = [tuple(_text(instance.get(name)) for name in arguments) for instance in instances]
     if len(set(identities)) == len(identities) and all(map(any, identities)):
         return is_literal(identities) or _differ_in_topics(task, context, templates)
+    pipeline = templates.get("pipeline")
     if task.pipeline and pipeline is not None and not is_of_mapped_group(pipeline):
         return _differ_in_topics(task, context, templates)  # each instance renders its own
     kept = sorted(task.function_arguments.intersection(*instances)) if instances else []

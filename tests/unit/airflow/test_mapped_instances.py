@@ -122,15 +122,16 @@ def test_an_element_that_a_map_function_raises_on_concerns_its_own_instance(
     assert [run.spec.source_partition for run in runs] == ([0, 1] if accepted else [])
 
 
+@pytest.mark.parametrize("name", ["pipeline", "group_id"])
 @pytest.mark.parametrize("given", [{}, {"source_partition": [0, 1]}, {"topics": [["src"], ["more"]]}])
-def test_a_pipeline_that_is_named_by_the_map_index_is_refused(
-    dag: DAG, runs: list[FakeRun], given: dict[str, Any]
+def test_a_pipeline_or_group_that_is_named_by_the_map_index_is_refused(
+    dag: DAG, runs: list[FakeRun], given: dict[str, Any], name: str
 ) -> None:
     """A list that grew in front gives each index another element: it is green, or is written again."""
-    fields = {"pipeline": "copy.{{ ti.map_index }}", "ranges": "data_interval", **dict.fromkeys(given)}
+    fields = {"pipeline": "{{ run_id }}", **dict.fromkeys(given), name: "copy.{{ ti.map_index }}"}
     expansion = given or {"op_kwargs": REGIONS}
     for operator, context in mapped_instances(dag, fields, lambda task: task.expand(**expansion)):
-        with pytest.raises(ConfigurationError, match="names runs by the map index"):
+        with pytest.raises(ConfigurationError, match=f"^{name} .* follows the map index"):
             operator.execute(context)
     assert runs == []
 
