@@ -147,6 +147,8 @@ def _default(operator: type, parameter: inspect.Parameter) -> str:
         return ""
     if type(value) is object:
         return " = ..."
+    if repr(value) == object.__repr__(value):
+        return f" = {type(value).__name__}()"
     is_time = type(value).__name__ == "timedelta"
     return f" = {value.total_seconds():g} s" if is_time else f" = {value!r}"
 

@@ -63,11 +63,17 @@ class SparkUiLink(BaseOperatorLink):
         )
 
 
-def configured_links() -> tuple[BaseOperatorLink, ...]:
-    """Return the links with an address; without any, Airflow's UI shows no heading for them."""
-    links: list[BaseOperatorLink] = []
-    if settings.ledger_record_url() or settings.ui_kafka_config_id():
-        links.append(LedgerRecordLink())
-    if settings.spark_history_url():
-        links.append(SparkUiLink())
-    return tuple(links)
+class ConfiguredLinks:
+    """An operator's links: those with an address; without any, Airflow's UI shows no heading for them.
+
+    Of a mapped operator Airflow takes the attribute of the class, where a property would be no links.
+    """
+
+    def __get__(self, operator: Any, kind: type | None = None) -> tuple[BaseOperatorLink, ...]:
+        """Return the links that ``[eos]`` has an address for."""
+        links: list[BaseOperatorLink] = []
+        if settings.ledger_record_url() or settings.ui_kafka_config_id():
+            links.append(LedgerRecordLink())
+        if settings.spark_history_url():
+            links.append(SparkUiLink())
+        return tuple(links)

@@ -87,11 +87,13 @@ class TransactionRetryPolicy(RetryPolicy):
         if _committed(context) is not None:
             return RetryDecision.retry(dt.timedelta(0), "committed by another attempt; a retry returns it")
         delay = self.delay(try_number)
+        if not isinstance(exception, RunFenced):
+            return RetryDecision.retry(delay, f"{type(exception).__name__}: a retry asks again")
         began = getattr(context.get("ti"), "start_date", None) if context else None
-        if began and isinstance(exception, RunFenced):
+        if began:
             # Sooner, the retry would fence the newer attempt, which may take as long.
             delay = min(max(delay, utc_now() - began), self.max_delay)
-        return RetryDecision.retry(delay, f"{type(exception).__name__}: a newer attempt may own the work")
+        return RetryDecision.retry(delay, "RunFenced: a newer attempt may own the work")
 
     def delay(self, try_number: int) -> dt.timedelta:
         """Return the back-off after the given try, from 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk.bases.operator import BaseOperatorMeta
@@ -12,7 +12,7 @@ from airflow_eos import settings
 from airflow_eos.compat import AirflowSkipException
 from airflow_eos.compat.retry_policy import arguments_of_operator
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.links.run_links import configured_links
+from airflow_eos.links.run_links import ConfiguredLinks
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, Interval, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
@@ -37,7 +37,7 @@ from airflow_eos.operators.task_identity import (
 )
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
 
     from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.ledger.records.run_record import RunRecord
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
 
 OnEmpty = Literal["succeed", "skip"]
-_NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
+_NOT_GIVEN: Any = object()  # None is a value here: no limit
+_POLICY = TransactionRetryPolicy()  # Airflow gives a mapped task the default itself
 
 
 class RunParameters(CheckedParameters):
@@ -110,10 +111,7 @@ class RunParameters(CheckedParameters):
     function_arguments: frozenset[str] = frozenset()
     """Arguments of the task's call that go to its function, although they are named like a run's."""
 
-    @property
-    def operator_extra_links(self) -> Collection[BaseOperatorLink]:
-        """The links that ``[eos]`` has an address for; Airflow also asks this of a mapped operator."""
-        return configured_links()
+    operator_extra_links = ConfiguredLinks()
 
     if TYPE_CHECKING:
         dag_id: str
@@ -151,7 +149,7 @@ class RunParameters(CheckedParameters):
         compression: Compression = "zstd",
         ledger: LedgerSettings | None = None,
         max_active_tis_per_dag: int | None = _NOT_GIVEN,
-        retry_policy: RetryPolicy | None = _NOT_GIVEN,
+        retry_policy: RetryPolicy | None = _POLICY,
         **kwargs: Any,
     ) -> None:
         self.ranges: Ranges = Cursor() if ranges is None else ranges
@@ -160,8 +158,6 @@ class RunParameters(CheckedParameters):
             max_active_tis_per_dag = (
                 1 if isinstance(self.ranges, Cursor) and not has_cursor_of_its_own else None
             )
-        if retry_policy is _NOT_GIVEN:
-            retry_policy = TransactionRetryPolicy()
         self.topics = topics
         self.group_id = group_id
         self.sink_topic = sink_topic

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
 
 from airflow_eos.compat import (
     TRIGGER_TIMETABLES,
@@ -46,6 +50,7 @@ log = logging.getLogger(__name__)
 DATA_INTERVAL: Literal["data_interval"] = "data_interval"
 Ranges = RangeMode | Literal["data_interval"]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_OF_INDEX = re.compile(r"\bmap_index\b")
 
 
 def refuse_loop(context: Context) -> None:
@@ -89,6 +94,12 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
     index = context["ti"].map_index
     if index is None or index < 0:
         return True
+    for name in ("pipeline", "group_id"):
+        if isinstance(template := templates.get(name), str) and _OF_INDEX.search(template):
+            raise ConfigurationError(
+                f"{name} {template!r} follows the map index, which is another element's once the list has "
+                "changed. Name it by the element, as {{ task.op_kwargs.region }}"
+            )
     names = ["pipeline", "source_partition"]
     if task.pipeline and (
         task.ranges == DATA_INTERVAL or isinstance(task.ranges, Interval | PartitionInterval)
@@ -154,9 +165,37 @@ def _instances(expansion: Any, context: Context) -> list[Mapping[str, Any]]:
         return []
     given = resolved(expansion.value)
     if isinstance(given, Mapping):
-        values = [list(resolved(value)) for value in given.values()]
+        values = [_elements(resolved(value)) for value in given.values()]
         return [dict(zip(given, combination, strict=True)) for combination in itertools.product(*values)]
-    return [resolved(instance) for instance in given]
+    return [resolved(instance) for instance in _elements(given)]
+
+
+def _elements(values: Any) -> list[Any]:
+    """Return what a task is expanded over, without elements on which a function of ``.map()`` raises.
+
+    Airflow skips or fails the instance of such an element, and no other.
+    """
+    values = _requested(values)
+    if not attrs.has(type(values)):
+        return list(values)
+    elements = []
+    for index in range(len(values)):
+        with contextlib.suppress(Exception):
+            elements.append(values[index])
+    return elements
+
+
+def _requested(values: Any) -> Any:
+    """Request all results of a mapped task at once: Airflow's sequence of them requests one by one."""
+    from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
+
+    if isinstance(values, LazyXComSequence):
+        return values[:]
+    if not attrs.has(type(values)):
+        return values
+    if hasattr(values, "callables"):
+        return attrs.evolve(values, value=_requested(values.value))
+    return attrs.evolve(values, values=[_requested(part) for part in values.values])
 
 
 def clear_number(context: Context) -> int:

@@ -11,7 +11,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AccessView,
+    ConnectionDetails,
+    DagAccessEntity,
+)
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -24,7 +28,7 @@ from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
-from airflow_eos.ui.attempts import Tasks, read_attempts
+from airflow_eos.ui.attempts import Attempt, Tasks, read_attempts
 from airflow_eos.ui.desk import Desk
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.pipeline_rows import (
@@ -80,7 +84,13 @@ _router = APIRouter()
 
 def _viewer(user: GetUserDep) -> Viewer:
     """Return the permissions of this request's user."""
-    return Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"), user.get_id())
+    manager = get_auth_manager()
+    sees_attempts = all(
+        manager.is_authorized_dag(method="GET", access_entity=entity, user=user)
+        for entity in (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.XCOM)
+    )
+    dag_ids = manager.get_authorized_dag_ids(user=user, method="GET")
+    return Viewer(dag_ids, user.get_id(), sees_attempts=sees_attempts)
 
 
 def _viewer_of_everything(user: GetUserDep) -> Viewer:
@@ -161,7 +171,7 @@ def _pipelines(
         ledger, open_now = _ask(request, viewer, answer)
     except Trouble as error:
         trouble = error
-    attempts = read_attempts(viewer.dag_ids, now, ledger.tasks if ledger else None)
+    attempts = _attempts(viewer, now, ledger.tasks if ledger else None)
     if trouble and not attempts:
         raise trouble
     transactions = open_now.rows(viewer, attempts or (), prefix, now)
@@ -188,7 +198,7 @@ def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find
         trouble = error
         sentence = UNCOMMITTED if error.status == NOT_SHOWN else UNANSWERED
         values = row_without_record(name, sentence)
-    attempts = read_attempts(viewer.dag_ids, now, tasks)
+    attempts = _attempts(viewer, now, tasks)
     tries = [attempt for attempt in attempts or () if attempt.pipeline == name]
     if trouble and not tries:
         raise trouble
@@ -212,7 +222,7 @@ def _run(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Answere
 def _transactions(request: Request, viewer: AskingAll) -> Answered:
     """The transactions that are open now."""
     prefix, now = settings.default_prefix(), utc_now()
-    attempts = read_attempts(viewer.dag_ids, now) or ()
+    attempts = _attempts(viewer, now) or ()
     open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
     return {"transactions": open_now.rows(viewer, attempts, prefix, now)}, 200
 
@@ -221,7 +231,7 @@ def _transactions(request: Request, viewer: AskingAll) -> Answered:
 def _health(request: Request, viewer: AskingAll) -> Answered:
     """The doctor's checks that need no writing."""
     prefix, now = settings.default_prefix(), utc_now()
-    attempts = read_attempts(viewer.dag_ids, now) or ()
+    attempts = _attempts(viewer, now) or ()
 
     def answer(history: KnownRuns) -> dict[str, Any]:
         open_now = OpenNow.beside(history, viewer, prefix)
@@ -248,7 +258,7 @@ def page_of_airflow(
     query = Asked(dag_id, run_id, task_id, map_index)
     if dag_id not in viewer.dag_ids:
         raise not_shown("Dag")
-    attempts = read_attempts([dag_id], utc_now()) or ()
+    attempts = _attempts(viewer, utc_now(), dag_id=dag_id) or ()
     runs = _ask(request, viewer, lambda history: list(runs_of(history, viewer, query)))
     return RedirectResponse(f"{base_of(request)}{page_of(runs, attempts, query)}", 303)
 
@@ -290,6 +300,18 @@ def verify_json(
             "findings": findings,
         }
     )
+
+
+def _attempts(
+    viewer: Viewer, now: dt.datetime, tasks: Tasks | None = None, dag_id: str | None = None
+) -> list[Attempt] | None:
+    """Return the attempts that a user may see; None if they cannot be read, or this user may see none.
+
+    :param dag_id: only those of this Dag.
+    """
+    if not viewer.sees_attempts:
+        return None
+    return read_attempts(viewer.dag_ids if dag_id is None else viewer.dag_ids & {dag_id}, now, tasks)
 
 
 def _on_trouble(request: Request, error: Trouble) -> Response:

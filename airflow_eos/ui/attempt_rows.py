@@ -34,7 +34,8 @@ _OF_STATE: Mapping[str, Kind] = {
     "removed": "succeeded",
 }
 _NO_REASON = (
-    "The try left no error: its process ended before it could, or Airflow or a user ended it. See its log."
+    "The try left no error here: its process ended before it could, Airflow or a user ended it, or an XCom "
+    "backend keeps errors elsewhere. See its log."
 )
 _UPSTREAM = "A task before it failed, so this one did not start."
 

@@ -111,8 +111,8 @@ def pipelines_view(
     if attempts is None:
         warnings.insert(
             0,
-            "Airflow's metadata database cannot be read here: attempts, errors and pipelines that never "
-            "committed are not shown. The API server's log has the reason.",
+            "Attempts, errors and pipelines that never committed are not shown: Airflow's metadata database "
+            "cannot be read here (the API server's log has the reason), or you may not see them in Airflow.",
         )
     if unseen_transactions:
         warnings.append(f"Which transactions are open is not known: {unseen_transactions}.")

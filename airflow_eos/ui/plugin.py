@@ -29,6 +29,8 @@ class FailureListener:
         """Push the record as an XCom; an error is logged and changes nothing for the task."""
         # In the API server, where a user may set a task's state, there is neither an operator nor an error.
         task = getattr(task_instance, "task", None)
+        # An instance of a mapped task is none of its class before its arguments are known.
+        task = getattr(task, "operator_class", task)
         if not hasattr(task, "build_spec") or not isinstance(error, BaseException):
             return
         try:

@@ -17,11 +17,20 @@ class Viewer:
 
     :param name: of the user; questions of one user are limited together.
     :param is_admin: may see transactions without a Dag.
+    :param sees_attempts: may see task instances of these Dags, and their XComs, which hold errors.
     """
 
-    def __init__(self, dag_ids: Collection[str], name: str = "", *, is_admin: bool = False) -> None:
+    def __init__(
+        self,
+        dag_ids: Collection[str],
+        name: str = "",
+        *,
+        is_admin: bool = False,
+        sees_attempts: bool = True,
+    ) -> None:
         self.name = name
         self.is_admin = is_admin
+        self.sees_attempts = sees_attempts
         self.dag_ids = frozenset(dag_ids) - {""}
 
     def may_see(self, record: RunRecord) -> bool:

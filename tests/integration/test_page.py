@@ -255,6 +255,29 @@ def test_tabs_of_airflow_lead_to_the_page_of_a_pipeline(page, pipeline, other):
     assert other.spec.pipeline not in refused.text
 
 
+@pytest.mark.parametrize("entity", ["TASK_INSTANCE", "XCOM"])
+def test_attempts_are_shown_to_whom_airflow_shows_them(page, pipeline, entity, monkeypatch):
+    """An error may quote a record: the right to a Dag alone shows neither task instances nor XComs."""
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    name, failure = pipeline.spec.pipeline, FailureRecord(1, "ProcessFailed", "not a number: '4711'")
+    attempted(MINE, at=NOW, fields={"pipeline": name}, failure=failure)
+    paths = {path: {"name": name} for path in ("/", "/pipeline", "/api/v1/pipelines", "/api/v1/pipeline")}
+    answers = [page.get(f"/eos{path}", params=params) for path, params in paths.items()]
+    assert all("4711" in answer.text for answer in answers)
+    allows = SimpleAuthManager.is_authorized_dag
+
+    def allows_others(manager, *, access_entity=None, **request):
+        refused = access_entity is not None and access_entity.name == entity
+        return not refused and allows(manager, access_entity=access_entity, **request)
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", allows_others)
+    for path, params in paths.items():
+        answer = page.get(f"/eos{path}", params=params)
+        assert (answer.status_code, name in answer.text, "4711" in answer.text) == (200, True, False)
+    assert "or you may not see them in Airflow" in page.get("/eos/").text
+
+
 def test_a_run_is_shown_and_verified(page, pipeline):
     """Its output is read again; each partition says what was found."""
     key = run_key(pipeline, "r1")

@@ -30,7 +30,7 @@ def attempted(
     run_id: str = "r1",
     state: str | None = "failed",
     at: dt.datetime = RECENT,
-    failure: FailureRecord | dict[str, Any] | None = None,
+    failure: FailureRecord | dict[str, Any] | str | None = None,
     fields: dict[str, Any] | None = None,
     started: bool = True,
     map_index: int = -1,

@@ -107,6 +107,7 @@ def make_context(task: Any, **dag_run: Any) -> Any:
         **dag_run,
     }
     ti = SimpleNamespace(**{name: fields.pop(name) for name in ("try_number", "max_tries", "map_index")})
+    ti.run_id = fields["run_id"]
     return {
         "dag": task.dag,
         "task": task,

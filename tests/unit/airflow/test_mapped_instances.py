@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, task_group
+from airflow.sdk import DAG, BaseOperator, task_group
 
+from airflow_eos.compat import AirflowSkipException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger.keys import run_key
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -88,6 +89,77 @@ def test_mapped_instances_that_differ_in_what_names_a_run_are_accepted(
     for operator, context in mapped_instances(dag, *OWN_RUNS[name]):
         operator.execute(context)
     assert len({run_key(run.spec) for run in runs}) == 2
+
+
+def of_region(region: str) -> dict[str, Any]:
+    """Return an instance's arguments; of some regions there is none."""
+    if region == "skipped":
+        raise AirflowSkipException(region)
+    _, number = region.split("-")
+    return {"source_partition": number}
+
+
+@pytest.mark.parametrize(
+    ("regions", "accepted"),
+    [
+        (["eu-0", "us-1", "skipped"], True),
+        (["eu-0", "us-1", "broken"], True),
+        (["eu-0", "us-0", "skipped"], False),
+        (["us-0", "eu-0", "broken", "as-1"], False),
+    ],
+)
+def test_an_element_that_a_map_function_raises_on_concerns_its_own_instance(
+    dag: DAG, runs: list[FakeRun], regions: list[str], accepted: bool
+) -> None:
+    """Airflow skips or fails that one: the others run, and are compared with each other."""
+    values = upstream(regions).map(of_region)
+    for operator, context in mapped_instances(dag, {}, lambda task: task.expand_kwargs(values)):
+        if accepted:
+            operator.execute(context)
+        else:
+            with pytest.raises(ConfigurationError, match="would be one run"):
+                operator.execute(context)
+    assert [run.spec.source_partition for run in runs] == ([0, 1] if accepted else [])
+
+
+@pytest.mark.parametrize("name", ["pipeline", "group_id"])
+@pytest.mark.parametrize("given", [{}, {"source_partition": [0, 1]}, {"topics": [["src"], ["more"]]}])
+def test_a_pipeline_or_group_that_is_named_by_the_map_index_is_refused(
+    dag: DAG, runs: list[FakeRun], given: dict[str, Any], name: str
+) -> None:
+    """A list that grew in front gives each index another element: it is green, or is written again."""
+    fields = {"pipeline": "{{ run_id }}", **dict.fromkeys(given), name: "copy.{{ ti.map_index }}"}
+    expansion = given or {"op_kwargs": REGIONS}
+    for operator, context in mapped_instances(dag, fields, lambda task: task.expand(**expansion)):
+        with pytest.raises(ConfigurationError, match=f"^{name} .* follows the map index"):
+            operator.execute(context)
+    assert runs == []
+
+
+def test_results_of_a_mapped_task_are_requested_at_once(
+    dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand instances, each would send a thousand requests."""
+    from airflow.sdk.execution_time import comms, task_runner
+
+    sent: list[str] = []
+
+    class Comms:
+        def send(self, message: Any) -> Any:
+            sent.append(type(message).__name__)
+            if isinstance(message, comms.GetXComSequenceSlice):
+                return comms.XComSequenceSliceResult(root=["eu-0", "us-1"])
+            return comms.XComSequenceIndexResult(root=["eu-0", "us-1", "as-2"][message.offset])
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Comms(), raising=False)
+    with dag:
+        names = BaseOperator.partial(task_id="names").expand_kwargs([{}, {}, {}])
+    regions = names.output.map(of_region)
+    for operator, context in mapped_instances(dag, {}, lambda task: task.expand_kwargs(regions)):
+        sent.clear()
+        operator.execute(context)
+        assert [name for name in sent if "XCom" in name] == ["GetXComSequenceSlice"]
+    assert [run.spec.source_partition for run in runs] == [0, 1]
 
 
 def execute_both(dag: DAG, *, accepted: bool) -> None:

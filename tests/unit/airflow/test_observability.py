@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+import structlog
+from airflow.sdk import DAG, TaskInstanceState
 
-from airflow_eos.compat import stats
+from airflow_eos.compat import AIRFLOW_VERSION, stats
 from airflow_eos.exceptions import RunFenced
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.lineage import run_lineage
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.run.states import State
 from tests.unit.airflow.fakes import FakeRun, a_record, make_context
 
@@ -196,6 +199,22 @@ def test_a_link_that_leads_nowhere_is_not_shown(
     serialized = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     for task_id in ("one", "many"):
         assert set(serialized.get_task(task_id).operator_extra_link_dict) == set(names)
+
+
+def test_the_author_is_told_of_a_mapped_task_that_could_not_be_rendered(dag: DAG) -> None:
+    """Airflow ends that instance with the mapped operator: callbacks come after links and retry policy."""
+    from airflow.sdk.execution_time.task_runner import finalize
+
+    told: list[Any] = []
+    given = {"process": lambda df: df, "sink_topic": "out", "topics": ["src"], "group_id": "g", "dag": dag}
+    partial = ReadProcessWriteOperator.partial(task_id="many", on_failure_callback=told.append, **given)
+    mapped = partial.expand(source_partition=[0, 1])
+    context: Any = {"task": mapped}
+    instance: Any = SimpleNamespace(task=mapped, start_date=None, end_date=None)
+    finalize(instance, TaskInstanceState.FAILED, context, structlog.get_logger(), ValueError("no element"))
+    assert told == [context]
+    if AIRFLOW_VERSION >= (3, 3):  # before, an operator asks its policy itself
+        assert isinstance(mapped.retry_policy, TransactionRetryPolicy)
 
 
 def test_links_are_known_to_airflow(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:

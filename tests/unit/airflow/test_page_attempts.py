@@ -144,6 +144,8 @@ def test_an_error_of_an_earlier_try_is_not_that_of_the_last() -> None:
     row = attempt_row(attempt, NOW)
     assert row["error"] == ""
     assert "left no error" in row["sentence"]
+    attempted("a", run_id="r2", failure="file:///errors/7f3a")
+    assert "or an XCom backend keeps errors elsewhere" in attempt_row(read("a")[0], NOW)["sentence"]
 
 
 @pytest.mark.parametrize("value", [{"v": 9}, {"v": 1, "try_number": 1, "error": 1, "sentence": 2}])

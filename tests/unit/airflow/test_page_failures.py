@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.operators.failure_record import (
@@ -14,6 +15,7 @@ from airflow_eos.operators.failure_record import (
     FailureRecord,
     first_sentence,
 )
+from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.ui.plugin import FailureListener
 
 OURS = SimpleNamespace(build_spec=lambda _context: None)
@@ -40,6 +42,15 @@ def test_a_failed_try_names_class_and_first_sentence() -> None:
     record = FailureRecord(3, "AuthorizationFailed", "the principal lacks Write on topic 'out'.")
     assert instance.pushed == {FAILURE_KEY: record.to_value()}
     assert FailureRecord.from_value(instance.pushed[FAILURE_KEY]) == record
+
+
+def test_an_instance_whose_arguments_could_not_be_known_names_its_error(dag: DAG) -> None:
+    """Airflow ends it with the mapped operator; the page said that its process had ended."""
+    given = {"process": lambda df: df, "sink_topic": "out", "topics": ["src"], "group_id": "g", "dag": dag}
+    mapped = ReadProcessWriteOperator.partial(task_id="many", **given).expand(source_partition=[0, 1])
+    instance = Instance(mapped)
+    FailureListener().on_task_instance_failed(instance, ValueError("no element"))
+    assert instance.pushed[FAILURE_KEY]["sentence"] == "no element"
 
 
 def test_airflow_calls_the_listener() -> None:
