@@ -5,6 +5,7 @@ Airflow does not authenticate a plugin's application: every route depends on :fu
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import logging
 from collections.abc import Callable
