@@ -46,7 +46,7 @@ async def ask_leaders(
         leaders, leaderless = await connections.by_leader_async(remaining, timeout=backoff.left)
         # All requests leave before the first answer is awaited.
         futures = {node: connections.send(request_for(group), node) for node, group in leaders.items()}
-        answers, failures = await answers_to(futures, f"{subject} of {min(remaining)}")
+        answers, failures = await answers_to(futures, f"{subject} of {len(remaining)} partitions")
         last = NotYet("no answer")
         for node, error in failures.items():
             last = NotYet(f"the leader, broker {node}: {describe(error)}")
