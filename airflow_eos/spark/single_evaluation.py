@@ -11,7 +11,7 @@ session                   evidence
 ========================  ================================================================================
 classic                   the driver's status store: a stage that ran in a second attempt or again in a
                           later job, or an executor that was lost while a cached DataFrame was read; and
-                          the places of cached blocks (:class:`CachedBlocks`)
+                          the places of cached blocks (:mod:`airflow_eos.spark.cached_blocks`)
 Connect, server from 4.2  Spark's own: it compares checksums of map outputs with those of the first
                           evaluation, and where they differ runs all tasks again that read them. It does
                           not cover cached DataFrames: plans that read them are refused
@@ -29,13 +29,13 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.spark.cached_blocks import CachedBlocks
 from airflow_eos.spark.errors import whole_text
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing
@@ -72,16 +72,23 @@ _OF_RUNS = "airflow-eos-"
 """Begins all tags of this package."""
 
 
-class SingleEvaluation(NamedTuple):
+class SingleEvaluation:
     """Watches one seal, from before the author's function is called until the blocks are counted.
 
-    :param admit: raises ConfigurationError for a plan that this session can never check: names its version
-        and the next step.
-    :param check: raises InconsistentSeal if something below the seal was computed twice, or that is unknown.
+    This class accepts everything: for plans without anything below the seal tasks.
     """
 
-    admit: Callable[[DataFrame], None] = lambda _: None
-    check: Callable[[], None] = lambda: None
+    def admit(self, sealed: DataFrame) -> None:
+        """Refuse a plan whose evaluation could not be checked.
+
+        :raises ConfigurationError: this session can never check it: names its version and the next step.
+        """
+
+    def check(self) -> None:
+        """Check that everything was evaluated once.
+
+        :raises InconsistentSeal: something below the seal was computed twice, or that is unknown.
+        """
 
 
 @contextmanager
@@ -96,37 +103,51 @@ def single_evaluation(
     if not isinstance(sealing, FrameSealing):
         yield SingleEvaluation()
     elif local:
-        yield SingleEvaluation(partial(refuse_caches_in_memory_only, spark))
+        yield OneProcess(spark)
     elif not is_connect(spark):
-        evidence = StatusStoreEvidence(spark, tag)
-        yield SingleEvaluation(evidence.admit, evidence.check)
+        yield StatusStoreEvidence(spark, tag)
     else:
         with settings(spark, _CHECKSUMS if spark_version(spark) >= _CHECKSUMS_FROM else {}):
-            yield SingleEvaluation(partial(refuse_unchecked_by_server, spark))
+            yield ServerEvidence(spark)
 
 
-def refuse_unchecked_by_server(spark: Any, sealed: Any) -> None:
-    """Refuse cached DataFrames on Spark Connect, and shuffles if the server keeps no checksums.
+@dataclass(frozen=True, slots=True)
+class OneProcess(SingleEvaluation):
+    """For sessions of one process: if an output is lost, so are all its readers."""
 
-    Of others the server repeats the readers of a second evaluation, or fails the job.
+    spark: SparkSession
 
-    :raises ConfigurationError: see :class:`SingleEvaluation`.
-    """
-    if is_on(spark, REPEATABLE):
-        return
-    plan = _text_of(spark, sealed._explain_string)  # noqa: SLF001
-    if _CACHED in plan:
-        action, alternative = "reads a cached DataFrame", "or do not cache it"
-    elif _SHUFFLES.search(plan) and spark_version(spark) < _CHECKSUMS_FROM:
-        action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
-    else:
-        return
-    raise ConfigurationError(
-        f"the transform {action}, and Spark {spark.version} does not show over Spark Connect whether it was "
-        "evaluated once: after the loss of an executor, rows of an unrepeatable transform could be missing "
-        f"or come twice. Use a classic session {alternative}; if the transform gives the same rows each time "
-        f"it is evaluated, set {REPEATABLE}=true"
-    )
+    def admit(self, sealed: DataFrame) -> None:
+        """Refuse memory-only caches."""
+        refuse_caches_in_memory_only(self.spark, sealed)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvidence(SingleEvaluation):
+    """For Spark Connect, whose server repeats the readers of a second evaluation, or fails the job."""
+
+    spark: SparkSession
+
+    def admit(self, sealed: DataFrame) -> None:
+        """Refuse cached DataFrames, and shuffles if the server keeps no checksums.
+
+        :raises ConfigurationError: see :meth:`SingleEvaluation.admit`.
+        """
+        if is_on(self.spark, REPEATABLE):
+            return
+        plan = _text_of(self.spark, sealed._explain_string)  # noqa: SLF001
+        if _CACHED in plan:
+            action, alternative = "reads a cached DataFrame", "or do not cache it"
+        elif _SHUFFLES.search(plan) and spark_version(self.spark) < _CHECKSUMS_FROM:
+            action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
+        else:
+            return
+        raise ConfigurationError(
+            f"the transform {action}, and Spark {self.spark.version} does not show over Spark Connect "
+            "whether it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
+            f"could be missing or come twice. Use a classic session {alternative}; if the transform gives "
+            f"the same rows each time it is evaluated, set {REPEATABLE}=true"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +165,7 @@ class StageRun:
     written: int
 
 
-class StatusStoreEvidence:
+class StatusStoreEvidence(SingleEvaluation):
     """For classic sessions, by the driver's status store."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
@@ -336,52 +357,3 @@ def computed_twice(runs: list[StageRun]) -> str | None:
         if len(same) > 1 and any(run.written for run in same):
             return f"Spark ran stage {same[0].stage} of the transform again, as stage {same[-1].stage}"
     return None
-
-
-class CachedBlocks:
-    """The places of the blocks of cached DataFrames in a classic session, as the driver knows them now.
-
-    An executor that does not find a block computes it, keeps it, and reports it to the driver before its task
-    goes on. The places therefore show a second evaluation even before the cluster manager has reported the
-    loss of an executor, which may take seconds.
-    """
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._before = {number: self._places(rdd) for number, rdd in self._kept().items()}
-
-    def computed_twice(self, rdds: Collection[int]) -> str | None:
-        """Return a cached block that was computed twice since then, as text; None if there is none.
-
-        :param rdds: ids of the RDDs that were read; others are ignored.
-        """
-        kept = self._kept()
-        for number in sorted(kept.keys() & set(rdds)):
-            copies = int(kept[number].getStorageLevel().replication())
-            before = self._before.get(number, {})
-            for partition, places in self._places(kept[number]).items():
-                earlier = before.get(partition, frozenset())
-                if len(places) > copies or (earlier and places - earlier):
-                    return (
-                        f"block {partition} of a DataFrame that the transform caches is on executor "
-                        f"{', '.join(sorted(places))}, after {', '.join(sorted(earlier)) or 'none'}: Spark "
-                        "computed it again"
-                    )
-        return None
-
-    def kept(self) -> frozenset[int]:
-        """Return the ids of the RDDs that the session keeps now."""
-        return frozenset(self._kept())
-
-    def _kept(self) -> dict[int, Any]:
-        return {int(number): rdd for number, rdd in self._context._jsc.getPersistentRDDs().items()}  # noqa: SLF001
-
-    def _places(self, rdd: Any) -> dict[int, frozenset[str]]:
-        """Return the executors that hold each block, by the number of its partition."""
-        storage = self._context._jvm.org.apache.spark  # noqa: SLF001
-        master = storage.SparkEnv.get().blockManager().master()
-        places = {}
-        for partition in range(rdd.getNumPartitions()):
-            holders = master.getLocations(storage.storage.RDDBlockId(rdd.id(), partition))
-            places[partition] = frozenset(str(holder.executorId()) for holder in elements_of(holders))
-        return places

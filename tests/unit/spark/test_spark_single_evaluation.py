@@ -12,13 +12,13 @@ from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.single_evaluation import (
     REPEATABLE,
+    ServerEvidence,
     StageRun,
     StatusStoreEvidence,
     computed_twice,
     not_rolled_back,
     refuse_caches_filled_by_several,
     refuse_caches_in_memory_only,
-    refuse_unchecked_by_server,
 )
 from tests.support.status_store import Driver
 
@@ -132,7 +132,7 @@ BROADCAST = "+- BroadcastExchange HashedRelationBroadcastMode(List(input[0, bigi
 def test_a_plan_of_which_a_server_does_not_tell_is_refused(version, plan):
     """By name of the version, with a way on; another try would meet the same plan and server."""
     with pytest.raises(ConfigurationError) as refused:
-        refuse_unchecked_by_server(Server(version), Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
+        ServerEvidence(Server(version)).admit(Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
     assert re.search(rf"Spark {version} .* classic session .*{REPEATABLE}=true", str(refused.value))
     assert is_final(refused.value)
 
@@ -142,13 +142,13 @@ def test_a_plan_of_which_a_server_does_not_tell_is_refused(version, plan):
 )
 def test_other_plans_are_taken(version, plan):
     """The server compares checksums, or there is no shuffle."""
-    refuse_unchecked_by_server(Server(version), Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
+    ServerEvidence(Server(version)).admit(Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
 
 
 @pytest.mark.parametrize("plan", [SHUFFLE, CACHE])
 def test_an_author_can_say_that_a_transform_is_repeatable(plan):
     """Then it does not matter how often it is evaluated."""
-    refuse_unchecked_by_server(Server("4.0.0", spark__airflowEos__repeatable="true"), Plan(plan))
+    ServerEvidence(Server("4.0.0", spark__airflowEos__repeatable="true")).admit(Plan(plan))
 
 
 DISK, NO_DISK = "StorageLevel(disk, memory, deserialized, 1 replicas)", "StorageLevel(memory, 1 replicas)"
