@@ -56,7 +56,7 @@ def create_topic(
         if isinstance(error, kafka_errors.InvalidReplicationFactorError):
             raise BrokersUnavailable(
                 f"{subject}: {error}. Retry when all brokers have started, or create it with fewer replicas: "
-                "'airflow eos init --replication-factor'"
+                "'airflow eos init --replication-factor' or LedgerSettings(replication_factor=...)"
             )
         if answer.error_code and not isinstance(error, kafka_errors.TopicAlreadyExistsError):
             raise RequestRefused(f"{subject}: {error}")

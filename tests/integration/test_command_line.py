@@ -30,7 +30,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, EosError, OffsetsOutOfRange, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
-from airflow_eos.operations import cursor_agreement, deployment_status, upkeep
+from airflow_eos.operations import cursor_agreement, group_progress, upkeep
 from airflow_eos.operations.queries import ledger_records
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
@@ -626,7 +626,7 @@ def test_status_goes_on_behind_a_group_that_cannot_be_asked(
             raise ValueError("no such offset")
         return moved(control, cursor, topics)
 
-    monkeypatch.setattr(deployment_status, "moved_positions", failing)
+    monkeypatch.setattr(group_progress, "moved_positions", failing)
     code, shown = cli("status", "--max-lag", "0")
     assert (code, shown["cursors"][group]["lag"]) == (3, 0)
     assert shown["cursors"]["another"]["unknown"] == "ValueError: no such offset"
