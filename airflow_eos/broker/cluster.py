@@ -83,7 +83,10 @@ class KafkaCluster:
         return self.link.ask(list_offsets, partitions, "latest")
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """See :class:`~airflow_eos.ports.Cluster`; a range that cannot be read begins there."""
+        """See :class:`~airflow_eos.ports.Cluster`; the start of a range whose log cannot be read.
+
+        The run that reads such a range will raise.
+        """
         with self.link.connections() as connections:
 
             def begin(wanted: OffsetRange) -> int:
