@@ -104,7 +104,8 @@ class KafkaCluster:
         """See :class:`~airflow_eos.ports.Cluster`.
 
         Includes records of open and aborted transactions: a boundary, once recorded, must not depend on when
-        another application's transaction ends. Without ``markers``, a log whose first hit is one is read on.
+        another application's transaction ends. Without ``markers``, a log whose first hit is a marker is
+        read on.
         """
         firsts = self.link.ask(first_since, partitions, timestamp_ms)
         if markers and None not in firsts.values():
