@@ -83,7 +83,10 @@ class KafkaCluster:
         return self.link.ask(list_offsets, partitions, "latest")
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """See :class:`~airflow_eos.ports.Cluster`; a range that cannot be read begins there."""
+        """See :class:`~airflow_eos.ports.Cluster`; the start of a range whose log cannot be read.
+
+        The run that reads such a range will raise.
+        """
         with self.link.connections() as connections:
 
             def begin(wanted: OffsetRange) -> int:
@@ -101,7 +104,8 @@ class KafkaCluster:
         """See :class:`~airflow_eos.ports.Cluster`.
 
         Includes records of open and aborted transactions: a boundary, once recorded, must not depend on when
-        another application's transaction ends. Without ``markers``, a log whose first hit is one is read on.
+        another application's transaction ends. Without ``markers``, a log whose first hit is a marker is
+        read on.
         """
         firsts = self.link.ask(first_since, partitions, timestamp_ms)
         if markers and None not in firsts.values():

@@ -6,7 +6,6 @@ the serialised task, never as an option, which plans and the Spark UI would show
 
 from __future__ import annotations
 
-import inspect
 import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -166,21 +165,25 @@ def read_slices(
 
     :raises ProtocolViolation: a slice was not read to its end, so its counts would be wrong.
     """
+    ended: set[int] = set()
     with BrokerConnections(config) as connections:
         for place, first in first_answers(connections, slices):
             wanted = slices[place]
             start, end = wanted.start, wanted.end
             answers = fetch_answers(connections, wanted.topic_partition, start, end, first=first)
             batches = decoded(connections, answers, start, end, config.decode_limits)
-            records = arrow_batches(batches, wanted.topic, wanted.partition)
-            yield place, records
-            if inspect.getgeneratorstate(records) != inspect.GEN_CLOSED:
+            yield place, _noting_end(arrow_batches(batches, wanted.topic, wanted.partition), place, ended)
+            if place not in ended:
                 raise ProtocolViolation(f"{wanted} was not read to its end")
 
 
-def arrow_batches(
-    batches: Iterable[DecodedBatch], topic: str, partition: int
-) -> Generator[pa.RecordBatch, None, None]:
+def _noting_end(records: Iterator[pa.RecordBatch], place: int, ended: set[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a slice; it has ended behind the last one, not where reading fails or is left."""
+    yield from records
+    ended.add(place)
+
+
+def arrow_batches(batches: Iterable[DecodedBatch], topic: str, partition: int) -> Iterator[pa.RecordBatch]:
     """Join decoded batches to larger ones in Spark's types, and cut those that are much larger."""
     waiting: list[DecodedBatch] = []
     have_rows = have_size = 0

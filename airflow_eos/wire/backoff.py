@@ -1,4 +1,4 @@
-"""Retries: transient errors, and jittered exponential backoff with a deadline."""
+"""Retries: which errors are transient, also among several answers, and backoff with a deadline."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ Settings: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.m
 
 from __future__ import annotations
 
-import pkgutil
+import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -205,8 +205,10 @@ def import_callable(key: str, dotted: str) -> Any:
 
     :raises ConfigurationError: names the setting.
     """
+    # Not pkgutil.resolve_name: it prefers a submodule to a function of its name, and hides failing imports.
+    module, _, name = dotted.replace(":", ".").rpartition(".")
     try:
-        imported = pkgutil.resolve_name(dotted)
+        imported = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             f"client setting {key!r} names {dotted!r}, which cannot be imported"

@@ -106,18 +106,18 @@ def _mechanism(config: ClientConfig) -> str:
 
 
 def _socket_options(config: ClientConfig) -> list[tuple[int, int, int]] | None:
-    keys = _SOCKET_KEYS
-    if not any(key in config for key in keys):
+    if not any(key in config for key in _SOCKET_KEYS):
         return None
+    keep_alive, no_delay, received, sent = _SOCKET_KEYS
     import socket
 
     # kafka-python enables both by default. librdkafka disables keep-alive by default; that default is not
     # kept.
     options = [
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, int(read_bool(keys[1], config.get(keys[1], True)))),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(read_bool(keys[0], config.get(keys[0], True)))),
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, int(read_bool(no_delay, config.get(no_delay, True)))),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(read_bool(keep_alive, config.get(keep_alive, True)))),
     ]
-    for key, option in ((keys[2], socket.SO_RCVBUF), (keys[3], socket.SO_SNDBUF)):
+    for key, option in ((received, socket.SO_RCVBUF), (sent, socket.SO_SNDBUF)):
         size = read_int(key, config.get(key, 0))
         if size > 0:
             options.append((socket.SOL_SOCKET, option, size))

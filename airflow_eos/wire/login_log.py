@@ -1,4 +1,4 @@
-"""Keeps credentials out of kafka-python's log lines, at every log level.
+"""Quiets kafka-python's log, and keeps credentials out of its lines at every log level.
 
 At DEBUG kafka-python logs every request and every byte: passwords of SASL PLAIN, tokens of OAUTHBEARER, and
 the proofs of SCRAM, which allow offline guesses of the password. A filter on the loggers replaces the content

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing, nullcontext, suppress
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from airflow_eos.exceptions import ProtocolViolation
 from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.spark import source
 from airflow_eos.spark.placement import PACKED_WEIGHT, SLICE_COST, pack_slices, plan_slices
+from airflow_eos.wire.client_config import ClientConfig
 
 ranges = st.lists(
     st.tuples(st.integers(0, 10_000_000), st.integers(0, 5_000_000)).map(lambda t: (t[0], t[0] + t[1])),
@@ -114,3 +119,42 @@ def test_few_small_partitions_keep_a_task_each():
     """A process that takes long for each record is run on all cores, as before."""
     slices = [OffsetRange("t", p, 0, 10) for p in range(4)]
     assert pack_slices(slices, 2) == tuple((one,) for one in slices)
+
+
+def _fails(records):
+    with suppress(OSError):
+        list(records)
+
+
+def _leaves(records):
+    next(records)
+
+
+def _closes(records):
+    with closing(records):
+        next(records)
+
+
+@pytest.mark.parametrize("read", [_fails, _leaves, _closes, id])
+def test_a_slice_that_is_not_read_to_its_end_is_refused(read, monkeypatch):
+    """Also after an error of the read that somebody has caught, and where its records were closed."""
+
+    def records(*_):
+        yield 1
+        if read is _fails:
+            raise OSError("disk")
+        yield 2
+
+    monkeypatch.setattr(source, "BrokerConnections", nullcontext)
+    monkeypatch.setattr(source, "first_answers", lambda _, slices: ((n, None) for n in range(len(slices))))
+    monkeypatch.setattr(source, "arrow_batches", records)
+    slices = [OffsetRange("t", 0, 0, 5), OffsetRange("t", 1, 0, 5)]
+    config = ClientConfig.of({"bootstrap.servers": "a:1"})
+
+    def reading(use):
+        return [use(part) for _, part in source.read_slices(config, slices)]
+
+    with pytest.raises(ProtocolViolation, match=r"partition=0.* was not read to its end"):
+        reading(read)
+    if read is not _fails:
+        assert reading(list) == [[1, 2]] * 2

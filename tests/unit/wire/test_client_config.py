@@ -16,7 +16,7 @@ from airflow_eos.broker.librdkafka import base_settings
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
 from airflow_eos.recordbatch.limits import DecodeLimits
 from airflow_eos.wire.backoff import TRANSIENT
-from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.client_config import ClientConfig, import_callable
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
 from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.node_connections import NodeConnections
@@ -183,6 +183,28 @@ def test_an_oauth_callback_may_be_named():
     config = ClientConfig.of({**BASE, "oauth_cb": "platform.node"})
     assert pickle.loads(pickle.dumps(config)) == config
     assert callable(base_settings(config)["oauth_cb"])
+
+
+def test_an_oauth_callback_may_have_the_name_of_its_module(tmp_path, monkeypatch):
+    """A package that exports a function from a submodule of the same name, and a file with a dash."""
+    (tmp_path / "tokens_of_us").mkdir()
+    (tmp_path / "tokens_of_us/token.py").write_text("def token(_): ...\n")
+    (tmp_path / "tokens_of_us/__init__.py").write_text("from tokens_of_us.token import token\n")
+    (tmp_path / "tokens-of-us.py").write_text("from tokens_of_us import token\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ("tokens_of_us.token", "tokens_of_us:token", "tokens_of_us.token.token", "tokens-of-us.token")
+    assert len({import_callable("oauth_cb", name) for name in names}) == 1
+
+
+def test_an_oauth_callback_whose_module_fails_to_import_has_that_error_as_cause(tmp_path, monkeypatch):
+    """The missing dependency is named, not the module that needs it."""
+    (tmp_path / "needy_tokens").mkdir()
+    (tmp_path / "needy_tokens/__init__.py").touch()
+    (tmp_path / "needy_tokens/token.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError) as error:
+        import_callable("oauth_cb", "needy_tokens.token.token")
+    assert "no_such_dependency" in str(error.value.__cause__)
 
 
 @pytest.mark.parametrize("name", ["no_such_module_here.f", "platform.no_such", "platform", "sys.path"])
