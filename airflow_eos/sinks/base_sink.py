@@ -23,7 +23,7 @@ _SILENT_SECONDS = 60.0
 
 
 class BaseSink(Closeable):
-    """Base of the implementations of ``airflow_eos.ports.TableSink``.
+    """Base of the implementations of ``airflow_eos.table_ports.TableSink``.
 
     A subclass looks at one kind of table and commits to it by ``_load``, ``_find_earlier_rows`` and
     ``_commit``, which may raise whatever their libraries raise. Texts of those errors, which may hold

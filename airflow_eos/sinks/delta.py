@@ -56,7 +56,7 @@ _TRUE = ("1", "true", "on", "yes", "y")
 
 @dataclass(frozen=True, slots=True)
 class DeltaVersion:
-    """Implements ``airflow_eos.ports.TableVersion``.
+    """Implements ``airflow_eos.table_ports.TableVersion``.
 
     :param application: what the ids of the pipeline's transactions begin with.
     """
@@ -110,7 +110,7 @@ class _Tokens(Mapping[str, PublishedRun]):
 
 
 class DeltaSink(BaseSink):
-    """Implements ``airflow_eos.ports.TableSink``.
+    """Implements ``airflow_eos.table_ports.TableSink``.
 
     :param application: what the ids of this pipeline's transactions begin with.
     :raises ConfigurationError: an option lets commits overwrite others.

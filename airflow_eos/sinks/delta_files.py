@@ -41,7 +41,7 @@ _LAST_CHARACTER = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True)
 class DeltaFiles:
-    """Implements ``airflow_eos.ports.TableWriter``; pickled into tasks, with the storage's credentials.
+    """Implements ``airflow_eos.table_ports.TableWriter``; pickled into tasks, with the storage's credentials.
 
     :param options: of the object store.
     :param indexed: how many columns have statistics.

@@ -51,7 +51,7 @@ _ANSWER_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class IcebergVersion:
-    """Implements ``airflow_eos.ports.TableVersion``."""
+    """Implements ``airflow_eos.table_ports.TableVersion``."""
 
     table: Table
     layout: TableLayout
@@ -70,7 +70,7 @@ class IcebergVersion:
 
 
 class IcebergSink(BaseSink):
-    """Implements ``airflow_eos.ports.TableSink``.
+    """Implements ``airflow_eos.table_ports.TableSink``.
 
     :param property_name: of the table, for what this pipeline's runs have published.
     """

@@ -33,7 +33,7 @@ _OLDEST_PYARROW = 19
 
 @dataclass(frozen=True, slots=True)
 class IcebergFiles:
-    """Implements ``airflow_eos.ports.TableWriter``; pickled into tasks, with the storage's credentials.
+    """Implements ``airflow_eos.table_ports.TableWriter``; pickled into tasks, with the storage's credentials.
 
     :param metadata: JSON of the table's metadata, without its history.
     :param properties: of the table's file storage.

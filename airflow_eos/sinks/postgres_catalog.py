@@ -116,7 +116,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PostgresVersion:
-    """Implements ``airflow_eos.ports.TableVersion``.
+    """Implements ``airflow_eos.table_ports.TableVersion``.
 
     :param pipeline: the name under which the table remembers the runs of a pipeline.
     :param number: of the row of ``airflow_eos.published``: each commit of the pipeline's runs adds one.

@@ -34,7 +34,7 @@ class StagedRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PostgresRows:
-    """Implements ``airflow_eos.ports.TableWriter``; pickled into tasks, with the connection's password.
+    """Implements ``airflow_eos.table_ports.TableWriter``; pickled into tasks, with the connection's password.
 
     A COPY that is repeated, or whose answer is lost, leaves rows under a number that nobody names: the driver
     counts and publishes rows by number.

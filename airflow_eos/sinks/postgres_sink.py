@@ -62,7 +62,7 @@ _OLD_SECONDS = 7 * 86_400
 
 
 class PostgresSink(BaseSink):
-    """Implements ``airflow_eos.ports.TableSink``.
+    """Implements ``airflow_eos.table_ports.TableSink``.
 
     :param sink: which table, and how it is connected to.
     :param pipeline: the name under which the table remembers the runs of a pipeline.

@@ -121,7 +121,7 @@ class ModelTable:
 
 
 class ModelTableSink:
-    """Implements ``airflow_eos.ports.TableSink`` for one process; looks and commits are steps."""
+    """Implements ``airflow_eos.table_ports.TableSink`` for one process; looks and commits are steps."""
 
     name = NAME
 
