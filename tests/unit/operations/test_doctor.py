@@ -40,7 +40,7 @@ def test_a_coordinator_is_asked_no_longer_than_other_brokers() -> None:
 
 
 def test_no_check_asks_before_it_is_guarded() -> None:
-    """The error of a function that asks when it is called, not when its checks are taken, stops all checks."""
+    """The error of a function that asks when it is called, not when its checks are taken, ends the doctor."""
     looks = [
         function
         for module in (checks, doctor, health, retention_report, table_checks)
