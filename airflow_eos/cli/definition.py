@@ -271,9 +271,9 @@ COMMANDS = (
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
         "the ledger's receipts: checksums, sequence, number of records; of a table the number of rows. "
-        "Output that was deleted since is expired, what a compacted topic may have lost to its cleaner compacted: "
-        "neither is a mismatch. Exit code 3 for a mismatch or a partition without a leader, 1 if the ledger "
-        "has no run of the pipeline.",
+        "Output that was deleted since is expired, what a compacted topic may have lost to its cleaner "
+        "compacted: neither is a mismatch. Exit code 3 for a mismatch or a partition without a leader, 1 if "
+        "the ledger has no run of the pipeline.",
         (
             _PIPELINE,
             option("--run-key", "only this run, as `ledger` shows it; repeatable", action="append"),
