@@ -275,7 +275,10 @@ class SealAndSend(Protocol):
         """
 
     def seal_letters(self, due: DueLetters) -> Sealed:
-        """Make dead letters of records that were processed before, beside a table; raises EosError."""
+        """Make dead letters of records that were processed before, where the sink is a table.
+
+        :raises EosError: the records cannot be read now.
+        """
 
     def send(self, sealed: Sealed, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
         """Write all sealed batches under ``identity``, within ``timeout`` seconds.

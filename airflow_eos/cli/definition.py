@@ -270,8 +270,10 @@ COMMANDS = (
         "verify",
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
-        "the ledger's receipts: checksums, sequence, number of records; of a table the number of rows. Exit "
-        "code 3 for a mismatch or a partition without a leader, 1 if the ledger has no run of the pipeline.",
+        "the ledger's receipts: checksums, sequence, number of records; of a table the number of rows. "
+        "Output that was deleted since is expired, what a compacted topic may have lost to its cleaner "
+        "compacted: neither is a mismatch. Exit code 3 for a mismatch or a partition without a leader, 1 if "
+        "the ledger has no run of the pipeline.",
         (
             _PIPELINE,
             option("--run-key", "only this run, as `ledger` shows it; repeatable", action="append"),
@@ -341,8 +343,8 @@ COMMANDS = (
         "sign",
         "Let what a ledger holds count without a signature",
         "For a ledger that was used before it had a key: write a signed record that everything below the "
-        "present end of each partition needs no signature. First check the ledger (`doctor`, `ledger`), and "
-        "give the key to all its users.",
+        "present end of each partition needs no signature, and everything after it does. First check the "
+        "ledger (`doctor`, `ledger`), and give the key to all its users.",
         (_YES,),
     ),
     Command(

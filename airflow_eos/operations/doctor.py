@@ -77,8 +77,8 @@ def examine(options: DoctorOptions) -> list[Check]:
         findings = [checks.brokers_answer(control, brokers), _prefix(options.deployment.prefix)]
         features = functools.cache(control.cluster.features)
         findings += guarded("partition verification", checks.verification(features))
-        of_runs = checks.timeouts(features, options.delivery_timeout, options.transaction_timeout)
-        findings += guarded("time-outs", of_runs)
+        timeouts = checks.timeouts(features, options.delivery_timeout, options.transaction_timeout)
+        findings += guarded("time-outs", timeouts)
         findings += guarded("expiry of ids", checks.expiry(features))
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             findings += guarded(f"topic {name}", _brokers_own(control, name, brokers))
@@ -96,8 +96,8 @@ def examine(options: DoctorOptions) -> list[Check]:
         findings += in_ledger("ledger records", checks.ledger_records(control))
         findings += in_ledger("ledger writers", _ledger_writers(control))
         findings += guarded("ledger topic", _ledger_topic(control, ledger, brokers))
-        at_end = checks.undecided_offsets(control, ledger, prefix, _OPEN_IN_LEDGER)
-        findings += in_ledger("end of the ledger", at_end)
+        end_of_ledger = checks.undecided_offsets(control, ledger, prefix, _OPEN_IN_LEDGER)
+        findings += in_ledger("end of the ledger", end_of_ledger)
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             findings += guarded(f"topic {name}", _topic(control, name, operation, brokers))
@@ -108,8 +108,8 @@ def examine(options: DoctorOptions) -> list[Check]:
             run_keys = functools.partial(run_keys_by_digest, control)
             findings += guarded(f"table {table}", table_checks(table, run_keys))
         findings += in_ledger("hanging transactions", _hanging(control, options))
-        kept = retention_checks(control.cluster, options.sources, options.sinks, options.oldest)
-        findings += guarded("retention", kept)
+        retention = retention_checks(control.cluster, options.sources, options.sinks, options.oldest)
+        findings += guarded("retention", retention)
         if options.group is not None:
             findings += in_ledger(f"group {options.group}", _group(control, options, options.group))
     return findings

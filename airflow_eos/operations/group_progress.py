@@ -29,6 +29,7 @@ class GroupProgress:
     :param unread: None if they are unknown.
     :param unknown: why they are unknown: why the next run would be refused, or an error.
     :param open_transaction: the oldest of the cursor's transactional ids; None if none is open.
+    :param is_complete: whether ``open_transaction`` is known.
     :param asked_at: ages are those of this moment.
     """
 

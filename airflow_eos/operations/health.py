@@ -66,9 +66,9 @@ def health(
     return findings
 
 
-def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
+def _guarded(name: str, looks: Iterator[Check]) -> list[Check]:
     try:
-        return list(checks)
+        return list(looks)
     except BrokersUnavailable:
         raise  # every other check would wait as long
     except AuthorizationFailed as error:

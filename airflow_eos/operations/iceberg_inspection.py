@@ -53,10 +53,7 @@ class IcebergInspection(TableInspection):
         return self._table.metadata.format_version
 
     def published(self) -> list[str]:
-        """Return what each property says about runs, by the property's name.
-
-        :raises ConfigurationError: one cannot be read.
-        """
+        """Return the texts of the properties in which groups keep what they have published last."""
         properties = sorted(self._table.metadata.properties.items())
         return [text for name, text in properties if PROPERTY.fullmatch(name)]
 

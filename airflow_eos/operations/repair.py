@@ -58,7 +58,7 @@ class Left:
 
 @dataclass(frozen=True)
 class LeftOpen:
-    """Searches topics for such transactions; read-only.
+    """Searches topics for transactions of this package that no coordinator will end; read-only.
 
     :param id_of: returns the transactional id of a producer id that its coordinator has forgotten, or None.
     :param unseen: receives why a topic could not be searched: it is missing, hidden, or has no leader.

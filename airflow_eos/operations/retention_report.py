@@ -62,30 +62,30 @@ def _source(
     oldest: dt.datetime | None,
     now: dt.datetime,
 ) -> Check:
-    fine, limit = _kept(topic, settings, now)
+    check, limit = _kept(topic, settings, now)
     if limit is None:
-        return fine
+        return check
     advice = "raise retention.ms, or set it to -1 while history is loaded: records deleted unread are lost"
     if record is not None and record < limit:
-        finding = f"{fine.found}, and holds some of {moment_text(record)}: they are about to go"
-        return replace(fine, status="warn", found=finding, advice=advice)
+        finding = f"{check.found}, and holds some of {moment_text(record)}: they are about to go"
+        return replace(check, status="warn", found=finding, advice=advice)
     if oldest is not None and timestamp_of(oldest) < limit:
-        finding = f"{fine.found}, the interval begins at {utc_text(oldest)}"
-        return replace(fine, status="warn", found=finding, advice=advice)
-    return fine
+        finding = f"{check.found}, the interval begins at {utc_text(oldest)}"
+        return replace(check, status="warn", found=finding, advice=advice)
+    return check
 
 
 def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, now: dt.datetime) -> Check:
-    fine, limit = _kept(topic, settings, now)
-    if limit is None or begins is None or begins >= limit or is_stamped_by_broker(settings or {}):
-        return fine
+    check, limit = _kept(topic, settings, now)
+    if limit is None or begins is None or begins >= limit or is_stamped_by_broker(settings):
+        return check
     advice = "raise retention.ms, or return a timestamp column: output with its input's timestamps is deleted"
-    finding = f"{fine.found}, the input begins at {moment_text(begins)}"
-    return replace(fine, status="warn", found=finding, advice=advice)
+    finding = f"{check.found}, the input begins at {moment_text(begins)}"
+    return replace(check, status="warn", found=finding, advice=advice)
 
 
 def _kept(topic: str, settings: Mapping[str, str] | None, now: dt.datetime) -> tuple[Check, int | None]:
-    """Return the check of a topic that keeps enough, and the timestamp below which records are deleted."""
+    """Return what is known of a topic, and the timestamp below which records are deleted, if there is one."""
     name, keeps = f"topic {topic} retention", kept(settings, now)
     if settings is None:
         advice = f"grant DescribeConfigs on topic {topic!r}"

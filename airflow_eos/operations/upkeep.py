@@ -158,7 +158,7 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
         # The ledger is not verified, because its identity may lack the signature.
         partitions = control.ledger.describe().topic_partitions
         name = keys.ledger_transactional_id(deployment.prefix, deployment.ledger.topic)
-        for left in reversed(range(_SIGN_ATTEMPTS)):
+        for attempt in range(1, _SIGN_ATTEMPTS + 1):
             ends = control.cluster.log_ends(partitions)
             signed = _signed_from(control.ledger, {tp.partition: end for tp, end in sorted(ends.items())})
             if not execute:
@@ -169,7 +169,7 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
                 control.writer.write(name, place, [message], partial(_nothing_else, control, ends, place))
                 break
             except OutcomeUnknown:
-                if not left:
+                if attempt == _SIGN_ATTEMPTS:
                     raise
                 time.sleep(_SIGN_PAUSE_SECONDS)
     return SignedLedger(signed, execute)
@@ -182,7 +182,7 @@ _SIGN_PAUSE_SECONDS = 1.0
 def _nothing_else(
     control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
 ) -> None:
-    """Check that nobody but ``own``, at ``place``, writes to the ledger, or has since its ends were read."""
+    """Raise OutcomeUnknown if others than ``own`` at ``place`` write to the ledger, or did after ``ends``."""
     busy = {
         tp
         for tp, producers in control.cluster.describe_producers(sorted(ends)).items()

@@ -80,7 +80,7 @@ class Kill:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
 
     def take_turn(self) -> None:
-        """Take the turn right before the commit, for :meth:`turn_taken`; raises RunFailed after a kill."""
+        """Take the turn, which :meth:`turn_taken` gives back, right before the commit; raises RunFailed."""
         if self._turn.acquire(blocking=False) and self.asked:
             self._turn.release()
         self.check()

@@ -111,7 +111,8 @@ class IcebergSink(BaseSink):
             ) from None
         self._refuse_another_branch(table)
         if to_write:
-            for reason in _unwritable(table.metadata):
+            reason = next(_unwritable(table.metadata), None)
+            if reason is not None:
                 raise UnknownTable(f"{self.name}{reason}")
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
@@ -277,7 +278,7 @@ class IcebergSink(BaseSink):
 
 
 def _unwritable(metadata: Any) -> Iterator[str]:
-    """Yield why runs cannot write a table; the later questions stand on the earlier ones."""
+    """Yield why runs cannot write a table; a reason is asked for only if there is none before it."""
     from airflow_eos.sinks.iceberg_files import unwritable_partitions, unwritable_properties
 
     if metadata.format_version not in _FORMATS:

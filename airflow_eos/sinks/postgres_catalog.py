@@ -241,7 +241,7 @@ def note_run(connection: psycopg.Connection[Any], version: PostgresVersion, run:
 
 
 def is_noted(connection: psycopg.Connection[Any], target: int, pipeline: str, run: EarlierRows) -> bool:
-    """Return whether the database knows that it published a run in the transaction of its receipt."""
+    """Return whether a run is noted, for the table of this oid, with the transaction of its receipt."""
     note = connection.execute(PUBLISHED, (target, f"{pipeline}/{run.label}")).fetchone()
     return note is not None and note[1] == run.snapshot
 
@@ -249,7 +249,7 @@ def is_noted(connection: psycopg.Connection[Any], target: int, pipeline: str, ru
 def rows_as_written(
     connection: psycopg.Connection[Any], sink: PostgresTable, snapshot: int, *, delete: bool = False
 ) -> int:
-    """Return how many rows are there as a transaction wrote them; with ``delete``, no longer."""
+    """Return how many rows are there as the transaction ``snapshot`` wrote them; may delete them."""
     # No parameters: beside them a percent sign in the name would be a placeholder.
     written = sql.SQL("FROM {} WHERE xmin::text::bigint = {}").format(
         sql.Identifier(*sink.schema_and_table), sql.Literal(snapshot % _NUMBERS)

@@ -87,7 +87,6 @@ class OpenNow:
         Before a pipeline's first commit its transaction belongs to the attempt with its group or name;
         without such an attempt only administrators see it. Partitions of a transaction without a record, or
         that may be another user's, are counted, not named, because its topics may be another user's.
-
         """
         rows = [_row(name, pipeline, status, now) for name, (pipeline, status) in self.shown.items()]
         groups = {(attempt.pipeline, attempt.group) for attempt in attempts if attempt.group}

@@ -1,14 +1,15 @@
-"""The doctor waits for no check longer than for the others."""
+"""The doctor waits for no check longer than for the others, and an error of one stops none of them."""
 
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations import doctor
+from airflow_eos.operations import checks, doctor, health, retention_report, table_checks
 from airflow_eos.operations.checks import CHECK_PATIENCE
 
 
@@ -36,3 +37,15 @@ def test_a_coordinator_is_asked_no_longer_than_other_brokers() -> None:
     (check,) = doctor._transactional_id(control, options)
     assert check.status == "ok"
     assert control.transactions.asked == [CHECK_PATIENCE, CHECK_PATIENCE]
+
+
+def test_no_check_asks_before_it_is_guarded() -> None:
+    """The error of a function that asks when it is called, not when its checks are taken, ends the doctor."""
+    looks = [
+        function
+        for module in (checks, doctor, health, retention_report, table_checks)
+        for _, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__annotations__.get("return") == "Iterator[Check]"
+    ]
+    assert checks.durability in looks
+    assert [look.__qualname__ for look in looks if not inspect.isgeneratorfunction(look)] == []
