@@ -65,7 +65,9 @@ def planned_blocks(
         return OpaqueBlocks(spark, _routed(spark, task, layout.tasks), layout)
     frame, layout = sealing.rows()
     evaluation.admit(frame)
-    return FrameBlocks(spark, route(frame, layout.tasks), layout, sealing.is_large, are_small)
+    return FrameBlocks(
+        spark, route(frame, layout.tasks), layout, is_large=sealing.is_large, are_small=are_small
+    )
 
 
 def is_opaque(spark: SparkSession) -> bool:
@@ -99,15 +101,17 @@ class FrameBlocks:
 
     :param source: the rows that they are computed from.
     :param layout: which task owns which target partition.
+    :param is_large: whether the input is worth a look at the plan.
+    :param are_small: False: the read tasks have met large records.
     """
 
-    _spark: SparkSession
+    spark: SparkSession
     source: DataFrame
     layout: OwnerLayout
-    _large: bool
-    _are_small: bool
-    _plan_settings: Mapping[str, str] = field(default_factory=dict)
-    frame: DataFrame | None = None
+    is_large: bool
+    are_small: bool
+    frame: DataFrame | None = field(default=None, init=False)
+    _plan_settings: Mapping[str, str] = field(default_factory=dict, init=False)
 
     def keep(self, *, local: bool) -> BlockCounts:
         """Materialise the rows on executors, cut off from their source; count them by another action.
@@ -122,16 +126,16 @@ class FrameBlocks:
         from pyspark import StorageLevel
 
         level = StorageLevel.DISK_ONLY if local else StorageLevel.DISK_ONLY_2
-        if local and not self._large:
-            self._plan_settings = interpreted(self._spark, self.source)
+        if local and not self.is_large:
+            self._plan_settings = interpreted(self.spark, self.source)
         row_settings: Mapping[str, str] = {}
-        if self._large and self._are_small and only_selects(self._spark, self.source):
-            row_settings = settings_of_small_records(self._spark)
-        columns = only_used_columns(self._spark, self.source) if self._large else nullcontext()
+        if self.is_large and self.are_small and only_selects(self.spark, self.source):
+            row_settings = settings_of_small_records(self.spark)
+        columns = only_used_columns(self.spark, self.source) if self.is_large else nullcontext()
         # The settings within: they cancel the job of a task that is interrupted.
-        with columns, settings(self._spark, {**self._plan_settings, **row_settings}):
+        with columns, settings(self.spark, {**self._plan_settings, **row_settings}):
             self.frame = checkpointed(self.source, level)
-        with settings(self._spark, self._plan_settings):
+        with settings(self.spark, self._plan_settings):
             return read_manifest(self.frame)
 
     def send(self, task: SendTask) -> list[str]:
@@ -140,7 +144,7 @@ class FrameBlocks:
         assert frame is not None, "they are kept"
         if task.streamed:
             frame = frame.sortWithinPartitions(*STREAM_ORDER)
-        with settings(self._spark, {**self._plan_settings, **_SEND_SETTINGS}):
+        with settings(self.spark, {**self._plan_settings, **_SEND_SETTINGS}):
             return [row.answer for row in frame.mapInArrow(task, ANSWER_DDL).collect()]
 
     def batches(self) -> list[bytes]:
@@ -159,7 +163,7 @@ class FrameBlocks:
 class OpaqueBlocks:
     """The same as :class:`FrameBlocks`, by a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
 
-    _spark: SparkSession
+    spark: SparkSession
     source: RDD[bytes]
     layout: OwnerLayout
 
@@ -171,9 +175,9 @@ class OpaqueBlocks:
         self.source.persist(StorageLevel(True, True, False, True, 1 if local else 2))  # noqa: FBT003
         self.source.localCheckpoint()
         heads = self.source.mapPartitionsWithIndex(_heads)
-        with settings(self._spark, {}):
+        with settings(self.spark, {}):
             # As collect, which asks the JVM for something else on its way out.
-            rows = self._spark.sparkContext.runJob(heads, iter)
+            rows = self.spark.sparkContext.runJob(heads, iter)
         return count_blocks(rows)
 
     def send(self, task: SendTask) -> list[str]:
@@ -181,7 +185,7 @@ class OpaqueBlocks:
         if task.streamed:
             sorted_rows = self._frame().sortWithinPartitions("value")
             send = partial(_send_sorted, task)
-            with settings(self._spark, _SEND_SETTINGS):
+            with settings(self.spark, _SEND_SETTINGS):
                 return [row.answer for row in sorted_rows.mapInArrow(send, ANSWER_DDL).collect()]
         return list(self.source.mapPartitionsWithIndex(partial(_send_elements, task)).collect())
 
@@ -196,9 +200,9 @@ class OpaqueBlocks:
     def _frame(self) -> DataFrame:
         from pyspark.sql import DataFrame
 
-        binary = self._spark.sparkContext._jvm.org.apache.spark.sql.Encoders.BINARY()  # noqa: SLF001
-        session: Any = self._spark._jsparkSession  # noqa: SLF001
-        return DataFrame(session.createDataset(self.source._jrdd.rdd(), binary).toDF(), self._spark)  # noqa: SLF001
+        binary = self.spark.sparkContext._jvm.org.apache.spark.sql.Encoders.BINARY()  # noqa: SLF001
+        session: Any = self.spark._jsparkSession  # noqa: SLF001
+        return DataFrame(session.createDataset(self.source._jrdd.rdd(), binary).toDF(), self.spark)  # noqa: SLF001
 
 
 def _routed(spark: SparkSession, task: ArrowSealTask, owners: int) -> RDD[bytes]:

@@ -132,8 +132,8 @@ class ObservedReads:
 
     ranges: Sequence[OffsetRange]
     late_before: dt.datetime | None
-    tally: Tally = None
-    _name: str = field(default_factory=lambda: f"eos_read_{uuid.uuid4().hex[:8]}")
+    tally: Tally = field(default=None, init=False)
+    _name: str = field(default_factory=lambda: f"eos_read_{uuid.uuid4().hex[:8]}", init=False)
 
     @property
     def _counted(self) -> list[TopicPartition]:

@@ -104,17 +104,17 @@ _Load = list[tuple[PartitionQueue, Batch]]
 class _Dispatcher:
     """Packs batches of many queues into requests, broker by broker, until every queue is finished."""
 
-    _connections: BrokerConnections
-    _transactional_id: str
-    _queues: deque[PartitionQueue]
-    _topics: Collection[str]
-    _deadline: float | None
-    _answered: deque[tuple[_Load, Future]] = field(default_factory=deque)
-    _requests: Counter[int] = field(default_factory=Counter)
-    _bytes: int = 0
-    _refreshing: bool = False
-    _refresh_error: EosError | None = None
-    _wake: Future = field(default_factory=Future)
+    connections: BrokerConnections
+    transactional_id: str
+    queues: deque[PartitionQueue]
+    topics: Collection[str]
+    deadline: float | None
+    _answered: deque[tuple[_Load, Future]] = field(default_factory=deque, init=False)
+    _requests: Counter[int] = field(default_factory=Counter, init=False)
+    _bytes: int = field(default=0, init=False)
+    _refreshing: bool = field(default=False, init=False)
+    _refresh_error: EosError | None = field(default=None, init=False)
+    _wake: Future = field(default_factory=Future, init=False)
 
     async def run(self) -> None:
         """Send until all queues are finished; the first fatal answer stops all queues."""
@@ -123,7 +123,7 @@ class _Dispatcher:
         except BaseException:
             # Queued bytes must not reach a broker after this run has failed.
             for node in self._requests:
-                self._connections.hang_up(node)
+                self.connections.hang_up(node)
             raise
 
     async def _run(self) -> None:
@@ -132,20 +132,20 @@ class _Dispatcher:
                 self._settle(*self._answered.popleft())
             if self._refresh_error is not None:
                 raise self._refresh_error
-            self._queues = deque(queue for queue in self._queues if not queue.finished)
-            if not self._queues:
+            self.queues = deque(queue for queue in self.queues if not queue.finished)
+            if not self.queues:
                 return
             now = time.monotonic()
-            if self._deadline is not None and now >= self._deadline:
+            if self.deadline is not None and now >= self.deadline:
                 raise self._too_late()
             while load := self._next_load(now):
                 self._dispatch(load, now)
             await self._something(now)
 
     def _too_late(self) -> DeliveryTimedOut:
-        queue = self._queues[0]
+        queue = self.queues[0]
         return DeliveryTimedOut(
-            f"the task's time is over with {len(self._queues)} partitions unfinished, among them "
+            f"the task's time is over with {len(self.queues)} partitions unfinished, among them "
             f"{queue.tp}: {queue.last_error}. Give the transaction more time, or write fewer records a run"
         )
 
@@ -156,11 +156,11 @@ class _Dispatcher:
         load: _Load = []
         size = 0
         node: int | None = None
-        for queue in self._queues:
+        for queue in self.queues:
             batch = queue.next_batch(now)
             if batch is None:
                 continue
-            leader = self._connections.leader(queue.tp.topic, queue.tp.partition)
+            leader = self.connections.leader(queue.tp.topic, queue.tp.partition)
             if leader is None:
                 queue.no_leader(now)
                 self._refresh()
@@ -181,18 +181,18 @@ class _Dispatcher:
 
     def _dispatch(self, load: _Load, now: float) -> None:
         first = load[0][0].tp
-        node = self._connections.leader(first.topic, first.partition)
+        node = self.connections.leader(first.topic, first.partition)
         assert node is not None
         size = 0
         for queue, batch in load:
             queue.sent(batch, now)
             size += len(batch.data)
             # Round-robin: move the queue to the end for the next request.
-            self._queues.remove(queue)
-            self._queues.append(queue)
+            self.queues.remove(queue)
+            self.queues.append(queue)
         self._requests[node] += 1
         self._bytes += size
-        future = self._connections.send(self._request(load), node, timeout=self._connections.request_timeout)
+        future = self.connections.send(self._request(load), node, timeout=self.connections.request_timeout)
 
         def answered(_: Any) -> None:
             self._requests[node] -= 1
@@ -210,9 +210,9 @@ class _Dispatcher:
             return topic_class.PartitionProduceData(index=tp.partition, records=records[tp])
 
         return ProduceRequest(
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
             acks=-1,
-            timeout_ms=int(self._connections.request_timeout * 1000 * _BROKER_TIMEOUT_SHARE),
+            timeout_ms=int(self.connections.request_timeout * 1000 * _BROKER_TIMEOUT_SHARE),
             topic_data=by_topic(
                 records, lambda name, parts: topic_class(name=name, partition_data=parts), part
             ),
@@ -273,19 +273,19 @@ class _Dispatcher:
         if self._answered:
             return
         self._wake = Future()
-        times = [queue.pause_until for queue in self._queues if queue.pause_until > now]
+        times = [queue.pause_until for queue in self.queues if queue.pause_until > now]
         # Whatever time the sources took, a broker gets some to answer in.
         overdue = time.monotonic() + _LEAST_WAIT
-        times += [max(queue.give_up_at, overdue) for queue in self._queues if queue.give_up_at is not None]
-        if self._deadline is not None:
-            times.append(self._deadline)
-        cancel = self._connections.wake_later(max(0.0, min(times) - now), self._wake) if times else None
+        times += [max(queue.give_up_at, overdue) for queue in self.queues if queue.give_up_at is not None]
+        if self.deadline is not None:
+            times.append(self.deadline)
+        cancel = self.connections.wake_later(max(0.0, min(times) - now), self._wake) if times else None
         await self._wake
         if cancel is not None:
             cancel()
         woken = time.monotonic()
         if not self._answered and woken >= overdue:
-            for queue in self._queues:
+            for queue in self.queues:
                 queue.check_time(woken)
 
     def _refresh(self) -> None:
@@ -296,14 +296,14 @@ class _Dispatcher:
 
         async def refresh() -> None:
             try:
-                await self._connections.refresh_async(self._topics)
+                await self.connections.refresh_async(self.topics)
             except EosError as error:
                 self._refresh_error = error
             finally:
                 self._refreshing = False
                 self._rouse()
 
-        self._connections.spawn(refresh())
+        self.connections.spawn(refresh())
 
 
 def refused_records(tp: TopicPartition, data: bytes, indices: Sequence[int]) -> str:
