@@ -175,6 +175,7 @@ class TransactionalProducer:
                     f"{doing}: 'bootstrap.servers' names brokers of two clusters, {cluster_id} and {other}: "
                     "name those of one"
                 )
+        answer: KafkaError | None = None
         while True:
             # In slices, because librdkafka would retry refused credentials until the timeout.
             wait = min(_INIT_SLICE_SECONDS, max(backoff.left, 0.1))
@@ -184,9 +185,11 @@ class TransactionalProducer:
             error = self._refusals.last or error
             if self._refusals.last or error.fatal() or not error.retriable():
                 raise explained(error, doing)
+            if error.code() != KafkaError._TIMED_OUT:  # noqa: SLF001 - too short a slice
+                answer = error
             if backoff.expired:
-                raise explained(error, f"{doing} within {timeout:.0f} s")
-            backoff.tell(doing, NotYet(error.name()))
+                raise explained(answer or error, f"{doing} within {timeout:.0f} s")
+            backoff.tell(doing, NotYet((answer or error).name()))
         if not self._events.identified.wait(max(backoff.left, 5.0)):
             if self._events.fatal is not None:
                 raise explained(self._events.fatal, doing)

@@ -252,8 +252,8 @@ class ArrowSealTask:
         ]
         if dead is not None and dead.records:
             # Letters that are made later need all places, a message only the first one.
-            told = dead.records if dead.only_names else dead.records[:1]
-            places = json.dumps([record.to_list() for record in told]).encode()
+            reported = dead.records if dead.only_names else dead.records[:1]
+            places = json.dumps([record.to_list() for record in reported]).encode()
             rows.append((0, None, DEAD_TRAILER_PARTITION, 0, len(dead.records), places))
         yield sealed_rows(number, attempt_id, rows)
 

@@ -79,6 +79,31 @@ def test_a_refusal_is_forgotten_when_a_broker_has_answered(monkeypatch: pytest.M
         made.close()
 
 
+class Occupied(RefusedOnce):
+    """An instance whose coordinator has not ended the older transaction, and whose last slice is short."""
+
+    def init_transactions(self, timeout: float) -> None:
+        self._asked["init"] += 1
+        time.sleep(timeout)
+        is_first = self._asked["init"] == 1
+        code = KafkaError.CONCURRENT_TRANSACTIONS if is_first else KafkaError._TIMED_OUT
+        raise KafkaException(KafkaError(code, retriable=True))
+
+
+def test_a_last_slice_without_an_answer_does_not_hide_the_answer_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its time-out would blame brokers that are away: the coordinator has said what it waits for."""
+    monkeypatch.setattr(producer_module, "Producer", Occupied)
+    monkeypatch.setattr(producer_module, "_INIT_SLICE_SECONDS", 0.2)
+    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    try:
+        with pytest.raises(BrokersUnavailable, match=r"within 0 s: .*CONCURRENT_TRANSACTIONS"):
+            made.initialise(0.3, topic="ledger")
+    finally:
+        made.close()
+
+
 class Unanswered(RefusedOnce):
     """An instance whose records nobody acknowledges."""
 
