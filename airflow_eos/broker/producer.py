@@ -185,11 +185,11 @@ class TransactionalProducer:
             error = self._refusals.last or error
             if self._refusals.last or error.fatal() or not error.retriable():
                 raise explained(error, doing)
-            if error.code() != KafkaError._TIMED_OUT:  # noqa: SLF001 - too short a slice
-                answer = error
+            # A last slice may be too short for an answer.
+            answer = (answer or error) if error.code() == KafkaError._TIMED_OUT else error  # noqa: SLF001
             if backoff.expired:
-                raise explained(answer or error, f"{doing} within {timeout:.0f} s")
-            backoff.tell(doing, NotYet((answer or error).name()))
+                raise explained(answer, f"{doing} within {timeout:.0f} s")
+            backoff.tell(doing, NotYet(answer.name()))
         if not self._events.identified.wait(max(backoff.left, 5.0)):
             if self._events.fatal is not None:
                 raise explained(self._events.fatal, doing)
