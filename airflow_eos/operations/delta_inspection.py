@@ -8,17 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.operations.table_inspection import (
-    RECENT,
-    ForeignCommit,
-    HeldRows,
-    Retention,
-    TableInspection,
-    UnnamedFile,
-    interval,
-    milliseconds,
-    writer_text,
-)
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
+from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
+from airflow_eos.operations.table_retention import Retention, interval, milliseconds
 from airflow_eos.run.publishing import RUN_KEY
 from airflow_eos.sinks.delta_rows import live_files
 

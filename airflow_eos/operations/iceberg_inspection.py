@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.iceberg_table import MAIN
 from airflow_eos.model.table import TableReceipt
-from airflow_eos.operations.table_inspection import (
-    RECENT,
-    ForeignCommit,
-    HeldRows,
-    Retention,
-    TableInspection,
-    UnnamedFile,
-    milliseconds,
-    writer_text,
-)
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
+from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
+from airflow_eos.operations.table_retention import Retention, milliseconds
 from airflow_eos.run.publishing import RUN_KEY
 
 if TYPE_CHECKING:

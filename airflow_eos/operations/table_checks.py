@@ -18,13 +18,10 @@ from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.operations.delta_inspection import DeltaInspection
+from airflow_eos.operations.foreign_commits import other_writers
 from airflow_eos.operations.iceberg_inspection import IcebergInspection
-from airflow_eos.operations.table_inspection import (
-    UnnamedFile,
-    fencing_tokens,
-    other_writers,
-    retention_check,
-)
+from airflow_eos.operations.table_inspection import UnnamedFile, fencing_tokens
+from airflow_eos.operations.table_retention import retention_check
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted, some_of
 

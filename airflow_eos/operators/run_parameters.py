@@ -16,6 +16,7 @@ from airflow_eos.links.run_links import ConfiguredLinks
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, Interval, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
+from airflow_eos.operators.mapped_instances import is_of_mapped_group, refuse_same_run
 from airflow_eos.operators.other_task import refuse_other_task
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.partition_interval import PartitionDuration
@@ -27,10 +28,8 @@ from airflow_eos.operators.task_identity import (
     accepting,
     accepts,
     clear_number,
-    is_of_mapped_group,
     refuse_another_grid,
     refuse_loop,
-    refuse_same_run,
     resolve_ranges,
     task_of,
     warn_of_read_before,

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_eos.operations import delta_inspection, iceberg_inspection
 from airflow_eos.operations.table_checks import table_checks
-from airflow_eos.operations.table_inspection import interval, milliseconds
+from airflow_eos.operations.table_retention import interval, milliseconds
 from tests.support.lakes import SCHEMA, DeltaLake, IcebergLake
 from tests.unit.sinks.test_publishing import Attempt, append
 

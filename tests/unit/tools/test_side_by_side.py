@@ -32,7 +32,7 @@ def test_each_search_of_the_protocol_may_run_anywhere(tmp_path):
 
 
 def test_unit_tests_that_wait_for_no_program_are_last():
-    """Whole files; what is no unit test keeps its place."""
+    """Whole files; what is not a unit test keeps its place."""
     order = ["tests/system/a 1", "tests/unit/a 1", "tests/unit/b 1", "tests/unit/b 2 waits", "tests/unit/c 1"]
     assert small_ones_last(order, lambda test: test.split()[0], lambda test: test.endswith("waits")) == [
         "tests/system/a 1",
