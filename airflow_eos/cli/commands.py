@@ -299,14 +299,9 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.operations.upkeep import sign_ledger
 
     ledger = sign_ledger(target, execute=options.yes)
-    unsigned, version_1 = ledger.signed.unsigned_below, ledger.signed.version_1_below
     rows: list[Row] = [
-        {
-            "partition": partition,
-            "unsigned below": unsigned.get(partition, 0),
-            "version 1 below": version_1.get(partition, 0),
-        }
-        for partition in sorted({*unsigned, *version_1})
+        {"partition": partition, "unsigned below": offset}
+        for partition, offset in sorted(ledger.signed.offsets.items())
     ]
     title = "signed" if ledger.done else "would be signed; add --yes"
     return Outcome(ledger.to_dict(), {title: rows})

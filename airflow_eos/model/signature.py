@@ -11,7 +11,6 @@ from airflow_eos.exceptions import ConfigurationError
 
 HEADER = "airflow-eos-signature"
 """First header of a signed ledger record; its value is the signature, 32 bytes."""
-_CONTEXT_1 = b"airflow-eos ledger record 1"
 _CONTEXT = b"airflow-eos ledger record 2"
 _SHORTEST = 16
 
@@ -19,13 +18,13 @@ _SHORTEST = 16
 class SignedRecord(NamedTuple):
     """What the signature of a ledger record covers.
 
-    :param topic_id: id of the ledger topic, as Kafka writes it; None in a signature of version 1.
+    :param topic_id: id of the ledger topic, as Kafka writes it.
     :param producer: producer id and epoch of the record's batch.
     :param value: None for a tombstone.
     """
 
     topic: str
-    topic_id: str | None
+    topic_id: str
     partition: int
     producer: tuple[int, int]
     key: str
@@ -33,14 +32,12 @@ class SignedRecord(NamedTuple):
 
     def digest(self, secret: bytes) -> bytes:
         """Return the signature by a secret."""
-        texts = [part.encode() for part in (self.topic, self.key, self.value or "")]
-        lengths = [len(texts[0]), len(texts[1]), -1 if self.value is None else len(texts[2])]
-        if self.topic_id is not None:
-            texts.append(self.topic_id.encode())
-            lengths.append(len(texts[-1]))
-        sizes = struct.pack(f">{3 + len(lengths)}q", self.partition, *self.producer, *lengths)
-        context = _CONTEXT_1 if self.topic_id is None else _CONTEXT
-        return hmac.digest(secret, b"".join((context, sizes, *texts)), hashlib.sha256)
+        topic, key, value, topic_id = (
+            text.encode() for text in (self.topic, self.key, self.value or "", self.topic_id)
+        )
+        lengths = len(topic), len(key), -1 if self.value is None else len(value), len(topic_id)
+        sizes = struct.pack(">7q", self.partition, *self.producer, *lengths)
+        return hmac.digest(secret, b"".join((_CONTEXT, sizes, topic, key, value, topic_id)), hashlib.sha256)
 
 
 class LedgerKey:
@@ -49,8 +46,7 @@ class LedgerKey:
     A signature is HMAC-SHA256 over topic, topic id, partition, producer id, epoch, key and value, each with
     its length. Producer id and epoch are those of the record's batch: brokers do not let other producers use
     them, which prevents the replay of a signed record. Each cluster numbers its producers independently, so
-    the topic id (KIP-516) distinguishes ledgers of different clusters. Signatures of version 1 lack the topic
-    id.
+    the topic id (KIP-516) distinguishes ledgers of different clusters.
 
     :param text: secrets, separated by whitespace: the first one signs, all of them verify. Empty for none.
     :raises ConfigurationError: a secret is shorter than 16 characters.
@@ -76,16 +72,8 @@ class LedgerKey:
         """Return the signature of a record; None without a secret."""
         return record.digest(self._secrets[0]) if self._secrets else None
 
-    def made(self, signature: bytes | None, record: SignedRecord, *, version_1: bool = False) -> bool:
-        """Return whether a signature is valid for exactly this record.
-
-        :param version_1: also accept signatures of version 1, without the topic id.
-        """
-        if signature is None:
-            return False
-        records = (record, record._replace(topic_id=None)) if version_1 else (record,)
-        return any(
-            hmac.compare_digest(signature, signed.digest(secret))
-            for secret in self._secrets
-            for signed in records
+    def made(self, signature: bytes | None, record: SignedRecord) -> bool:
+        """Return whether a signature is valid for exactly this record."""
+        return signature is not None and any(
+            hmac.compare_digest(signature, record.digest(secret)) for secret in self._secrets
         )

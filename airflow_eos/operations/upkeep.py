@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.index_keeper import Indexed, rebuilt
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
@@ -39,18 +38,14 @@ class DismissedRecord(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class SignedLedger:
-    """The offsets below which records need no current signature, and whether the ledger says so now."""
+    """The offsets below which records need no signature, and whether the ledger says so now."""
 
     signed: SignedFrom
     done: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``from`` and ``version_1``, offsets by partition."""
-        return {
-            "from": dict(self.signed.unsigned_below),
-            "version_1": dict(self.signed.version_1_below),
-            "done": self.done,
-        }
+        """Return the JSON form: ``from`` has offsets by partition."""
+        return {"from": dict(self.signed.offsets), "done": self.done}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +132,7 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
 
 
 def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger:
-    """Accept the present records of a ledger as they are signed now, and require signatures from now on.
-
-    If the ledger was used before it had a key, all its present records are accepted without a signature. If
-    its identity, or its last record of this kind, has a signature of version 1, present records with such a
-    signature are accepted; the offsets below which records need no signature do not change.
+    """Accept the present records of a ledger without a signature, and require signatures from now on.
 
     :param execute: False for a dry run.
     :raises ConfigurationError: the settings have no key.
@@ -160,7 +151,7 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
         name = keys.ledger_transactional_id(deployment.prefix, deployment.ledger.topic)
         for attempt in range(1, _SIGN_ATTEMPTS + 1):
             ends = control.cluster.log_ends(partitions)
-            signed = _signed_from(control.ledger, {tp.partition: end for tp, end in sorted(ends.items())})
+            signed = SignedFrom({tp.partition: end for tp, end in sorted(ends.items())})
             if not execute:
                 break
             message = LedgerMessage(keys.SIGNED_KEY, signed.to_json(), keys.LEDGER_IDENTITY_ROUTING)
@@ -195,18 +186,6 @@ def _nothing_else(
             f"{', '.join(map(str, sorted(busy)))}: a run has an open transaction there, or wrote just now; "
             "sign when no run is at work. A transaction that nobody ends is named by `airflow eos doctor`"
         )
-
-
-def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
-    version_1 = ledger.signed_by_version_1(0, (keys.SIGNED_KEY, keys.LEDGER_IDENTITY_KEY))
-    if not version_1:
-        return SignedFrom(ends)
-    value = version_1.get(keys.SIGNED_KEY)
-    before = {} if value is None else SignedFrom.from_json(value, keys.SIGNED_KEY).unsigned_below
-    # A record replayed from another cluster must not accept records beyond the present ends.
-    return SignedFrom(
-        {partition: min(offset, ends.get(partition, 0)) for partition, offset in before.items()}, ends
-    )
 
 
 def index_ledger(deployment: Deployment) -> dict[int, Indexed]:

@@ -25,7 +25,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger import authority, keys
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
-from airflow_eos.model.signature import HEADER, LedgerKey, SignedRecord
+from airflow_eos.model.signature import HEADER, SignedRecord
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger, ledger_records, run_records
@@ -497,7 +497,7 @@ def test_a_ledger_in_use_gets_a_key(pipeline):
 
 
 def forge_signed_commit(pipeline, victim, template, topic_id):
-    """As :func:`forge_commit`, signed as in a ledger of this topic id; None: as version 1 did."""
+    """As :func:`forge_commit`, signed as in a ledger of this topic id."""
     key, value = forged_record(pipeline, victim, template)
     name, ledger = json.loads(value)["producer"]["transactional_id"], pipeline.spec.ledger
 
@@ -514,11 +514,10 @@ def forge_signed_commit(pipeline, victim, template, topic_id):
     forge_as_somebody(pipeline, key, named, pipeline.spec.pipeline, headers)
 
 
-@pytest.mark.parametrize("topic_id", [None, "AAAAAAAAAAAAAAAAAAAAAA"], ids=["version 1", "another topic id"])
-def test_a_signed_record_of_another_cluster_is_no_commit(signed, topic_id):
+def test_a_signed_record_of_another_cluster_is_no_commit(signed):
     """It may name the same topic, and a producer of the same number: each cluster counts its own."""
     template = signed.run(**given(signed, "r1"))
-    forge_signed_commit(signed, "r2", template, topic_id)
+    forge_signed_commit(signed, "r2", template, "AAAAAAAAAAAAAAAAAAAAAA")
     with pytest.raises(LedgerTampered, match="lacks only a signature"):
         signed.run(**given(signed, "r2", 10, 20))
     assert signed.output() == copies(10)
@@ -531,45 +530,3 @@ def test_the_same_record_signed_for_this_topic_is_a_commit(signed):
         topic_id = control.ledger.topic_id
     forge_signed_commit(signed, "r2", template, topic_id)
     assert signed.run(**given(signed, "r2", 10, 20)).found
-
-
-def as_version_1(patch):
-    """Sign as version 1 did, and believe it."""
-    made = LedgerKey.made
-
-    def sign(self, record):
-        return record._replace(topic_id=None).digest(self._secrets[0]) if self else None
-
-    patch.setattr(LedgerKey, "sign", sign)
-    patch.setattr(LedgerKey, "made", lambda self, *signed, **_: made(self, *signed, version_1=True))
-
-
-@pytest.mark.parametrize("keyed_from_the_start", [True, False])
-def test_signatures_of_version_1_count_once_an_administrator_said_so(
-    pipeline, monkeypatch, keyed_from_the_start
-):
-    """Those that are there; neither what lacks any signature, nor what is replayed later."""
-    if not keyed_from_the_start:
-        pipeline.run(**given(pipeline, "r0", 30, 35))
-    keyed(pipeline, KEY)
-    with monkeypatch.context() as patch:
-        as_version_1(patch)
-        if not keyed_from_the_start:
-            assert sign_ledger(pipeline.spec.deployment).done
-        template = pipeline.run(**given(pipeline, "r1"))
-    forge_commit(pipeline, "r2", template)
-    with pytest.raises(LedgerTampered, match="run `airflow eos sign`"):
-        pipeline.run(**given(pipeline, "r1"))
-    signed_from = sign_ledger(pipeline.spec.deployment).signed
-    assert bool(signed_from.unsigned_below) is not keyed_from_the_start
-    assert signed_from.version_1_below
-    assert pipeline.run(**given(pipeline, "r1")).found
-    if not keyed_from_the_start:
-        assert pipeline.run(**given(pipeline, "r0", 30, 35)).found
-    with pytest.raises(LedgerTampered):
-        pipeline.run(**given(pipeline, "r2", 10, 20))
-    forge_signed_commit(pipeline, "r2", template, None)
-    with pytest.raises(LedgerTampered):
-        pipeline.run(**given(pipeline, "r2", 10, 20))
-    assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found
-    assert pipeline.run(**given(pipeline, "r3", 20, 30)).found

@@ -16,7 +16,6 @@ from airflow_eos.broker.ledger_log.records import Record, records_of
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.ledger_index import Around
 from airflow_eos.ledger.records.run_record import named_writer
-from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.signature import LedgerKey, SignedRecord
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch
 
@@ -73,12 +72,12 @@ class Evidence:
 
     :param key: the ledger's key; without a secret no record needs a signature.
     :param topic_id: id of the ledger topic; only signatures need it.
-    :param bounds: records of the partition that need no signature.
+    :param unsigned_below: records of lower offsets need no signature.
     """
 
     key: LedgerKey = LedgerKey()  # noqa: RUF009 - frozen
     topic_id: str = ""
-    bounds: SignatureBounds = SignatureBounds()  # noqa: RUF009 - frozen
+    unsigned_below: int = 0
 
     def judge(self, batch: RawBatch, end: int, query: KeyQuery) -> tuple[list[Record], list[Rejected]]:
         """Return the wanted records of a batch that are evidence, and the other wanted ones."""
@@ -110,12 +109,11 @@ class Evidence:
 
     def _is_signed(self, batch: RawBatch, record: Record) -> bool:
         """Return whether the record is signed, or need not be."""
-        if not self.key or record.offset < self.bounds.unsigned_below:
+        if not self.key or record.offset < self.unsigned_below:
             return True
         producer = batch.header.producer_id, batch.header.producer_epoch
         signed = SignedRecord(batch.topic, self.topic_id, batch.partition, producer, record.key, record.value)
-        version_1 = record.offset < self.bounds.version_1_below
-        return self.key.made(record.signature, signed, version_1=version_1)
+        return self.key.made(record.signature, signed)
 
 
 def is_evidence(header: BatchHeader, value: str | None) -> bool:

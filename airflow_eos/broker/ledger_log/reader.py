@@ -123,8 +123,8 @@ class LedgerReader:
                 self._positions[partition] = end
 
     def _read(self, partition: int, position: int, end: int) -> Iterator[LedgerChange]:
-        bounds = (self._signed_from or SignedFrom()).bounds(partition)
-        evidence = Evidence(self._ledger.key, self._topic_id, bounds)
+        signed_from = self._signed_from or SignedFrom()
+        evidence = Evidence(self._ledger.key, self._topic_id, signed_from.of(partition))
         rejected: list[Rejected] = []
         with self._link.connections() as connections:
             tp = TopicPartition(self._ledger.topic, partition)

@@ -23,9 +23,9 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger.records.identity import IdentityRecord
 from airflow_eos.ledger.records.ledger_index import Around, IndexRoot, LeafAt, OwnKeys, Place, may_speak_for
-from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
+from airflow_eos.ledger.records.signed import SignedFrom
 from airflow_eos.model.kafka import TopicDescription
-from airflow_eos.model.ledger import LedgerValue, LedgerView
+from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import LedgerSettings
@@ -187,18 +187,9 @@ class KafkaLedger:
         value = self._view(0, KeyQuery(frozenset({key}))).committed.get(key) if key else None
         return SignedFrom() if value is None else SignedFrom.from_json(value, key)
 
-    def signed_by_version_1(self, partition: int, keys: Collection[str]) -> Mapping[str, LedgerValue]:
-        """Return the committed values of keys whose last signed record has a signature of version 1."""
-        query = KeyQuery(frozenset(keys))
-        current = self._view(partition, query, Evidence(self.key, self.topic_id)).committed
-        bounds = SignatureBounds(version_1_below=2**63 - 1)
-        either = self._view(partition, query, Evidence(self.key, self.topic_id, bounds)).committed
-        return {key: value for key, value in either.items() if key not in current}
-
-    def _view(self, partition: int, query: KeyQuery, evidence: Evidence | None = None) -> LedgerView:
+    def _view(self, partition: int, query: KeyQuery) -> LedgerView:
         tp = TopicPartition(self.topic, partition)
-        if evidence is None:
-            evidence = self._evidence(partition, query)
+        evidence = self._evidence(partition, query)
         index = self._index(partition) if query.few else None
         with self._link.connections() as connections:
             bounds = log_bounds(connections, [tp], starts=False)
@@ -229,8 +220,8 @@ class KafkaLedger:
         if not self.key:
             return Evidence()
         says_what_is_signed = self.own_keys.signed in query.keys
-        bounds = SignatureBounds() if says_what_is_signed else self._signed_from.bounds(partition)
-        return Evidence(self.key, self.topic_id, bounds)
+        unsigned_below = 0 if says_what_is_signed else self._signed_from.of(partition)
+        return Evidence(self.key, self.topic_id, unsigned_below)
 
     # -- the index --
 

@@ -13,7 +13,6 @@ from airflow_eos.broker.ledger_log.evidence import Evidence, KeyQuery, needles
 from airflow_eos.broker.ledger_log.records import records_of
 from airflow_eos.broker.ledger_log.scan import committed_values, raw_entries
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry, LedgerValue
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey, SignedRecord
@@ -244,7 +243,7 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
     found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence(key, "id"))
     assert (texts(found.committed), last(found)) == ({"run": "ours"}, {"run": 3, "cursor": 4, "run/10": 7})
     assert all(record.is_unsigned for record in found.rejected)
-    since = Evidence(key, "id", SignatureBounds(unsigned_below=4))
+    since = Evidence(key, "id", 4)
     found = committed_values("connections", WHERE, 0, log.end, wanted, since)
     assert (texts(found.committed), last(found)) == ({}, {"cursor": 4, "run/10": 7})
     elsewhere = Evidence(key, "of another cluster")
@@ -268,23 +267,3 @@ def test_a_value_tells_whether_it_is_signed_on_both_sides_of_the_last_stable_off
     assert {key: value.is_signed for key, value in committed.items()} == expected
     tail = raw_entries("connections", WHERE, 0, log.end, wanted, Evidence()).entries
     assert {entry.key: entry.value.is_signed for entry in tail if entry.value} == expected
-
-
-def test_signatures_without_a_topic_id_count_below_their_bound(log):
-    """Whoever replays one later, from another cluster, writes it above."""
-    key = LedgerKey("a-secret-of-length")
-    content = [("run", "old"), ("cursor", "replayed")]
-    rows = [
-        Record(offset, 0, name.encode(), value.encode(), (("airflow-eos-signature", signature),))
-        for offset, (name, value) in enumerate(content)
-        for signature in [SignedRecord("ledger", None, 0, (1, 0), name, value).digest(b"a-secret-of-length")]
-    ]
-    log.batches += [
-        write(rows, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0),
-        marker(COMMIT, 1, 2),
-    ]
-    log.end = 3
-    wanted = KeyQuery(frozenset({"run", "cursor"}))
-    bounded = Evidence(key, "id", SignatureBounds(version_1_below=1))
-    found = committed_values("connections", WHERE, 0, log.end, wanted, bounded)
-    assert (texts(found.committed), found.rejected) == ({"run": "old"}, (("cursor", 1, True),))

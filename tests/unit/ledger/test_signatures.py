@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
-from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
+from airflow_eos.ledger.records.signed import SignedFrom
 from airflow_eos.model.signature import LedgerKey, SignedRecord
 from airflow_eos.model.spec import Deployment, LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
@@ -89,21 +89,12 @@ def test_the_secret_reaches_a_driver_in_another_process() -> None:
     assert replace(SPEC.ledger, topic="other").key == SECRET
 
 
-def test_a_signature_without_the_topic_id_counts_only_where_it_is_allowed() -> None:
-    """Another cluster has the same names and the same numbers of producers."""
-    old = RECORD._replace(topic_id=None).digest(SECRET.encode())
-    assert not LedgerKey(SECRET).made(old, RECORD)
-    assert LedgerKey(SECRET).made(old, RECORD, version_1=True)
-    assert LedgerKey(SECRET).made(LedgerKey(SECRET).sign(RECORD), RECORD, version_1=True)
-    assert not LedgerKey("another-secret-of-mine").made(old, RECORD, version_1=True)
-
-
 def test_what_is_signed_from_where() -> None:
     """Written and read, that of version 1 too; anything else is an error that names the record."""
-    signed = SignedFrom({1: 5, 0: 7}, {1: 9})
+    signed = SignedFrom({1: 5, 0: 7})
     assert SignedFrom.from_json(signed.to_json(), "k") == signed
-    assert signed.bounds(1) == SignatureBounds(5, 9)
-    assert signed.bounds(2) == SignatureBounds(0, 0)
+    assert signed.of(1) == 5
+    assert signed.of(2) == 0
     assert SignedFrom.from_json('{"v":1,"from":{"0":7}}', "k") == SignedFrom({0: 7})
     for value in ("", "{}", '{"v":1}', '{"v":1,"from":{"x":1}}', '{"v":1,"from":{"0":"1"}}', '{"v":3}'):
         with pytest.raises(LedgerUnreadable, match="'k'"):

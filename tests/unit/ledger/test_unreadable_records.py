@@ -63,7 +63,7 @@ RECORDS = {
     "boundary": Boundary("src", "id", "2026-01-01", {0: 5}, "now", {0: 9}, {0: Deleted(5, 7)}, {0: 3}),
     "reset": ResetRecord("group", "pipe", (OffsetMove(TopicPartition("src", 0), 1, None, 3),)),
     "identity": IdentityRecord("id", 3, "test"),
-    "signed": SignedFrom({0: 1}, {0: 2}),
+    "signed": SignedFrom({0: 1}),
     "horizon": Horizon("pipe", "now", 1, {"a": 1}, ((("src",), None, "start", "end"),)),
     "pruned": PrunedRuns("now", frozenset({"ab" * DIGEST_BYTES})),
     "intent": Intent(
