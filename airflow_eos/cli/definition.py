@@ -164,8 +164,8 @@ COMMANDS = (
         "doctor",
         "Check brokers, permissions, ledger, topics and group",
         "Check what runs need: brokers, time-outs, this principal's permissions, the ledger, the topics, "
-        "the group's cursor; with --table a table, with --spark the executors' versions. Exit code 3 if a check "
-        "fails.",
+        "the group's cursor; with --table a table, with --spark the executors' versions. Exit code 3 if a "
+        "check fails.",
         (
             option("--group", "consumer group to look at"),
             repeatable("--source", "topic that is read; repeatable", topic, "TOPIC"),
