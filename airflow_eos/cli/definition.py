@@ -164,8 +164,8 @@ COMMANDS = (
         "doctor",
         "Check brokers, permissions, ledger, topics and group",
         "Check what runs need: brokers, time-outs, this principal's permissions, the ledger, the topics, "
-        "the group's cursor; with --table a table's catalog, format, rights and data files that no snapshot "
-        "names; with --spark the executors' versions. Exit code 3 if a check fails.",
+        "the group's cursor; with --table a table, with --spark the executors' versions. Exit code 3 if a "
+        "check fails.",
         (
             option("--group", "consumer group to look at"),
             repeatable("--source", "topic that is read; repeatable", topic, "TOPIC"),
@@ -227,9 +227,9 @@ COMMANDS = (
         "status",
         "Show the ledger, cursors with their lag, and runs",
         "Show the ledger's identity, cursors of groups with lag and open transaction, and runs; without "
-        "names all groups, each pipeline's latest run, its table with the last snapshot, open INTENTs, gaps "
-        "between its committed intervals, and all open transactions of the prefix. Exit code 3 if the ledger "
-        "has no record of a name, or a limit is passed.",
+        "names all groups and pipelines, with tables, open INTENTs and gaps between committed intervals, and "
+        "all open transactions of the prefix. Exit code 3 if the ledger has no record of a name, or a limit "
+        "is passed.",
         (
             repeatable("--group", "a group's cursor; repeatable"),
             repeatable("--run", "a run, named as in run keys; repeatable", metavar="PIPELINE/RUN_ID"),
@@ -271,9 +271,8 @@ COMMANDS = (
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
         "the ledger's receipts: checksums, sequence, number of records; of a table the number of rows. "
-        "Output that was deleted since is expired, what a compacted topic may have lost to its cleaner "
-        "compacted: neither is a mismatch. Exit code 3 for a mismatch or a partition without a leader, 1 if "
-        "the ledger has no run of the pipeline.",
+        "Output that was deleted or compacted since is not a mismatch. Exit code 3 for a mismatch or a "
+        "partition without a leader, 1 if the ledger has no run of the pipeline.",
         (
             _PIPELINE,
             option("--run-key", "only this run, as `ledger` shows it; repeatable", action="append"),
@@ -319,11 +318,10 @@ COMMANDS = (
     Command(
         "dismiss",
         "Make a key of the ledger unused that somebody else wrote, or an INTENT whose table is gone",
-        "Write a tombstone over a ledger record that no run wrote, if the key has no record of ours. A run "
-        "of that name is then done (again): first check the sink for its output. Refused if a run at work "
-        "has written a record of the key. An INTENT (intent:...) is taken back if its table no longer "
-        "exists: the next run reads the same records again. If no run wrote the INTENT, first look for rows "
-        "of the pipeline's next run in the table, and delete them.",
+        "Write a tombstone over a ledger record that no run wrote. First check the sink for the output of a "
+        "run of that name, which is then done (again). Refused if the key has a record of a run. An INTENT "
+        "(intent:...) is taken back if its table no longer exists: the next run reads the same records "
+        "again. If no run wrote the INTENT, first delete rows of the pipeline's next run in the table.",
         (
             option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
             option(
@@ -357,9 +355,8 @@ COMMANDS = (
         "prune",
         "Remove old run records from the ledger",
         "Write tombstones over the records of runs that were committed before a date, and keep a digest of "
-        "each with what they have read: such a run is refused as `LedgerPruned`. The last run of each "
-        "pipeline and cursor, runs whose rounds have not ended, cursors and boundaries stay. Without --yes "
-        "it shows their number.",
+        "each: such a run is refused as `LedgerPruned`. What later runs need stays. Without --yes it shows "
+        "their number.",
         (
             option("--before", "date or time, UTC; at least a day ago", metavar="DATE", required=True),
             option("--pipeline", "only the runs of this pipeline", metavar="NAME"),
