@@ -7,6 +7,7 @@ from typing import Any
 from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
 from airflow.sdk.log import mask_secret
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.wire.client_config import is_secret
 
@@ -28,9 +29,16 @@ class KafkaEosHook(KafkaBaseHook):
         :raises ConfigurationError: the connection lacks ``bootstrap.servers``, or they are not text, or it
             names a callback that cannot be imported, or that ``[apache_kafka] callback_allowlist`` does not
             allow.
+        :raises AirflowNotFoundException: there is none, or Airflow's API server or a secrets backend did not
+            answer, of which Airflow says the same.
         """
         try:
             config: dict[str, Any] = self._build_config()
+        except AirflowNotFoundException as error:
+            raise AirflowNotFoundException(
+                f"Airflow found no connection {self.kafka_config_id!r}. If its API server or a secrets "
+                "backend did not answer just now, another try finds it"
+            ) from error
         except (ValueError, ImportError) as error:
             raise ConfigurationError(
                 f"Kafka connection {self.kafka_config_id!r} cannot be used: {error}"

@@ -95,17 +95,17 @@ class BatchMemory:
         return self.batch
 
     def is_unread(self, unread: Sequence[OffsetRange], unplaced: Collection[TopicPartition] = ()) -> bool:
-        """Return whether nobody has read anything of the last batch; asked after :meth:`pending`.
+        """Return whether a part of the last batch is unread; asked after :meth:`pending`.
+
+        A run that was planned between two batches may have read a part. The log must still hold the batch.
 
         :param unplaced: partitions without a position: of an empty range nothing else tells.
         """
         ends = {offsets.topic_partition: offsets.end for offsets in unread}
         ranges = [OffsetRange.from_list(offsets) for offsets in (self.batch or {}).get("ranges", [])]
-        return bool(ranges) and all(
-            offsets.topic_partition in ends
-            and self.positions[offsets.topic_partition] <= offsets.start
-            and ends[offsets.topic_partition] >= offsets.end
-            and (offsets.span > 0 or offsets.topic_partition in unplaced)
+        return all(ends.get(offsets.topic_partition, -1) >= offsets.end for offsets in ranges) and any(
+            self.positions[offsets.topic_partition] < offsets.end
+            or (not offsets.span and offsets.topic_partition in unplaced)
             for offsets in ranges
         )
 

@@ -52,8 +52,9 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
 
     **How it works:** a batch begins where the group stands or where the last event ended, whichever is later,
     and ends at the last stable offset, or after ``max_records``. The last batch is kept in the asset's state.
-    A triggerer that starts anew while nobody has read the last batch announces it once more, with the very
+    A triggerer that starts anew while a part of the last batch is unread announces it once more, with the
     same payload, since the event may have died with the old triggerer: equal ``batch`` means equal records.
+    Of several events that Airflow had not stored yet, only the last one comes again.
     A topic that was made again is announced from its beginning; its batches may equal those of the old one.
 
     **With** ``start="latest"`` a group without a position begins where the log ends when its first run

@@ -143,6 +143,23 @@ def test_scheduler_killed_after_the_commit(platform: AirflowPlatform, late: Pipe
     assert late.look() == committed
 
 
+@on_celery
+@at_committed
+def test_api_server_away_after_the_commit(platform: AirflowPlatform, late: Pipeline, gate: Gate) -> None:
+    """The try cannot tell of its end, and the next one cannot begin; a clear succeeds from the record."""
+    held = hold_run(platform, late, gate, "reports_late", "unheard")
+    committed = late.look()
+    platform.kill_component("api-server", tree=True)
+    gate.open()
+    eventually(platform.processes, lambda seen: held.process not in seen, seconds=150)
+    platform.start_components("api-server")
+    if platform.wait_for_run("reports_late", held.run_id) == "failed":
+        platform.clear("reports_late", held.run_id, ["copy"])
+        assert platform.wait_for_run("reports_late", held.run_id) == "success"
+    assert platform.xcom("reports_late", held.run_id, "copy")["found"] is True
+    assert late.look() == committed == grown(held.before, held.sent, runs=committed.runs)
+
+
 @on_local_executor
 @killed_alone_or_not
 @at_open

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from airflow.sdk.log import redact
+from airflow.secrets import BaseSecretsBackend
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.hooks import kafka_eos
 from airflow_eos.hooks.kafka_eos import KafkaEosHook
@@ -51,6 +53,24 @@ def test_unusable_connection_is_named(
     with pytest.raises(ConfigurationError, match=says) as error:
         hook.get_config()
     assert "'cluster'" in str(error.value)
+
+
+class Away(BaseSecretsBackend):
+    """A secrets backend whose store does not answer."""
+
+    asked: ClassVar[list[str]] = []
+
+    def get_connection(self, conn_id: str) -> None:
+        self.asked.append(conn_id)
+        raise ConnectionRefusedError(conn_id)
+
+
+def test_missing_connection_may_be_there_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow calls a connection not defined also where a secrets backend failed, and logs nothing."""
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", f"{__name__}.{Away.__name__}")
+    with pytest.raises(AirflowNotFoundException, match=r"'absent'\. If .* a secrets backend did not answer"):
+        KafkaEosHook("absent").get_config()
+    assert Away.asked == ["absent"]
 
 
 def test_an_extra_that_is_a_list_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

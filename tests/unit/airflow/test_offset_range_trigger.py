@@ -186,6 +186,21 @@ def test_restarted_watcher_repeats_an_unread_batch_word_for_word(topic: Topic) -
     assert ranges(only) == [(0, 8, 9)]
 
 
+@pytest.mark.parametrize("positions", [[3, 1], [5, 0], [0, 1]], ids=str)
+def test_restarted_watcher_repeats_a_batch_of_which_a_part_is_unread(
+    topic: Topic, positions: list[int | None]
+) -> None:
+    """A run that was planned just before has read the rest; if the event is lost, nobody else reads this."""
+    memory = BatchMemory()
+    topic.ends = [5, 1]
+    batch = memory.announce("g", memory.pending(topic.unread(start="earliest", ledger=None).ranges), None)
+    state = State()
+    key = watcher()._state_key
+    asyncio.run(state.aset(key, memory.to_state()))
+    topic.positions = positions
+    assert asyncio.run(next_event(watcher(state).run())) == batch
+
+
 def test_watcher_of_two_assets_has_one_memory(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow runs equal triggers as one, and does not know whose state is meant."""
     from airflow.sdk.execution_time.context import AssetStateStoreAccessor, AssetStateStoreAccessors
