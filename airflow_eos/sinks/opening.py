@@ -43,7 +43,7 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
     raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")
 
 
-def table_named(name: str) -> SinkTable | None:
+def table_named(name: str) -> IcebergTable | DeltaTable | PostgresTable | None:
     """Return the table that goes by a name, as run records and INTENTs have it; None: of an unknown kind."""
     return IcebergTable.named(name) or DeltaTable.named(name) or PostgresTable.named(name)
 
