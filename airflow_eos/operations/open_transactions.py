@@ -139,15 +139,11 @@ def abort_transaction(
     )
 
 
-def open_transactions(deployment: Deployment) -> list[OpenTransaction]:
-    """Return the open transactions of the prefix, the oldest first.
-
-    Omits transactions that this principal may not Describe.
-    """
-    with ControlPlane(deployment) as control:
-        ids = control.cluster.open_transactional_ids()
-        own = sorted(name for name in ids if keys.is_id_of(name, deployment.prefix))
-        return open_ones(control, deployment.command_line, own)
+def open_transactions(control: ControlPlane, deployment: Deployment) -> list[OpenTransaction]:
+    """Return the open transactions of the prefix that this principal may Describe, the oldest first."""
+    ids = control.cluster.open_transactional_ids()
+    own = sorted(name for name in ids if keys.is_id_of(name, deployment.prefix))
+    return open_ones(control, deployment.command_line, own)
 
 
 def open_ones(

@@ -266,25 +266,18 @@ def _search(
     control: ControlPlane, prefix: str, topics: Collection[str], runs: Callable[[], _Runs]
 ) -> HangingTransactions:
     left = LeftOpen(control.cluster, prefix, lambda producer_id: runs().transactional_id(producer_id))
-    candidates = [(it, _described(control.cluster, runs(), it)) for it in left.candidates(topics)]
-    still = left.still(transaction for transaction, _ in candidates)
+    candidates = [(it, _hanging(control.cluster, runs(), it)) for it in left.candidates(topics)]
+    still = left.still(candidate for candidate, _ in candidates)
     return HangingTransactions(
-        tuple(described for transaction, described in candidates if transaction in still), left.unseen
+        tuple(transaction for candidate, transaction in candidates if candidate in still), left.unseen
     )
 
 
-def _described(cluster: Cluster, runs: _Runs, left: Left) -> Hanging:
+def _hanging(cluster: Cluster, runs: _Runs, left: Left) -> Hanging:
     producer = left.producer
-    decision, because = _decision(cluster, runs, producer, left.description)
-    return Hanging(
-        partition=str(left.tp),
-        start_offset=producer.current_txn_start_offset,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        transactional_id=left.transactional_id,
-        decision=decision,
-        because=because,
-    )
+    owner = producer.producer_id, producer.producer_epoch, left.transactional_id
+    decision = _decision(cluster, runs, producer, left.description)
+    return Hanging(str(left.tp), producer.current_txn_start_offset, *owner, *decision)
 
 
 def _decision(

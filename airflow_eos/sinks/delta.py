@@ -22,6 +22,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
@@ -52,6 +54,8 @@ _NOT_ALLOWED = re.compile(
 _LOOKS_AT_ONCE = 32
 """Data files of which a store is asked at the same time."""
 _TRUE = ("1", "true", "on", "yes", "y")
+_TARGET, _MOST_IN_MEMORY = "delta.targetFileSize", 128 << 20
+_INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,19 @@ class DeltaSink(BaseSink):
 
     def writer(self, version: Any, label: str) -> DeltaFiles:
         """Return what writes data files for this version."""
-        return DeltaFiles.of(self.name, self._sink.uri, self._options, version.table, label)
+        metadata, schema = version.table.metadata(), version.table.schema()
+        indexed = int(metadata.configuration.get(_INDEXED, _MOST_INDEXED))
+        size = metadata.configuration.get(_TARGET)
+        return DeltaFiles(
+            name=self.name,
+            uri=self._sink.uri,
+            options=self._options,
+            schema=pa.schema(schema.to_arrow()),
+            partitions=tuple(metadata.partition_columns),
+            indexed=len(schema.fields) if indexed < 0 else indexed,
+            flush_bytes=_MOST_IN_MEMORY if size is None else min(_bytes(size), _MOST_IN_MEMORY),
+            label=label,
+        )
 
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[LiveFile]:
         return files_as_added(version.table, replaces, self._sink)
@@ -274,6 +290,13 @@ class DeltaSink(BaseSink):
                     f"{self.name}: the storage option {name}, of connection or environment, is not a URL; "
                     "give it with its scheme, as https://host:port"
                 )
+
+
+def _bytes(size: str) -> int:
+    """Return a size as Delta's properties have it: bytes, or with a unit as ``100mb``."""
+    number = size.lower().strip().removesuffix("b")
+    unit = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
+    return int(number[:-1] if unit else number) << unit
 
 
 def _digest(value: Any) -> int:
