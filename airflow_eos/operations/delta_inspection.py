@@ -6,9 +6,14 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector, FileSystem
 
 from airflow_eos.model.delta_table import DeltaTable
+from airflow_eos.model.table import TableReceipt
 from airflow_eos.operations.checks import Check
 from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, other_writers, writer_text
 from airflow_eos.operations.table_inspection import HeldRows, RunKeys, TableInspection, UnnamedFile
@@ -16,11 +21,6 @@ from airflow_eos.operations.table_retention import interval, milliseconds, reten
 from airflow_eos.run.publishing import RUN_KEY
 from airflow_eos.sinks.delta_files import store_of
 from airflow_eos.sinks.delta_rows import live_files
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
-
-    from airflow_eos.model.table import TableReceipt
 
 _LOG = "_delta_log"
 _OF_LOG, _OF_FILES = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
@@ -78,9 +78,6 @@ class DeltaInspection(TableInspection):
         return interval(text), f"{name}={text}"
 
     def _write_file(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         pq.write_table(pa.table({"airflow eos": ["doctor"]}), self._own_file, filesystem=self._store())
 
     def _delete_file(self) -> None:
@@ -91,8 +88,6 @@ class DeltaInspection(TableInspection):
 
         Files that a later version has removed may be deleted: they count as gone, not as missing.
         """
-        import pyarrow.parquet as pq
-
         entry = self._entry(receipt.snapshot)
         if entry is None:
             return None
@@ -162,8 +157,6 @@ class DeltaInspection(TableInspection):
 
     def _unnamed(self) -> list[UnnamedFile]:
         """Return the data files of runs that are not live, and that no entry of the log names."""
-        from pyarrow.fs import FileSelector
-
         store = self._store()
         named = {file.path for file in live_files(self._table)}
         for info in store.get_file_info(FileSelector(_LOG)):

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertTableUUID
 
 from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.table import TableReceipt
@@ -20,13 +29,6 @@ from airflow_eos.operations.table_inspection import (
 )
 from airflow_eos.operations.table_retention import milliseconds, retention_check
 from airflow_eos.run.publishing import RUN_KEY
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyiceberg.table import Table
-    from pyiceberg.table.refs import SnapshotRef
-    from pyiceberg.table.snapshots import Snapshot
 
 PROPERTY = re.compile(r"eos\.[0-9a-f]+")
 """Names of the properties of a table that say which runs published last."""
@@ -118,8 +120,6 @@ class IcebergInspection(TableInspection):
         )
 
     def _commit_nothing(self) -> None:
-        from pyiceberg.table.update import AssertTableUUID
-
         requirement = AssertTableUUID(uuid=self._table.metadata.table_uuid)
         self._table.catalog.commit_table(self._table, (requirement,), ())
 
@@ -141,8 +141,6 @@ class IcebergInspection(TableInspection):
         in_time: Callable[[], None],
     ) -> HeldRows | None:
         """See :class:`~airflow_eos.operations.table_inspection.TableInspection`."""
-        import pyarrow.parquet as pq
-
         snapshot = self._table.snapshot_by_id(receipt.snapshot)
         if snapshot is None:
             return None
@@ -166,8 +164,6 @@ class IcebergInspection(TableInspection):
 
     def _is_undone(self, snapshot: Snapshot, paths: Sequence[str]) -> bool:
         """Return whether the branch was set back behind a snapshot, and lacks data files that it added."""
-        from pyiceberg.manifest import ManifestContent
-
         head = self._head
         if head is None:
             return True
@@ -225,9 +221,6 @@ class IcebergInspection(TableInspection):
         return self._table.metadata.properties.get("write.data.path", default).rstrip("/")
 
     def _unnamed(self) -> list[UnnamedFile] | None:
-        from pyarrow.fs import FileSelector
-        from pyiceberg.io.pyarrow import PyArrowFileIO
-
         io = self._table.io
         if not isinstance(io, PyArrowFileIO):
             return None

@@ -21,14 +21,10 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
     try:
         match sink:
             case IcebergTable():
-                import pyiceberg  # noqa: F401
-
                 from airflow_eos.sinks.iceberg import IcebergSink
 
                 return IcebergSink(sink, property_name)
             case DeltaTable():
-                import deltalake  # noqa: F401
-
                 from airflow_eos.sinks.delta import DeltaSink
 
                 return DeltaSink(sink, property_name)

@@ -12,23 +12,19 @@ numbers of lost transactions away again: each run that wrote rows has a row with
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTable
-from airflow_eos.model.table import PublishedRuns, TableLayout
+from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.model.table import EarlierRows, PublishedRuns, TableLayout
 from airflow_eos.sinks.postgres_columns import TargetColumn
 from airflow_eos.sinks.postgres_session import SCHEMA
 from airflow_eos.sinks.rewritten import rewritten
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_eos.model.postgres_table import PostgresTable
-    from airflow_eos.model.table import EarlierRows
 
 _NUMBERS = 1 << 32
 _NEXT = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"

@@ -14,14 +14,13 @@ from airflow_eos.exceptions import (
     OutcomeUnknown,
     TableRefused,
 )
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import secrets_of
 from airflow_eos.redaction import redacted
 from airflow_eos.sinks.refused_login import is_refused_login
 
 if TYPE_CHECKING:
     import psycopg
-
-    from airflow_eos.model.postgres_table import PostgresTable
 
 SCHEMA = "airflow_eos"
 """Holds what runs have published, and the staged rows of runs that have not."""

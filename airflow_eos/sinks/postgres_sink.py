@@ -69,6 +69,8 @@ class PostgresSink(BaseSink):
     """
 
     SYSTEM = "the database"
+    # Serialization failures and deadlocks are of the first.
+    CONFLICTS = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
     # No time-out ends a COMMIT that waits for a standby.
     WAIT_ADVICE = (
         ". What it waits for, as the connection's role: SELECT wait_event, query FROM pg_stat_activity WHERE "
@@ -139,10 +141,6 @@ class PostgresSink(BaseSink):
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             self._drop(connection, {rows_of.table for rows_of in staged})
         return receipt
-
-    def _conflicts(self) -> tuple[type[Exception], ...]:
-        # Serialization failures and deadlocks are of the first.
-        return (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
 
     def _hidden(self, version: Any) -> Mapping[str, object]:  # noqa: ARG002
         return secrets_of(self._sink.properties)
