@@ -118,12 +118,9 @@ def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
 
 
 def undecided_offsets(
-    control: ControlPlane, name: str, prefix: str, effect: str = "runs read up to them only"
+    control: ControlPlane, name: str, effect: str = "runs read up to them only"
 ) -> Iterator[Check]:
-    """Check whether readers of a topic wait behind open transactions; ignores a missing topic.
-
-    :param prefix: of the runs' transactional ids.
-    """
+    """Check whether readers of a topic wait behind open transactions; ignores a missing topic."""
     topic = visible_topic(control, name)
     if topic is None:
         return
@@ -137,6 +134,7 @@ def undecided_offsets(
     if not waiting:
         yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")
         return
+    prefix = control.deployment.prefix
     are_of_runs = all(keys.is_id_of(item.transactional_id or "", prefix) for item in waiting)
     command = "airflow eos abort" if are_of_runs else "airflow eos abort --foreign"
     advice = (
@@ -146,7 +144,7 @@ def undecided_offsets(
     yield Check(subject, "warn", "; ".join(map(str, waiting)), advice)
 
 
-def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
+def ledger_identity(control: ControlPlane) -> Iterator[Check]:
     """Check that the ledger exists, and is the one that was used before."""
     try:
         ledger = control.verify_ledger()
@@ -162,14 +160,12 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
         yield Check("ledger", "warn", error_line(error).partition(";")[0], advice)
         return
     if ledger.is_signed and not control.ledger.key:
-        finding = f"{name} is signed, and this environment has no [eos] ledger_key: its runs are refused"
+        topic = control.ledger.topic
+        finding = f"{topic} is signed, and this environment has no [eos] ledger_key: its runs are refused"
         yield Check("ledger", "fail", finding, "set the key that the ledger's other users have")
         return
-    yield Check(
-        "ledger",
-        "ok",
-        f"{name}, id {ledger.topic_id}, {counted(ledger.partitions, 'partition')}",
-    )
+    partitions = counted(ledger.partitions, "partition")
+    yield Check("ledger", "ok", f"{control.ledger.topic}, id {ledger.topic_id}, {partitions}")
 
 
 def ledger_records(control: ControlPlane) -> Iterator[Check]:

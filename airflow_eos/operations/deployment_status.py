@@ -102,9 +102,9 @@ def deployment_status(
         ledger = control.verify_ledger()
         cursors = {group: _cursor_of(control, group) for group in (groups if names is None else names.groups)}
         by_name = {keys.run_name(*name): _run_of(control, *name) for meanings in runs for name in meanings}
-        transactions = open_transactions(control, deployment) if groups or names is not None else []
+        transactions = open_transactions(control) if groups or names is not None else []
         progress = {
-            group: progress_of(control, deployment, group, cursor)
+            group: progress_of(control, group, cursor)
             for group, cursor in cursors.items()
             if isinstance(cursor, CursorRecord)
         }

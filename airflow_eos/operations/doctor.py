@@ -91,23 +91,22 @@ def examine(options: DoctorOptions) -> list[Check]:
                 return [Check(subject, "unknown", f"the ledger cannot be read: {unreadable}")]
             return guarded(subject, looks)
 
-        ledger, prefix = options.deployment.ledger.topic, options.deployment.prefix
-        findings += in_ledger("ledger", checks.ledger_identity(control, ledger))
+        findings += in_ledger("ledger", checks.ledger_identity(control))
         findings += in_ledger("ledger records", checks.ledger_records(control))
         findings += in_ledger("ledger writers", _ledger_writers(control))
-        findings += guarded("ledger topic", _ledger_topic(control, ledger, brokers))
-        end_of_ledger = checks.undecided_offsets(control, ledger, prefix, _OPEN_IN_LEDGER)
+        findings += guarded("ledger topic", _ledger_topic(control, brokers))
+        end_of_ledger = checks.undecided_offsets(control, control.ledger.topic, _OPEN_IN_LEDGER)
         findings += in_ledger("end of the ledger", end_of_ledger)
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             findings += guarded(f"topic {name}", _topic(control, name, operation, brokers))
         in_group = () if unreadable else _topics_of(control, options.group)
         for name in sorted({*options.sources, *in_group}):
-            findings += guarded(f"end of topic {name}", checks.undecided_offsets(control, name, prefix))
+            findings += guarded(f"end of topic {name}", checks.undecided_offsets(control, name))
         for table in options.tables:
             run_keys = functools.partial(run_keys_by_digest, control)
             findings += guarded(f"table {table}", table_checks(table, run_keys))
-        findings += in_ledger("hanging transactions", _hanging(control, options))
+        findings += in_ledger("hanging transactions", _hanging(control, options.sinks))
         retention = retention_checks(control.cluster, options.sources, options.sinks, options.oldest)
         findings += guarded("retention", retention)
         if options.group is not None:
@@ -213,22 +212,22 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger writers", "fail", finding, advice)
 
 
-def _ledger_topic(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
-    topic = checks.visible_topic(control, name)
+def _ledger_topic(control: ControlPlane, brokers: int) -> Iterator[Check]:
+    topic = checks.visible_topic(control, control.ledger.topic)
     if topic is None:
         return  # another check reports it
     yield _allowed("ledger topic", topic, {"READ", "WRITE", "DESCRIBE"})
     yield from checks.ledger_topic(control, topic, brokers)
 
 
-def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
+def _hanging(control: ControlPlane, sinks: Collection[str]) -> Iterator[Check]:
     name = "hanging transactions"
     try:
         partitions = control.verify_ledger().partitions
     except EosError:
         return  # another check reports it
-    topics = {options.deployment.ledger.topic, *options.sinks}
-    search = hanging(control, options.deployment.prefix, topics, partitions)
+    topics = {control.ledger.topic, *sinks}
+    search = hanging(control, topics, partitions)
     if search.transactions:
         places = ", ".join(
             f"{transaction.partition} from {transaction.start_offset} ({transaction.decision})"

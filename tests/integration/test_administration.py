@@ -295,7 +295,7 @@ def test_a_topic_that_runs_no_longer_read_holds_no_command(pipeline):
         with ControlPlane(spec) as control:
             key = keys.cursor_key(spec.group_id)
             cursor = CursorRecord.from_json(control.authority.peek([key], routing=spec.group_id)[key], key)
-            return progress_of(control, spec.deployment, spec.group_id, cursor).to_dict()
+            return progress_of(control, spec.group_id, cursor).to_dict()
 
     assert progress()["lag"] == COUNT - 10
     client = Consumer({**spec.kafka, "group.id": spec.group_id})

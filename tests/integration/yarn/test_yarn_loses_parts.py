@@ -140,9 +140,8 @@ def test_brokers_that_stay_away_fail_the_try_and_the_next_one_finds_the_commit(
 
 
 def open_now(broker):
-    deployment = Deployment(broker.config)
-    with ControlPlane(deployment) as control:
-        return open_transactions(control, deployment)
+    with ControlPlane(Deployment(broker.config)) as control:
+        return open_transactions(control)
 
 
 def test_a_killed_task_whose_driver_is_on_the_worker_aborts_and_ends_its_application(yarn, half_way, broker):
