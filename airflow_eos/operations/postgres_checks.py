@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 
@@ -119,7 +118,7 @@ def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, 
     return name, PublishedRuns.from_json(runs), has_successor
 
 
-def _policies(name: str, connection: psycopg.Connection[Any], oid: int) -> Iterator[Check]:
+def _policies(name: str, connection: psycopg.Connection, oid: int) -> Iterator[Check]:
     ((applied,),) = connection.execute("SELECT row_security_active(%s::oid)", (oid,))
     if applied:
         yield Check(
@@ -142,7 +141,7 @@ def _schema(name: str, *, may: bool) -> Check:
     return Check(subject, "fail", "this role may not create tables in it, or not write its table", advice)
 
 
-def _other_writers(name: str, connection: psycopg.Connection[Any]) -> Check:
+def _other_writers(name: str, connection: psycopg.Connection) -> Check:
     subject = f"{name} other writers"
     roles = [role for (role,) in connection.execute(_OTHER_WRITERS, (f"{SCHEMA}.published",))]
     if not roles:
@@ -155,7 +154,7 @@ def _other_writers(name: str, connection: psycopg.Connection[Any]) -> Check:
     )
 
 
-def _staged(name: str, connection: psycopg.Connection[Any], run_keys: RunKeys) -> Check:
+def _staged(name: str, connection: psycopg.Connection, run_keys: RunKeys) -> Check:
     subject = f"{name} staged rows"
     tables = connection.execute(_STAGED, (SCHEMA, _NAME)).fetchall()
     if not tables:
