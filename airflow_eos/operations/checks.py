@@ -6,7 +6,7 @@ Without the permission to look, a check yields ``unknown``, or raises the broker
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -184,8 +184,16 @@ def ledger_records(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger records", "fail", ", ".join(cut), advice)
 
 
-def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -> Iterator[Check]:
-    """Check that the ledger topic survives, keeps all records, and has broker timestamps."""
+def ledger_topic(control: ControlPlane, brokers: int, wanted: Collection[str] = ()) -> Iterator[Check]:
+    """Check that the ledger topic survives, keeps all records, and has broker timestamps.
+
+    :param wanted: operations that must be granted, if any.
+    """
+    topic = visible_topic(control, control.ledger.topic)
+    if topic is None:
+        return  # another check reports it
+    if wanted:
+        yield granted("ledger topic", topic, wanted)
     settings = control.cluster.topic_settings([topic.topic]).get(topic.topic)
     yield from _replicas("ledger topic", topic, settings, brokers)
     if settings is None:
@@ -208,6 +216,18 @@ def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -
         yield Check("ledger settings", "fail" if deletes else "warn", ", ".join(wrong), advice)
     else:
         yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
+
+
+def granted(subject: str, topic: TopicDescription, wanted: Collection[str]) -> Check:
+    """Check that operations on a topic are granted."""
+    if missing := not_granted(topic.operations, wanted):
+        return Check(subject, "fail", f"not granted: {missing}", f"grant {missing} on topic {topic.topic!r}")
+    return Check(subject, "ok", f"{topic.partitions} partitions, permissions are there")
+
+
+def not_granted(operations: frozenset[str] | None, wanted: Collection[str]) -> str:
+    """Return the operations that are not granted, as one text."""
+    return ", ".join(name.capitalize() for name in sorted({*wanted} - (operations or frozenset())))
 
 
 def durability(control: ControlPlane, topic: TopicDescription, brokers: int) -> Iterator[Check]:

@@ -54,7 +54,7 @@ def health(
         findings += _guarded("ledger", checks.ledger_identity(control))
         findings += _guarded("ledger records", checks.ledger_records(control))
         findings += _guarded("ledger writers", _ledger_writers(ignored, unreadable))
-        findings += _guarded("ledger topic", _ledger_topic(control, brokers))
+        findings += _guarded("ledger topic", checks.ledger_topic(control, brokers))
         for name in sorted({*sources, *sinks}):
             findings += _guarded(f"topic {name}", _topic(control, name, brokers, written=name in sinks))
         for name in sorted(sources):
@@ -100,12 +100,6 @@ def _ledger_writers(ignored: Collection[tuple[int, int]], unreadable: int) -> It
         yield Check(name, "warn", f"{unreadable} records cannot be read", advice)
     else:
         yield Check(name, "ok", "runs only")
-
-
-def _ledger_topic(control: ControlPlane, brokers: int) -> Iterator[Check]:
-    topic = checks.visible_topic(control, control.ledger.topic)
-    if topic is not None:
-        yield from checks.ledger_topic(control, topic, brokers)
 
 
 def _topic(control: ControlPlane, name: str, brokers: int, *, written: bool) -> Iterator[Check]:
