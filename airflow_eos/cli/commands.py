@@ -293,8 +293,8 @@ def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
 
 def sign(target: Deployment, options: Namespace) -> Outcome:
     """Record from which offsets on the ledger is signed."""
-    ledger = sign_ledger(target, execute=options.yes)
-    unsigned, version_1 = ledger.signed.unsigned_below, ledger.signed.version_1_below
+    signed = sign_ledger(target, execute=options.yes)
+    unsigned, version_1 = dict(signed.unsigned_below), dict(signed.version_1_below)
     rows: list[Row] = [
         {
             "partition": partition,
@@ -303,8 +303,8 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
         }
         for partition in sorted({*unsigned, *version_1})
     ]
-    title = "signed" if ledger.done else "would be signed; add --yes"
-    return Outcome(ledger.to_dict(), {title: rows})
+    title = "signed" if options.yes else "would be signed; add --yes"
+    return Outcome({"from": unsigned, "version_1": version_1, "done": options.yes}, {title: rows})
 
 
 def index(target: Deployment, options: Namespace) -> Outcome:

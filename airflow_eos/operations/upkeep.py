@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.engine.control_plane import ControlPlane
@@ -35,22 +34,6 @@ class DismissedRecord(JsonForm):
     partition: int
     offset: int
     done: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SignedLedger:
-    """The offsets below which records need no current signature, and whether the ledger says so now."""
-
-    signed: SignedFrom
-    done: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``from`` and ``version_1``, offsets by partition."""
-        return {
-            "from": dict(self.signed.unsigned_below),
-            "version_1": dict(self.signed.version_1_below),
-            "done": self.done,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +119,7 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
     return offset
 
 
-def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger:
+def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedFrom:
     """Accept the present records of a ledger as they are signed now, and require signatures from now on.
 
     If the ledger was used before it had a key, all its present records are accepted without a signature. If
@@ -172,7 +155,7 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
                 if attempt == _SIGN_ATTEMPTS:
                     raise
                 time.sleep(_SIGN_PAUSE_SECONDS)
-    return SignedLedger(signed, execute)
+    return signed
 
 
 _SIGN_ATTEMPTS = 5
