@@ -12,7 +12,6 @@ from pyarrow.fs import FileSelector
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertTableUUID
 
@@ -65,7 +64,7 @@ class IcebergInspection(TableInspection):
         properties = sorted(metadata.properties.items())
         yield fencing_tokens(self._name, (text for name, text in properties if PROPERTY.fullmatch(name)))
         yield other_writers(self._name, *self._recent_commits())
-        yield from self._retention(metadata.refs.get(self._branch))
+        yield from self._retention()
         yield self._metadata_files()
         yield self._unnamed_check(run_keys)
 
@@ -77,9 +76,9 @@ class IcebergInspection(TableInspection):
             foreign += self._rollbacks()
         return len(snapshots), foreign
 
-    def _retention(self, ref: SnapshotRef | None) -> Iterator[Check]:
+    def _retention(self) -> Iterator[Check]:
         """Check for how long an expiry keeps snapshots and, if it is idle, the branch itself."""
-        properties = self._table.metadata.properties
+        properties, ref = self._table.metadata.properties, self._table.metadata.refs.get(self._branch)
         source, text = _MAX_AGE, properties.get(_MAX_AGE, _DEFAULT_AGE_MS)
         if ref is not None and ref.max_snapshot_age_ms is not None:
             source, text = f"max-snapshot-age-ms of branch {self._branch!r}", str(ref.max_snapshot_age_ms)
