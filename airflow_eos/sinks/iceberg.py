@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -70,11 +70,10 @@ class IcebergVersion:
     table: Table
     layout: TableLayout
     published: PublishedRuns
-    snapshots: Sequence[Any] = field(repr=False)
 
     def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
         """Return what some snapshot says that a run appended."""
-        for snapshot in self.snapshots:
+        for snapshot in self.table.metadata.snapshots:
             summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
             if summary.get(SCOPE) == scope and summary.get(TOKEN) == str(token) and BARRED not in summary:
                 return TableReceipt(
@@ -123,7 +122,7 @@ class IcebergSink(BaseSink):
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
-        return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
+        return IcebergVersion(table, layout, published)
 
     def name_of(self, identity: str) -> str | None:
         """Return the name of the table with an id in the sink's namespace; None if none is seen there.
