@@ -14,7 +14,7 @@ from typing import Any
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option, option
-from airflow_eos.cli.status import Gauge
+from airflow_eos.cli.outcome import Gauge
 from airflow_eos.model.spec import Deployment
 
 _LONGEST_TAG = 200  # Airflow drops a metric of more than 250 characters with its tag

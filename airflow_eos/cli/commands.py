@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND, NO_CONNECTION
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
@@ -23,18 +23,38 @@ from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition, in_utc
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment, RunSpec
+from airflow_eos.operations.checks import Check, error_line
+from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.operations.doctor import DoctorOptions, examine
+from airflow_eos.operations.executors import check_executors, distribution_problems
+from airflow_eos.operations.intent_dismissal import dismiss_intent
+from airflow_eos.operations.open_transactions import abort_transaction
+from airflow_eos.operations.preview import preview
+from airflow_eos.operations.queries import (
+    LedgerRecord,
+    create_ledger,
+    ledger_records,
+    no_such_pipeline,
+    pruned_runs,
+    refuse_pruned,
+    run_records,
+)
+from airflow_eos.operations.repair import repair as end_hanging
+from airflow_eos.operations.upkeep import (
+    dismiss_record,
+    index_ledger,
+    is_dismissible,
+    prune_ledger,
+    sign_ledger,
+)
+from airflow_eos.operations.verification import NOT_MATCHING, verified_counts, verify_output
 from airflow_eos.run.work import recorded_interval
+from airflow_eos.sinks.opening import table_named
 from airflow_eos.wire.client_config import ClientConfig
-
-if TYPE_CHECKING:
-    from airflow_eos.operations.checks import Check
-    from airflow_eos.operations.queries import LedgerRecord
 
 
 def init(target: Deployment, options: Namespace) -> Outcome:
     """Create the ledger."""
-    from airflow_eos.operations.queries import create_ledger
-
     settings = replace(
         target.ledger, partitions=options.partitions, replication_factor=options.replication_factor
     )
@@ -45,10 +65,6 @@ def init(target: Deployment, options: Namespace) -> Outcome:
 
 def doctor(target: Deployment, options: Namespace) -> Outcome:
     """Check everything; 3 when a check fails."""
-    from airflow_eos.operations.checks import Check
-    from airflow_eos.operations.doctor import DoctorOptions, examine
-    from airflow_eos.operations.executors import check_executors, distribution_problems
-
     tables = [_table(name, options) for name in options.table]
     unconnected = [table for table in tables if isinstance(table, Check)]
     checked = DoctorOptions(
@@ -73,8 +89,6 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
 
 def _table(name: str, options: Namespace) -> SinkTable | Check:
     """Return a table with the properties of its connection, or the failed check of one that has none."""
-    from airflow_eos.operations.checks import Check, error_line
-
     try:
         table = PostgresTable.named(name) or DeltaTable.named(name) or IcebergTable(name, options.catalog)
     except ConfigurationError as error:
@@ -95,8 +109,6 @@ def _connected(options: Namespace, table: Any) -> Any:
 
 def plan(target: Deployment, options: Namespace) -> Outcome:
     """Show what a run would read."""
-    from airflow_eos.operations.preview import preview
-
     try:
         spec = RunSpec(
             kafka=target.kafka,
@@ -126,8 +138,6 @@ def plan(target: Deployment, options: Namespace) -> Outcome:
 
 def ledger(target: Deployment, options: Namespace) -> Outcome:
     """List records."""
-    from airflow_eos.operations.queries import ledger_records, no_such_pipeline
-
     if None not in (options.key, options.pipeline):
         raise WrongUsage("give --pipeline or --key, not both")
     records = ledger_records(target, pipeline=options.pipeline, key=options.key, latest=options.limit)
@@ -177,9 +187,6 @@ def record_row(record: LedgerRecord) -> Row:
 
 def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
-    from airflow_eos.operations.queries import no_such_pipeline, pruned_runs, refuse_pruned, run_records
-    from airflow_eos.operations.verification import NOT_MATCHING, verified_counts, verify_output
-
     records, unreadable = run_records(target, options.pipeline)
     if not records and not unreadable:
         raise no_such_pipeline(target, options.pipeline)
@@ -218,8 +225,6 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
 
 def abort(target: Deployment, options: Namespace) -> Outcome:
     """Abort a transaction."""
-    from airflow_eos.operations.open_transactions import abort_transaction
-
     if bool(options.transactional_id) == bool(options.group):
         raise WrongUsage("give --transactional-id or --group")
     if options.yes and options.epoch is None:
@@ -242,8 +247,6 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
 
 def repair(target: Deployment, options: Namespace) -> Outcome:
     """End hanging transactions."""
-    from airflow_eos.operations.repair import repair as end_hanging
-
     search = end_hanging(
         target, topics=options.topic, assume=options.assume or "unknown", execute=options.yes
     )
@@ -258,8 +261,6 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
-    from airflow_eos.operations.upkeep import dismiss_record, is_dismissible
-
     is_routed = options.key not in (keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY)
     if not options.key or options.routing is None or (is_routed and not options.routing):
         raise WrongUsage("give --key and --routing")
@@ -273,11 +274,7 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
 
 
 def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
-    from airflow_eos.operations.intent_dismissal import dismiss_intent
-
     def table_of(name: str) -> SinkTable:
-        from airflow_eos.sinks.opening import table_named
-
         table = table_named(name)
         if table is None:
             raise ConfigurationError(
@@ -296,21 +293,17 @@ def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
 
 def sign(target: Deployment, options: Namespace) -> Outcome:
     """Record from which offsets on the ledger is signed."""
-    from airflow_eos.operations.upkeep import sign_ledger
-
-    ledger = sign_ledger(target, execute=options.yes)
+    signed = sign_ledger(target, execute=options.yes)
     rows: list[Row] = [
         {"partition": partition, "unsigned below": offset}
-        for partition, offset in sorted(ledger.signed.offsets.items())
+        for partition, offset in sorted(signed.offsets.items())
     ]
-    title = "signed" if ledger.done else "would be signed; add --yes"
-    return Outcome(ledger.to_dict(), {title: rows})
+    title = "signed" if options.yes else "would be signed; add --yes"
+    return Outcome({"from": dict(signed.offsets), "done": options.yes}, {title: rows})
 
 
 def index(target: Deployment, options: Namespace) -> Outcome:
     """Update the index of each ledger partition."""
-    from airflow_eos.operations.upkeep import index_ledger
-
     del options
     titles = ("partition", "indexed up to offset", "keys added or moved", "leaves")
     data = [
@@ -323,9 +316,6 @@ def index(target: Deployment, options: Namespace) -> Outcome:
 
 def prune(target: Deployment, options: Namespace) -> Outcome:
     """Remove old run records."""
-    from airflow_eos.operations.queries import ledger_records, no_such_pipeline
-    from airflow_eos.operations.upkeep import prune_ledger
-
     if options.pipeline is not None and not ledger_records(target, pipeline=options.pipeline):
         raise no_such_pipeline(target, options.pipeline)
     before = _moment("--before", options.before, "UTC")
@@ -338,8 +328,6 @@ def prune(target: Deployment, options: Namespace) -> Outcome:
 
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
     """Move a cursor."""
-    from airflow_eos.operations.cursor_reset import Reset, reset_cursor
-
     offsets = [_offset(text) for text in options.offset]
     if twice := sorted(tp for tp, count in Counter(tp for tp, _ in offsets).items() if count > 1):
         raise WrongUsage(f"--offset names {twice[0]} more than once")

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_eos.model.versioned import is_topic_name
@@ -132,6 +133,7 @@ COMMON = (
 )
 _YES = switch("--yes", "do it, instead of only showing it")
 _TIMEZONE = option("--timezone", "of days and times that name none, such as Europe/Berlin", metavar="ZONE")
+_interval = partial(option, "--interval", metavar=("START", "END"), nargs=2)
 _GROUP = option("--group", "consumer group that holds the cursor", required=True)
 _SERVER_FOLDER = option("--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME")
 NO_CONNECTION = "none"
@@ -183,12 +185,7 @@ COMMANDS = (
                 default="iceberg_default",
             ),
             _STORAGE,
-            option(
-                "--interval",
-                "check that the topics keep this data interval, ISO days or times",
-                metavar=("START", "END"),
-                nargs=2,
-            ),
+            _interval("check that the topics keep this data interval, ISO days or times"),
             _TIMEZONE,
             option("--transaction-timeout", "default: 300", seconds, "SECONDS", default=300),
             option("--delivery-timeout", "default: 120", seconds, "SECONDS", default=120),
@@ -204,12 +201,7 @@ COMMANDS = (
             _GROUP,
             option("--topic", "source topic; repeatable", topic, action="append", required=True),
             option("--run-id", "default: preview", default="preview"),
-            option(
-                "--interval",
-                "data interval, ISO days or times; default: from the cursor",
-                metavar=("START", "END"),
-                nargs=2,
-            ),
+            _interval("data interval, ISO days or times; default: from the cursor"),
             _TIMEZONE,
             option("--allowed-lateness", "as in Interval(allowed_lateness=...)", not_negative, "SECONDS"),
             switch("--accept-deleted", "as in Interval(accept_deleted=True)"),

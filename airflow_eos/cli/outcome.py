@@ -16,6 +16,8 @@ from airflow_eos.cli.definition import DONE
 from airflow_eos.printable import printable
 
 Row = Mapping[str, Any]
+Gauge = tuple[str, float, Mapping[str, str]]
+"""A metric: name, value, tags."""
 
 DOCUMENTS = ("json", "yaml")
 """Formats that print all data, or an error, as a single document."""

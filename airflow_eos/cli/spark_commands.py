@@ -10,12 +10,11 @@ from typing import NoReturn
 
 from airflow_eos.cli.outcome import Outcome, write
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.spark_host import connect_server, jvm
 
 
 def warm_spark(_target: None, options: Namespace) -> Outcome:
     """Write Spark's class-data archive."""
-    from airflow_eos.spark_host import jvm
-
     folder = options.folder or options.class_data_folder
     if folder is None:
         raise ConfigurationError("without Airflow there is no [eos] class_data_folder: give --folder")
@@ -26,8 +25,6 @@ def warm_spark(_target: None, options: Namespace) -> Outcome:
 
 def spark_server(_target: None, options: Namespace) -> NoReturn:
     """Print the address, and become a Spark Connect server."""
-    from airflow_eos.spark_host import connect_server
-
     folder = options.folder or options.spark_server_folder
     if folder is None:
         raise ConfigurationError("without Airflow there is no AIRFLOW_HOME: give --folder")

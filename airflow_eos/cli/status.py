@@ -5,24 +5,17 @@ from __future__ import annotations
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
-from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
+from airflow_eos.cli.outcome import Gauge, Outcome, Row, WrongUsage
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import Deployment
-
-if TYPE_CHECKING:
-    from airflow_eos.operations.deployment_status import DeploymentStatus
-
-Gauge = tuple[str, float, Mapping[str, str]]
-"""A metric: name, value, tags."""
+from airflow_eos.operations.deployment_status import DeploymentStatus, deployment_status, exceeded, missing
 
 
 def status(target: Deployment, options: Namespace) -> Outcome:
     """Show ledger, cursors and runs; 3 if something named does not exist, or a limit is exceeded."""
-    from airflow_eos.operations.deployment_status import deployment_status, exceeded, missing
-
     runs = [runs_named(text) for text in options.run]
     if (options.group or runs) and (options.max_gaps is not None or options.send_metrics):
         raise WrongUsage("--max-gaps and --send-metrics are for all there is: leave --group and --run out")

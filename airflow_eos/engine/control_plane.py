@@ -44,14 +44,15 @@ class ControlPlane(Closeable):
     """Cluster, transactions and ledger of a run, or of a query without a run; a context manager.
 
     :param of: a run, or the deployment of the query.
+    :ivar deployment: of the run or the query.
     """
 
     def __init__(self, of: RunSpec | Deployment) -> None:
         self._spec = None if isinstance(of, Deployment) else of
-        self._deployment = of if isinstance(of, Deployment) else of.deployment
-        self.link = Link(self._deployment.kafka)
+        self.deployment = of if isinstance(of, Deployment) else of.deployment
+        self.link = Link(self.deployment.kafka)
         self.cluster = KafkaCluster(self.link)
-        self.ledger = KafkaLedger(self.link, self._deployment.ledger, keys.OWN_KEYS)
+        self.ledger = KafkaLedger(self.link, self.deployment.ledger, keys.OWN_KEYS)
         self.transactions = KafkaTransactions(
             self.link,
             ledger=self.ledger,
@@ -83,7 +84,7 @@ class ControlPlane(Closeable):
         with refusing:
             ledger_id = self.known_ledger(None, may_create)
         if to_write:
-            refuse_unsigned(ledger_id.is_signed, self._deployment.ledger)
+            refuse_unsigned(ledger_id.is_signed, self.deployment.ledger)
         if may_create is not MayCreate.NEVER:
             self.remember_ledger()
         return ledger_id
@@ -95,7 +96,7 @@ class ControlPlane(Closeable):
 
         :param spec: a run, whose group must have committed its offsets with this ledger.
         """
-        deployment = self._deployment
+        deployment = self.deployment
         witnesses = Witnesses(self.cluster, deployment.prefix, deployment.ledger.topic, spec)
         ledger_id = LedgerCheck(
             self.ledger,
@@ -119,7 +120,7 @@ class ControlPlane(Closeable):
         try:
             yield
         except LedgerMissing as missing:
-            prefix, topic = self._deployment.prefix, self._deployment.ledger.topic
+            prefix, topic = self.deployment.prefix, self.deployment.ledger.topic
             try:
                 testimony = Witnesses(self.cluster, prefix, topic).testify()
             except AuthorizationFailed as refused:
@@ -134,7 +135,7 @@ class ControlPlane(Closeable):
 
         For the end of a run, which is already committed: never raises.
         """
-        name = keys.ledger_witness_id(self._deployment.prefix, self._deployment.ledger.topic)
+        name = keys.ledger_witness_id(self.deployment.prefix, self.deployment.ledger.topic)
         try:
             self.link.ask(touch_transactional_id, name, timeout=TOUCH_TIMEOUT)
         except Exception as error:  # noqa: BLE001 - the run is committed and must not fail

@@ -6,7 +6,7 @@ Without the permission to look, a check yields ``unknown``, or raises the broker
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -118,12 +118,9 @@ def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
 
 
 def undecided_offsets(
-    control: ControlPlane, name: str, prefix: str, effect: str = "runs read up to them only"
+    control: ControlPlane, name: str, effect: str = "runs read up to them only"
 ) -> Iterator[Check]:
-    """Check whether readers of a topic wait behind open transactions; ignores a missing topic.
-
-    :param prefix: of the runs' transactional ids.
-    """
+    """Check whether readers of a topic wait behind open transactions; ignores a missing topic."""
     topic = visible_topic(control, name)
     if topic is None:
         return
@@ -137,6 +134,7 @@ def undecided_offsets(
     if not waiting:
         yield Check(subject, "ok", "all of its offsets can be read: no transaction is open")
         return
+    prefix = control.deployment.prefix
     are_of_runs = all(keys.is_id_of(item.transactional_id or "", prefix) for item in waiting)
     command = "airflow eos abort" if are_of_runs else "airflow eos abort --foreign"
     advice = (
@@ -146,7 +144,7 @@ def undecided_offsets(
     yield Check(subject, "warn", "; ".join(map(str, waiting)), advice)
 
 
-def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
+def ledger_identity(control: ControlPlane) -> Iterator[Check]:
     """Check that the ledger exists, and is the one that was used before."""
     try:
         ledger = control.verify_ledger()
@@ -162,14 +160,12 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
         yield Check("ledger", "warn", error_line(error).partition(";")[0], advice)
         return
     if ledger.is_signed and not control.ledger.key:
-        finding = f"{name} is signed, and this environment has no [eos] ledger_key: its runs are refused"
+        topic = control.ledger.topic
+        finding = f"{topic} is signed, and this environment has no [eos] ledger_key: its runs are refused"
         yield Check("ledger", "fail", finding, "set the key that the ledger's other users have")
         return
-    yield Check(
-        "ledger",
-        "ok",
-        f"{name}, id {ledger.topic_id}, {counted(ledger.partitions, 'partition')}",
-    )
+    partitions = counted(ledger.partitions, "partition")
+    yield Check("ledger", "ok", f"{control.ledger.topic}, id {ledger.topic_id}, {partitions}")
 
 
 def ledger_records(control: ControlPlane) -> Iterator[Check]:
@@ -188,8 +184,16 @@ def ledger_records(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger records", "fail", ", ".join(cut), advice)
 
 
-def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -> Iterator[Check]:
-    """Check that the ledger topic survives, keeps all records, and has broker timestamps."""
+def ledger_topic(control: ControlPlane, brokers: int, wanted: Collection[str] = ()) -> Iterator[Check]:
+    """Check that the ledger topic survives, keeps all records, and has broker timestamps.
+
+    :param wanted: operations that must be granted, if any.
+    """
+    topic = visible_topic(control, control.ledger.topic)
+    if topic is None:
+        return  # another check reports it
+    if wanted:
+        yield granted("ledger topic", topic, wanted)
     settings = control.cluster.topic_settings([topic.topic]).get(topic.topic)
     yield from _replicas("ledger topic", topic, settings, brokers)
     if settings is None:
@@ -212,6 +216,18 @@ def ledger_topic(control: ControlPlane, topic: TopicDescription, brokers: int) -
         yield Check("ledger settings", "fail" if deletes else "warn", ", ".join(wrong), advice)
     else:
         yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
+
+
+def granted(subject: str, topic: TopicDescription, wanted: Collection[str]) -> Check:
+    """Check that operations on a topic are granted."""
+    if missing := not_granted(topic.operations, wanted):
+        return Check(subject, "fail", f"not granted: {missing}", f"grant {missing} on topic {topic.topic!r}")
+    return Check(subject, "ok", f"{topic.partitions} partitions, permissions are there")
+
+
+def not_granted(operations: frozenset[str] | None, wanted: Collection[str]) -> str:
+    """Return the operations that are not granted, as one text."""
+    return ", ".join(name.capitalize() for name in sorted({*wanted} - (operations or frozenset())))
 
 
 def durability(control: ControlPlane, topic: TopicDescription, brokers: int) -> Iterator[Check]:

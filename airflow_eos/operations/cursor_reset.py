@@ -102,7 +102,7 @@ def reset_cursor(deployment: Deployment, reset: Reset, *, execute: bool = True) 
     """
     with ControlPlane(deployment) as control:
         ledger = control.verify_ledger(to_write=execute)
-        work = CursorMove(control, reset, deployment.prefix, ledger)
+        work = CursorMove(control, reset, ledger)
         changes = work.carry_out() if execute else work.dry_run()
     return CursorReset(reset.group, work.pipeline, tuple(changes), execute)
 
@@ -110,7 +110,6 @@ def reset_cursor(deployment: Deployment, reset: Reset, *, execute: bool = True) 
 class CursorMove:
     """The reset of one group; reads the current state from ledger and brokers.
 
-    :param prefix: prefix of the transactional id of a group without a cursor.
     :raises GroupNotEmpty: the group has live members.
     """
 
@@ -118,7 +117,6 @@ class CursorMove:
         self,
         control: ControlPlane,
         reset: Reset,
-        prefix: str,
         ledger: LedgerId,
         now: Callable[[], dt.datetime] = utc_now,
     ) -> None:
@@ -142,7 +140,7 @@ class CursorMove:
                 "give mapped tasks a group_id of their own"
             )
         self.pipeline = cursor.pipeline if cursor else str(reset.pipeline)
-        self._prefix = cursor.prefix if cursor else prefix
+        self._prefix = cursor.prefix if cursor else control.deployment.prefix
         self._mapped = reset.mapped if cursor is None else cursor.layout == "mapped"
         topics = set(reset.topics) or {tp.topic for tp in reset.offsets}
         if not topics and cursor is not None:

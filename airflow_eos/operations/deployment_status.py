@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
@@ -98,35 +98,22 @@ def deployment_status(
     :raises BrokersUnavailable: no broker answers.
     """
     names = None if groups or runs else ledger_names(deployment)
-    every = [name for meanings in runs for name in meanings]
-    status = ledger_status(deployment, groups=groups if names is None else names.groups, runs=every)
-    transactions = open_transactions(deployment) if groups or names is not None else []
-    if names is None:
-        transactions = _of_groups(transactions, deployment.prefix, groups)
-    with ControlPlane(deployment) as control:
-        progress = {
-            group: progress_of(control, deployment, group, cursor)
-            for group, cursor in status.cursors.items()
-            if isinstance(cursor, CursorRecord)
-        }
-    meant = dict(_meant(status.runs, meanings) for meanings in runs)
-    return replace(status, runs=meant, progress=progress, open_transactions=tuple(transactions), names=names)
-
-
-def ledger_status(
-    deployment: Deployment, *, groups: Sequence[str] = (), runs: Sequence[tuple[str, str]] = ()
-) -> DeploymentStatus:
-    """Return the ledger's identity, the cursors of groups, and runs given as (pipeline, run id).
-
-    :raises LedgerMissing: there is no initialised ledger.
-    """
     with ControlPlane(deployment) as control:
         ledger = control.verify_ledger()
-        cursors = {group: _cursor_of(control, group) for group in groups}
-        by_name = {
-            keys.run_name(pipeline, run_id): _run_of(control, pipeline, run_id) for pipeline, run_id in runs
+        cursors = {group: _cursor_of(control, group) for group in (groups if names is None else names.groups)}
+        by_name = {keys.run_name(*name): _run_of(control, *name) for meanings in runs for name in meanings}
+        transactions = open_transactions(control) if groups or names is not None else []
+        progress = {
+            group: progress_of(control, group, cursor)
+            for group, cursor in cursors.items()
+            if isinstance(cursor, CursorRecord)
         }
-    return DeploymentStatus(deployment.ledger.topic, ledger, cursors, by_name)
+    if names is None:
+        transactions = _of_groups(transactions, deployment.prefix, groups)
+    meant = dict(_meant(by_name, meanings) for meanings in runs)
+    return DeploymentStatus(
+        deployment.ledger.topic, ledger, cursors, meant, progress, tuple(transactions), names
+    )
 
 
 def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnreadable | None:

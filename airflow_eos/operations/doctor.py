@@ -16,13 +16,12 @@ from airflow_eos.model.kafka import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
     ProducerIdentity,
-    TopicDescription,
     without_leader,
 )
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations import checks
-from airflow_eos.operations.checks import Check, error_line, guarded
+from airflow_eos.operations.checks import Check, error_line, granted, guarded, not_granted
 from airflow_eos.operations.cursor_agreement import (
     MovedPosition,
     check_ledger,
@@ -91,23 +90,23 @@ def examine(options: DoctorOptions) -> list[Check]:
                 return [Check(subject, "unknown", f"the ledger cannot be read: {unreadable}")]
             return guarded(subject, looks)
 
-        ledger, prefix = options.deployment.ledger.topic, options.deployment.prefix
-        findings += in_ledger("ledger", checks.ledger_identity(control, ledger))
+        findings += in_ledger("ledger", checks.ledger_identity(control))
         findings += in_ledger("ledger records", checks.ledger_records(control))
         findings += in_ledger("ledger writers", _ledger_writers(control))
-        findings += guarded("ledger topic", _ledger_topic(control, ledger, brokers))
-        end_of_ledger = checks.undecided_offsets(control, ledger, prefix, _OPEN_IN_LEDGER)
+        looks = checks.ledger_topic(control, brokers, ("READ", "WRITE", "DESCRIBE"))
+        findings += guarded("ledger topic", looks)
+        end_of_ledger = checks.undecided_offsets(control, control.ledger.topic, _OPEN_IN_LEDGER)
         findings += in_ledger("end of the ledger", end_of_ledger)
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             findings += guarded(f"topic {name}", _topic(control, name, operation, brokers))
         in_group = () if unreadable else _topics_of(control, options.group)
         for name in sorted({*options.sources, *in_group}):
-            findings += guarded(f"end of topic {name}", checks.undecided_offsets(control, name, prefix))
+            findings += guarded(f"end of topic {name}", checks.undecided_offsets(control, name))
         for table in options.tables:
             run_keys = functools.partial(run_keys_by_digest, control)
             findings += guarded(f"table {table}", table_checks(table, run_keys))
-        findings += in_ledger("hanging transactions", _hanging(control, options))
+        findings += in_ledger("hanging transactions", _hanging(control, options.sinks))
         retention = retention_checks(control.cluster, options.sources, options.sinks, options.oldest)
         findings += guarded("retention", retention)
         if options.group is not None:
@@ -213,22 +212,14 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger writers", "fail", finding, advice)
 
 
-def _ledger_topic(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
-    topic = checks.visible_topic(control, name)
-    if topic is None:
-        return  # another check reports it
-    yield _allowed("ledger topic", topic, {"READ", "WRITE", "DESCRIBE"})
-    yield from checks.ledger_topic(control, topic, brokers)
-
-
-def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
+def _hanging(control: ControlPlane, sinks: Collection[str]) -> Iterator[Check]:
     name = "hanging transactions"
     try:
         partitions = control.verify_ledger().partitions
     except EosError:
         return  # another check reports it
-    topics = {options.deployment.ledger.topic, *options.sinks}
-    search = hanging(control, options.deployment.prefix, topics, partitions)
+    topics = {control.ledger.topic, *sinks}
+    search = hanging(control, topics, partitions)
     if search.transactions:
         places = ", ".join(
             f"{transaction.partition} from {transaction.start_offset} ({transaction.decision})"
@@ -252,7 +243,7 @@ def _topic(control: ControlPlane, name: str, operation: str, brokers: int) -> It
             subject, "fail", "does not exist, or may not be described", "create it, or grant Describe"
         )
         return
-    yield _allowed(subject, topic, {operation, "DESCRIBE"})
+    yield granted(subject, topic, {operation, "DESCRIBE"})
     # A run proves its output by DescribeProducers before the commit, which needs Read on the sink.
     if operation == "WRITE" and "READ" not in (topic.operations or ()):
         yield Check(subject, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
@@ -269,16 +260,6 @@ def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
         return () if cursor is None else topics_read(control, cursor)
     except EosError:
         return ()  # the check of the group reports it
-
-
-def _allowed(subject: str, topic: TopicDescription, wanted: set[str]) -> Check:
-    if missing := _missing(topic.operations, wanted):
-        return Check(subject, "fail", f"not granted: {missing}", f"grant {missing} on topic {topic.topic!r}")
-    return Check(subject, "ok", f"{topic.partitions} partitions, permissions are there")
-
-
-def _missing(operations: frozenset[str] | None, wanted: set[str]) -> str:
-    return ", ".join(name.capitalize() for name in sorted(wanted - (operations or frozenset())))
 
 
 def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
@@ -301,7 +282,7 @@ def _group(control: ControlPlane, options: DoctorOptions, group: str) -> Iterato
         yield Check(subject, "fail", without, "nobody can read its offsets: start the brokers that are away")
         return
     described = described_group(control.cluster, group)
-    if missing := _missing(described.operations, {"READ", "DESCRIBE"}):
+    if missing := not_granted(described.operations, {"READ", "DESCRIBE"}):
         yield Check(subject, "fail", f"not granted: {missing}", f"grant {missing} on group {group!r}")
         return
     yield from _beside_the_group(control, group)

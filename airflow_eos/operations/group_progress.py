@@ -15,7 +15,6 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import without_leader
 from airflow_eos.model.ranges import TopicPartition, utc_now
-from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_agreement import moved_positions, offsets_without_leader, topics_read
 from airflow_eos.operations.open_transactions import OpenTransaction, open_ones
 
@@ -68,9 +67,7 @@ class GroupProgress:
         return progress
 
 
-def progress_of(
-    control: ControlPlane, deployment: Deployment, group: str, cursor: CursorRecord
-) -> GroupProgress:
+def progress_of(control: ControlPlane, group: str, cursor: CursorRecord) -> GroupProgress:
     """Return the progress of a group by its cursor; an error of this group alone is why it is unknown.
 
     :raises BrokersUnavailable: no broker answers.
@@ -83,7 +80,7 @@ def progress_of(
         if unread is not None and cursor.layout == "mapped":
             partitions = [offsets.topic_partition for offsets in unread.ranges]
         ids = [keys.cursor_transactional_id(cursor.prefix, group, partition) for partition in partitions]
-        oldest = next(iter(open_ones(control, deployment.command_line, ids)), None)
+        oldest = next(iter(open_ones(control, ids)), None)
     except BrokersUnavailable:
         raise
     except Exception as error:

@@ -51,16 +51,14 @@ def health(
         findings += _guarded("partition verification", checks.verification(features))
         findings += _guarded("time-outs", default_timeouts(features))
         findings += _guarded("expiry of ids", checks.expiry(features))
-        findings += _guarded("ledger", checks.ledger_identity(control, deployment.ledger.topic))
+        findings += _guarded("ledger", checks.ledger_identity(control))
         findings += _guarded("ledger records", checks.ledger_records(control))
         findings += _guarded("ledger writers", _ledger_writers(ignored, unreadable))
-        findings += _guarded("ledger topic", _ledger_topic(control, deployment, brokers))
+        findings += _guarded("ledger topic", checks.ledger_topic(control, brokers))
         for name in sorted({*sources, *sinks}):
             findings += _guarded(f"topic {name}", _topic(control, name, brokers, written=name in sinks))
         for name in sorted(sources):
-            findings += _guarded(
-                f"end of topic {name}", checks.undecided_offsets(control, name, deployment.prefix)
-            )
+            findings += _guarded(f"end of topic {name}", checks.undecided_offsets(control, name))
         left = LeftOpen(control.cluster, deployment.prefix, ids.get)
         findings += _guarded("transactions left open", _left_open(left, {deployment.ledger.topic, *sinks}))
     return findings
@@ -102,12 +100,6 @@ def _ledger_writers(ignored: Collection[tuple[int, int]], unreadable: int) -> It
         yield Check(name, "warn", f"{unreadable} records cannot be read", advice)
     else:
         yield Check(name, "ok", "runs only")
-
-
-def _ledger_topic(control: ControlPlane, deployment: Deployment, brokers: int) -> Iterator[Check]:
-    topic = checks.visible_topic(control, deployment.ledger.topic)
-    if topic is not None:
-        yield from checks.ledger_topic(control, topic, brokers)
 
 
 def _topic(control: ControlPlane, name: str, brokers: int, *, written: bool) -> Iterator[Check]:

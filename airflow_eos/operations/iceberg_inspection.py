@@ -1,24 +1,33 @@
-"""Inspects an Iceberg table and its storage; commits and removes nothing."""
+"""What an Iceberg table and its storage tell an administrator."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_eos.model.iceberg_table import MAIN
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertTableUUID
+
+from airflow_eos.model.iceberg_table import MAIN, IcebergTable
 from airflow_eos.model.table import TableReceipt
-from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, writer_text
-from airflow_eos.operations.table_inspection import HeldRows, TableInspection, UnnamedFile
-from airflow_eos.operations.table_retention import Retention, milliseconds
+from airflow_eos.operations.checks import Check
+from airflow_eos.operations.foreign_commits import RECENT, ForeignCommit, other_writers, writer_text
+from airflow_eos.operations.table_inspection import (
+    HeldRows,
+    RunKeys,
+    TableInspection,
+    UnnamedFile,
+    fencing_tokens,
+)
+from airflow_eos.operations.table_retention import milliseconds, retention_check
 from airflow_eos.run.publishing import RUN_KEY
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
 
 PROPERTY = re.compile(r"eos\.[0-9a-f]+")
 """Names of the properties of a table that say which runs published last."""
@@ -28,6 +37,8 @@ _MAX_AGE, _DEFAULT_AGE_MS = "history.expire.max-snapshot-age-ms", "432000000"
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
 _DELETES_METADATA = "write.metadata.delete-after-commit.enabled"
 _METADATA_KEPT = "write.metadata.previous-versions-max"
+_SAFE_METADATA = 10
+"""Commits that others may make between the catalog's answer and the read of the file that it names."""
 # Counter and task of the writer, the digest of the run key, a random part.
 _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parquet")
 
@@ -35,99 +46,100 @@ _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parqu
 class IcebergInspection(TableInspection):
     """Looks at one version of a table."""
 
+    REMOVAL = "Iceberg's remove_orphan_files"
+
     _table: Table
 
-    def __init__(self, version: Any, properties: Mapping[str, str] | None) -> None:
-        super().__init__(version.table, {**version.table.io.properties, **(properties or {})})
+    def __init__(self, sink: IcebergTable, version: Any) -> None:
+        properties = {**version.table.io.properties, **(sink.properties or {})}
+        super().__init__(sink, version.table, properties)
+        self._branch = sink.branch or MAIN
 
-    @property
-    def format_version(self) -> int:
-        """Version of the table's format."""
-        return self._table.metadata.format_version
+    def checks(self, run_keys: RunKeys) -> Iterator[Check]:
+        """See :class:`~airflow_eos.operations.table_inspection.TableInspection`."""
+        metadata = self._table.metadata
+        yield Check(self._name, "ok", f"there, format version {metadata.format_version}, Parquet")
+        yield self._right("commits", "the catalog", self._commit_nothing, "a commit that changes nothing")
+        yield self._files_check()
+        properties = sorted(metadata.properties.items())
+        yield fencing_tokens(self._name, (text for name, text in properties if PROPERTY.fullmatch(name)))
+        yield other_writers(self._name, *self._recent_commits())
+        yield from self._retention()
+        yield self._metadata_files()
+        yield self._unnamed_check(run_keys)
 
-    def published(self) -> list[str]:
-        """Return the texts of the properties in which groups keep what they have published last."""
-        properties = sorted(self._table.metadata.properties.items())
-        return [text for name, text in properties if PROPERTY.fullmatch(name)]
-
-    def recent_commits(self, branch: str) -> tuple[int, list[ForeignCommit]]:
-        """Return the number of the last commits to a branch, and those of others, also rollbacks of main."""
-        snapshots = list(islice(self._ancestors(self._head(branch)), RECENT))
+    def _recent_commits(self) -> tuple[int, list[ForeignCommit]]:
+        """Return the number of the last commits, and those of others, also rollbacks of the main branch."""
+        snapshots = list(islice(self._ancestors(self._head), RECENT))
         foreign = [_foreign(snapshot) for snapshot in snapshots if RUN_KEY not in _summary(snapshot)]
-        if branch == MAIN:
+        if self._branch == MAIN:
             foreign += self._rollbacks()
         return len(snapshots), foreign
 
-    def retention(self, branch: str) -> Retention:
-        """Return for how long an expiry of snapshots keeps those of a branch, unless it is told otherwise."""
-        ref = self._table.metadata.refs.get(branch)
-        age = None if ref is None else ref.max_snapshot_age_ms
-        source, text = _MAX_AGE, self._table.metadata.properties.get(_MAX_AGE, _DEFAULT_AGE_MS)
-        if age is not None:
-            source, text = f"max-snapshot-age-ms of branch {branch!r}", str(age)
-        return Retention(
+    def _retention(self) -> Iterator[Check]:
+        """Check for how long an expiry keeps snapshots and, if it is idle, the branch itself."""
+        properties, ref = self._table.metadata.properties, self._table.metadata.refs.get(self._branch)
+        source, text = _MAX_AGE, properties.get(_MAX_AGE, _DEFAULT_AGE_MS)
+        if ref is not None and ref.max_snapshot_age_ms is not None:
+            source, text = f"max-snapshot-age-ms of branch {self._branch!r}", str(ref.max_snapshot_age_ms)
+        yield retention_check(
+            f"{self._name} history",
             "snapshots",
             milliseconds(text),
             f"{source}={text}",
             "behind it a retry finds the rows of its run by the table's property alone, and `airflow eos "
             "verify` cannot count them",
         )
-
-    def branch_retention(self, branch: str) -> Retention | None:
-        """Return for how long an expiry of snapshots keeps an idle branch; None: for ever."""
-        ref = self._table.metadata.refs.get(branch)
         source, age = "its max-ref-age-ms", None if ref is None else ref.max_ref_age_ms
         if age is None:
-            source, age = _MAX_REF_AGE, self._table.metadata.properties.get(_MAX_REF_AGE)
-        if branch == MAIN or age is None:
-            return None
-        return Retention(
-            f"branch {branch!r} and the rows of runs in it",
-            milliseconds(str(age)),
-            f"{source}={age}",
-            "an expiry removes the branch, with rows of runs that the ledger has as committed",
+            source, age = _MAX_REF_AGE, properties.get(_MAX_REF_AGE)
+        if self._branch != MAIN and age is not None:
+            yield retention_check(
+                f"{self._name} branch",
+                f"branch {self._branch!r} and the rows of runs in it",
+                milliseconds(str(age)),
+                f"{source}={age}",
+                "an expiry removes the branch, with rows of runs that the ledger has as committed",
+            )
+
+    def _metadata_files(self) -> Check:
+        subject, properties = f"{self._name} metadata files", self._table.metadata.properties
+        if properties.get(_DELETES_METADATA, "false").lower() != "true":
+            return Check(subject, "ok", "no commit deletes earlier ones")
+        kept = int(properties.get(_METADATA_KEPT, 100))
+        finding = f"a commit leaves the last {kept} ({_DELETES_METADATA})"
+        if kept >= _SAFE_METADATA:
+            return Check(subject, "ok", finding)
+        return Check(
+            subject,
+            "warn",
+            finding,
+            f"set {_METADATA_KEPT} to {_SAFE_METADATA} or more: a run that reads the table "
+            "while others commit finds its metadata deleted, and tries again; rows stay exact",
         )
 
-    def metadata_kept(self) -> int | None:
-        """Return how many earlier metadata files a commit leaves; None: all of them."""
-        properties = self._table.metadata.properties
-        if properties.get(_DELETES_METADATA, "false").lower() != "true":
-            return None
-        return int(properties.get(_METADATA_KEPT, 100))
-
-    def refused_commit(self) -> str:
-        """Return why the catalog refuses a commit that changes nothing; empty if it takes it."""
-        from pyiceberg.table.update import AssertTableUUID
-
+    def _commit_nothing(self) -> None:
         requirement = AssertTableUUID(uuid=self._table.metadata.table_uuid)
-        return self._refusal(lambda: self._table.catalog.commit_table(self._table, (requirement,), ()))
+        self._table.catalog.commit_table(self._table, (requirement,), ())
 
-    def write_refusals(self) -> tuple[str, str]:
-        """Return why the storage refuses a small file beside the data files, and why to delete it again."""
-        location = f"{self._data_location}/{self._own_file}"
+    @property
+    def _own_location(self) -> str:
+        return f"{self._data_location}/{self._own_file}"
 
-        def write() -> None:
-            with self._table.io.new_output(location).create() as stream:
-                stream.write(b"airflow eos doctor\n")
+    def _write_file(self) -> None:
+        with self._table.io.new_output(self._own_location).create() as stream:
+            stream.write(b"airflow eos doctor\n")
 
-        return self._file_refusals(write, lambda: self._table.io.delete(location))
+    def _delete_file(self) -> None:
+        self._table.io.delete(self._own_location)
 
-    def unnamed_files(self) -> list[UnnamedFile] | None:
-        """Return the data files of runs that no snapshot names; None if the storage cannot be listed."""
-        from pyiceberg.io.pyarrow import PyArrowFileIO
-
-        if not isinstance(self._table.io, PyArrowFileIO):
-            return None
-        return sorted(self._unnamed(self._table.io), key=lambda file: file.path)
-
-    def rows_of(self, receipt: TableReceipt, branch: str, in_time: Callable[[], None]) -> HeldRows | None:
-        """Return what the data files hold that a run's snapshot added; None if the snapshot was expired.
-
-        :param branch: that the run wrote to.
-        :param in_time: raises when there is no time left; called before each file.
-        """
-        import pyarrow.parquet as pq
-
+    def rows_of(
+        self,
+        receipt: TableReceipt,
+        run_key: str,  # noqa: ARG002 - a snapshot's id is of one table and run
+        in_time: Callable[[], None],
+    ) -> HeldRows | None:
+        """See :class:`~airflow_eos.operations.table_inspection.TableInspection`."""
         snapshot = self._table.snapshot_by_id(receipt.snapshot)
         if snapshot is None:
             return None
@@ -147,13 +159,11 @@ class IcebergInspection(TableInspection):
                 continue
             with file.open() as stream:
                 rows += pq.read_metadata(stream).num_rows
-        return HeldRows(len(paths), rows, tuple(missing), undone=self._is_undone(snapshot, branch, paths))
+        return HeldRows(len(paths), rows, tuple(missing), undone=self._is_undone(snapshot, paths))
 
-    def _is_undone(self, snapshot: Snapshot, branch: str, paths: Sequence[str]) -> bool:
-        """Return whether a branch was set back behind a snapshot, and lacks data files that it added."""
-        from pyiceberg.manifest import ManifestContent
-
-        head = self._head(branch)
+    def _is_undone(self, snapshot: Snapshot, paths: Sequence[str]) -> bool:
+        """Return whether the branch was set back behind a snapshot, and lacks data files that it added."""
+        head = self._head
         if head is None:
             return True
         ancestors = list(self._ancestors(head))
@@ -174,8 +184,9 @@ class IcebergInspection(TableInspection):
         }
         return not live.issuperset(paths)
 
-    def _head(self, branch: str) -> Snapshot | None:
-        return self._table.metadata.snapshot_by_name(branch)
+    @property
+    def _head(self) -> Snapshot | None:
+        return self._table.metadata.snapshot_by_name(self._branch)
 
     def _ancestors(self, snapshot: Snapshot | None) -> Iterator[Snapshot]:
         """Yield a snapshot and those before it, as far as they are not expired."""
@@ -208,18 +219,22 @@ class IcebergInspection(TableInspection):
         default = f"{self._table.location()}/data"
         return self._table.metadata.properties.get("write.data.path", default).rstrip("/")
 
-    def _unnamed(self, io: Any) -> Iterator[UnnamedFile]:
-        from pyarrow.fs import FileSelector
-
+    def _unnamed(self) -> list[UnnamedFile] | None:
+        io = self._table.io
+        if not isinstance(io, PyArrowFileIO):
+            return None
         # As the storage's listing has them: without a scheme.
         named = {io.parse_location(path, io.properties)[2] for path in self._named_paths()}
         scheme, netloc, folder = io.parse_location(self._data_location, io.properties)
         selector = FileSelector(folder, recursive=True, allow_not_found=True)
-        for info in io.fs_by_scheme(scheme, netloc).get_file_info(selector):
-            match = _FILE.fullmatch(info.base_name)
-            if match is not None and info.path not in named:
-                below = info.path.removeprefix(folder).lstrip("/")
-                yield UnnamedFile(below, match["label"], info.size or 0, info.mtime)
+        files = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
+        return [
+            UnnamedFile(
+                info.path.removeprefix(folder).lstrip("/"), match["label"], info.size or 0, info.mtime
+            )
+            for info in files
+            if (match := _FILE.fullmatch(info.base_name)) is not None and info.path not in named
+        ]
 
 
 def _summary(snapshot: Snapshot) -> Mapping[str, str]:

@@ -11,13 +11,13 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ledger import LedgerMessage, LedgerValue
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import Deployment
 from airflow_eos.model.versioned import JsonForm
 from airflow_eos.run.publishing import Claim, published_by, token_is_stale
-from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.table_ports import TableSink, TableVersion
 
@@ -96,7 +96,7 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
             return
         name = keys.table_property(ledger_topic_id, intent.record.group_id, table.branch_name)
         with closing(open_table(table, name)) as sink:
-            version = _version_of(sink, intent)
+            version = _version_of(sink, table, intent)
             if version is None:
                 return
             claim = Claim.of(intent, transactional_id, table.branch_name, "")
@@ -132,16 +132,18 @@ def _is_dropped(table: PostgresTable, intent: Intent, transactional_id: str) -> 
     return not name
 
 
-def _version_of(sink: TableSink, intent: Intent) -> TableVersion | None:
+def _version_of(sink: Any, table: SinkTable, intent: Intent) -> TableVersion | None:
     """Return the table; None if it does not exist. An Iceberg table that was renamed is refused."""
     try:
-        return sink.load(to_write=False)
+        version: TableVersion = sink.load(to_write=False)
     except UnknownTable as unknown:
         if not unknown.is_missing:
             raise UnknownTable(
                 f"{unknown.message}. Where the table is known to be gone, say --table-gone"
             ) from None
-    if isinstance(sink, IcebergSink) and (name := sink.name_of(intent.layout.uuid)) is not None:
+    else:
+        return version
+    if isinstance(table, IcebergTable) and (name := sink.name_of(intent.layout.uuid)) is not None:
         raise _renamed(intent, name)
     return None
 

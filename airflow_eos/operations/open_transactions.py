@@ -139,26 +139,19 @@ def abort_transaction(
     )
 
 
-def open_transactions(deployment: Deployment) -> list[OpenTransaction]:
-    """Return the open transactions of the prefix, the oldest first.
-
-    Omits transactions that this principal may not Describe.
-    """
-    with ControlPlane(deployment) as control:
-        ids = control.cluster.open_transactional_ids()
-        own = sorted(name for name in ids if keys.is_id_of(name, deployment.prefix))
-        return open_ones(control, deployment.command_line, own)
+def open_transactions(control: ControlPlane) -> list[OpenTransaction]:
+    """Return the open transactions of the prefix that this principal may Describe, the oldest first."""
+    ids = control.cluster.open_transactional_ids()
+    return open_ones(control, sorted(name for name in ids if keys.is_id_of(name, control.deployment.prefix)))
 
 
-def open_ones(
-    control: ControlPlane, command_line: CommandLine, transactional_ids: Iterable[str]
-) -> list[OpenTransaction]:
+def open_ones(control: ControlPlane, transactional_ids: Iterable[str]) -> list[OpenTransaction]:
     """Return the open transactions of these ids, the oldest first."""
     transactions = [
         OpenTransaction(
             transactional_id=name,
             **TransactionTimes.of(status, utc_now()).to_dict(),
-            command=abort_command(name, status.producer_epoch, command_line),
+            command=abort_command(name, status.producer_epoch, control.deployment.command_line),
         )
         for name, status in described_open(control, transactional_ids).items()
     ]

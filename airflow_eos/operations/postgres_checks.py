@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import psycopg
 
@@ -12,7 +10,7 @@ from airflow_eos.exceptions import EosError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows, PublishedRuns
 from airflow_eos.operations.checks import Check, error_line
-from airflow_eos.operations.table_inspection import fencing_tokens
+from airflow_eos.operations.table_inspection import RunKeys, fencing_tokens, run_of_label
 from airflow_eos.sinks.postgres_catalog import NOT_NOTED, find_target, is_noted, rows_as_written
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, refusal, refuse_read_only, transaction
 from airflow_eos.wording import moment_text, some_of
@@ -29,16 +27,14 @@ _RIGHTS = """SELECT coalesce(
 _STAGED = """SELECT split_part(relname, '_', 3), split_part(relname, '_', 4), relname,
     pg_total_relation_size(oid)
 FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s ORDER BY 2"""
-_SAME = """SELECT p.target, p.pipeline FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
-    JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.id::text = %s AND n.nspname = %s AND c.relname = %s"""
-_PLACE = """SELECT coalesce(n.nspname || '.' || c.relname, ''), p.runs, EXISTS (
+_PLACE = """SELECT p.target, p.pipeline, p.runs, coalesce(n.nspname || '.' || c.relname, ''), EXISTS (
     SELECT FROM pg_class o JOIN pg_namespace s ON s.oid = o.relnamespace
     WHERE s.nspname = %s AND o.relname = %s)
 FROM airflow_eos.published p
     LEFT JOIN pg_class c ON c.oid = p.target AND c.relkind IN ('r', 'p')
     LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s"""
+"""The name of the table now, empty if it was dropped, and whether a table has the name that it had."""
 _GROUPS = "SELECT runs FROM airflow_eos.published WHERE target = %s AND position('/' IN pipeline) = 0"
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
     AND NOT starts_with(rolname, 'pg_') AND has_table_privilege(oid, to_regclass(%s), 'UPDATE') ORDER BY 1"""
@@ -46,11 +42,8 @@ _NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
 _SHOWN = 10
 
 
-def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
-    """Check that runs can write a table, and list the rows of attempts that were staged and not published.
-
-    :param run_keys: returns the run keys of the ledger by their digest; called if there are such rows.
-    """
+def postgres_checks(table: PostgresTable, run_keys: RunKeys) -> Iterator[Check]:
+    """Check that runs can write a table, and list the rows of attempts that were staged and not published."""
     name = f"table {table}"
     try:
         with transaction(table) as connection:
@@ -66,7 +59,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
                 notes = connection.execute(_GROUPS, (target.oid,)).fetchall()
                 yield fencing_tokens(name, (text for (text,) in notes))
                 yield _other_writers(name, connection)
-            yield from _staged(name, connection, run_keys)
+            yield _staged(name, connection, run_keys)
     except EosError as error:
         yield Check(name, "fail", error_line(error))
     except psycopg.Error as error:
@@ -79,36 +72,23 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RowsOfRun:
-    """What a database has of a run.
-
-    :param rows: number of rows that are as the run wrote them.
-    :param lost: why the database no longer has the run's commit; empty if it has.
-    """
-
-    rows: int
-    lost: str = ""
-
-
-def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> RowsOfRun:
-    """Return what the database has of a run.
+def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[int, str]:
+    """Return how many rows a database has as a run wrote them, or 0 and why it has lost the run's commit.
 
     :raises UnknownTable: the table was renamed, and no other one has its name.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
     with transaction(table) as connection:
         connection.read_only = True
-        place = connection.execute(_SAME, (identity, *table.schema_and_table)).fetchone()
-        if place is None:
-            now = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
-            if now is not None and now[0] and not now[2]:
-                raise UnknownTable(f"{table}, which the run wrote to, is {now[0]} now")
-            return RowsOfRun(0, f"the table with the id {identity} is gone: it was dropped or made again")
-        target, pipeline = place
+        place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
+        target, pipeline, _, name, has_successor = place or (0, "", None, "", False)
+        if name and name != table.name and not has_successor:
+            raise UnknownTable(f"{table}, which the run wrote to, is {name} now")
+        if name != table.name:
+            return 0, f"the table with the id {identity} is gone: it was dropped or made again"
         if not is_noted(connection, target, pipeline, run):
-            return RowsOfRun(0, NOT_NOTED)
-        return RowsOfRun(rows_as_written(connection, table, run.snapshot))
+            return 0, NOT_NOTED
+        return rows_as_written(connection, table, run.snapshot), ""
 
 
 def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, bool]:
@@ -134,11 +114,11 @@ def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, 
             f"{table}: {SCHEMA}.published has no row of the table that the run was about to publish in: the "
             "connection leads to another database, or the row was deleted"
         )
-    name, runs, has_successor = row
+    *_, runs, name, has_successor = row
     return name, PublishedRuns.from_json(runs), has_successor
 
 
-def _policies(name: str, connection: psycopg.Connection[Any], oid: int) -> Iterator[Check]:
+def _policies(name: str, connection: psycopg.Connection, oid: int) -> Iterator[Check]:
     ((applied,),) = connection.execute("SELECT row_security_active(%s::oid)", (oid,))
     if applied:
         yield Check(
@@ -161,7 +141,7 @@ def _schema(name: str, *, may: bool) -> Check:
     return Check(subject, "fail", "this role may not create tables in it, or not write its table", advice)
 
 
-def _other_writers(name: str, connection: psycopg.Connection[Any]) -> Check:
+def _other_writers(name: str, connection: psycopg.Connection) -> Check:
     subject = f"{name} other writers"
     roles = [role for (role,) in connection.execute(_OTHER_WRITERS, (f"{SCHEMA}.published",))]
     if not roles:
@@ -174,22 +154,19 @@ def _other_writers(name: str, connection: psycopg.Connection[Any]) -> Check:
     )
 
 
-def _staged(
-    name: str, connection: psycopg.Connection[Any], run_keys: Callable[[], Mapping[str, str]]
-) -> Iterator[Check]:
+def _staged(name: str, connection: psycopg.Connection, run_keys: RunKeys) -> Check:
     subject = f"{name} staged rows"
     tables = connection.execute(_STAGED, (SCHEMA, _NAME)).fetchall()
     if not tables:
-        yield Check(subject, "ok", "none are left in this database")
-        return
+        return Check(subject, "ok", "none are left in this database")
     labels = run_keys()
     shown = [
         f"{SCHEMA}.{table} ({size:,} bytes, since {moment_text(1000 * int(since, 16))}) of "
-        + labels.get(label, f"a run that the ledger does not hold (digest {label})")
+        f"{run_of_label(label, labels)}"
         for label, since, table, size in tables
     ]
     advice = (
         "attempts that died left them, or runs at work have not published them yet; the next attempt at the "
         "same run drops them, any run of the pipeline after a week, and DROP TABLE is safe at any time"
     )
-    yield Check(subject, "warn", some_of(shown, _SHOWN), advice)
+    return Check(subject, "warn", some_of(shown, _SHOWN), advice)

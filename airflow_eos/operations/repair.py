@@ -189,7 +189,7 @@ def repair(
         runs = cache(lambda: _Runs.of(control, partitions))
         written = topics or {receipt.topic for record in runs().records for receipt in record.receipts}
         wanted = {*written, deployment.ledger.topic, OFFSETS_TOPIC}
-        search = _search(control, deployment.prefix, wanted, runs)
+        search = _search(control, wanted, runs)
         deleted = {topic: error for topic, error in search.unseen.items() if isinstance(error, UnknownTopic)}
         for topic in deleted.keys() & set(topics):
             raise deleted[topic]
@@ -203,11 +203,9 @@ def repair(
         )
 
 
-def hanging(
-    control: ControlPlane, prefix: str, topics: Collection[str], partitions: int
-) -> HangingTransactions:
+def hanging(control: ControlPlane, topics: Collection[str], partitions: int) -> HangingTransactions:
     """Return the hanging transactions in some topics; reads the ledger only if there are any."""
-    return _search(control, prefix, set(topics), cache(lambda: _Runs.of(control, partitions)))
+    return _search(control, topics, cache(lambda: _Runs.of(control, partitions)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,29 +260,21 @@ class _Runs:
         return next((it.transactional_id for it in producers if it.producer_id == producer_id), None)
 
 
-def _search(
-    control: ControlPlane, prefix: str, topics: Collection[str], runs: Callable[[], _Runs]
-) -> HangingTransactions:
+def _search(control: ControlPlane, topics: Collection[str], runs: Callable[[], _Runs]) -> HangingTransactions:
+    prefix = control.deployment.prefix
     left = LeftOpen(control.cluster, prefix, lambda producer_id: runs().transactional_id(producer_id))
-    candidates = [(it, _described(control.cluster, runs(), it)) for it in left.candidates(topics)]
-    still = left.still(transaction for transaction, _ in candidates)
+    candidates = [(it, _hanging(control.cluster, runs(), it)) for it in left.candidates(topics)]
+    still = left.still(candidate for candidate, _ in candidates)
     return HangingTransactions(
-        tuple(described for transaction, described in candidates if transaction in still), left.unseen
+        tuple(transaction for candidate, transaction in candidates if candidate in still), left.unseen
     )
 
 
-def _described(cluster: Cluster, runs: _Runs, left: Left) -> Hanging:
+def _hanging(cluster: Cluster, runs: _Runs, left: Left) -> Hanging:
     producer = left.producer
-    decision, because = _decision(cluster, runs, producer, left.description)
-    return Hanging(
-        partition=str(left.tp),
-        start_offset=producer.current_txn_start_offset,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        transactional_id=left.transactional_id,
-        decision=decision,
-        because=because,
-    )
+    owner = producer.producer_id, producer.producer_epoch, left.transactional_id
+    decision = _decision(cluster, runs, producer, left.description)
+    return Hanging(str(left.tp), producer.current_txn_start_offset, *owner, *decision)
 
 
 def _decision(

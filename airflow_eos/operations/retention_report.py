@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.ledger.keys import utc_text
 from airflow_eos.model.ranges import TopicPartition, timestamp_of, utc_now
 from airflow_eos.operations.checks import Check
@@ -47,12 +46,11 @@ def retention_checks(
 
 
 def _partitions(cluster: Cluster, topic: str) -> Sequence[TopicPartition]:
-    """Return the partitions that can be read now."""
-    try:
-        described = cluster.describe_topics([topic])[topic]
-        return [tp for tp in described.topic_partitions if tp not in described.without_leader]
-    except (AuthorizationFailed, UnknownTopic):
+    """Return the partitions that can be read now; none of a topic that may not be described."""
+    described = cluster.describe_topics((), optional=[topic]).get(topic)
+    if described is None:
         return ()
+    return [tp for tp in described.topic_partitions if tp not in described.without_leader]
 
 
 def _source(

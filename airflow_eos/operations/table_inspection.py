@@ -1,18 +1,25 @@
-"""What a table and its storage tell an administrator, and the doctor's check of its fencing tokens."""
+"""What a table and its storage tell an administrator. Commits and removes nothing but a file of its own."""
 
 from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_eos.exceptions import ConfigurationError, EosError
-from airflow_eos.model.table import PublishedRuns
+from airflow_eos.ledger import keys
+from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.model.table import PublishedRuns, TableReceipt
 from airflow_eos.operations.checks import Check, error_line
 from airflow_eos.redaction import redacted
-from airflow_eos.wording import counted
+from airflow_eos.wording import counted, some_of
+
+RunKeys = Callable[[], Mapping[str, str]]
+"""Returns the run keys of the ledger by their digest; called if attempts left something in a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +56,43 @@ class HeldRows:
     undone: bool = False
 
 
-class TableInspection:
-    """Looks at one version of a table; commits and removes nothing but a file of its own.
+class TableInspection(ABC):
+    """Looks at one version of a table.
 
     :param properties: of catalog and storage; their values are kept out of messages.
+    :cvar REMOVAL: what deletes files that no commit names.
     """
 
-    def __init__(self, table: Any, properties: Mapping[str, Any]) -> None:
+    REMOVAL: ClassVar[str]
+
+    def __init__(self, sink: SinkTable, table: Any, properties: Mapping[str, Any]) -> None:
+        self._name = f"table {sink}"
         self._table = table
         self._properties = properties
         self._own_file = f".airflow-eos-doctor-{uuid.uuid4()}"  # not the name of a data file
+
+    @abstractmethod
+    def checks(self, run_keys: RunKeys) -> Iterator[Check]:
+        """Check that runs can write the table, and list what dead attempts left."""
+
+    @abstractmethod
+    def rows_of(self, receipt: TableReceipt, run_key: str, in_time: Callable[[], None]) -> HeldRows | None:
+        """Return what the data files hold that a run's commit added; None if the commit was expired.
+
+        :param in_time: raises when there is no time left; called before each file.
+        """
+
+    @abstractmethod
+    def _write_file(self) -> None:
+        """Write a small file beside the data files."""
+
+    @abstractmethod
+    def _delete_file(self) -> None:
+        """Delete the small file."""
+
+    @abstractmethod
+    def _unnamed(self) -> Iterable[UnnamedFile] | None:
+        """Return the data files of runs that no commit names; None if the storage cannot be listed."""
 
     def reason(self, error: Exception) -> str:
         """Return the text of an error without the values of the properties."""
@@ -74,10 +108,56 @@ class TableInspection:
             return self.reason(error)
         return ""
 
-    def _file_refusals(self, write: Callable[[], object], delete: Callable[[], object]) -> tuple[str, str]:
-        """Return why the storage refuses a small file, and why to delete it again."""
-        refused = self._refusal(write)
-        return refused, "" if refused else self._refusal(delete)
+    def _right(self, objects: str, system: str, act: Callable[[], object], taken: str) -> Check:
+        refusal = self._refusal(act)
+        if not refusal:
+            return Check(f"{self._name} {objects}", "ok", f"{system} took {taken}")
+        advice = f"give the connection's principal the right to change the table, then to write its {objects}"
+        return Check(f"{self._name} {objects}", "fail", f"{system} refused: {refusal}", advice)
+
+    def _files_check(self) -> Check:
+        """Check that the storage takes a small file; that it deletes it again is not needed by runs."""
+        check = self._right("files", "the storage", self._write_file, "a file, which is deleted again")
+        kept = self._refusal(self._delete_file) if check.status == "ok" else ""
+        if not kept:
+            return check
+        return Check(
+            check.name,
+            "warn",
+            f"the storage took a file, and did not delete it again: {kept}",
+            "runs need no right to delete; remove the file (.airflow-eos-doctor-...) with the orphan files",
+        )
+
+    def _unnamed_check(self, run_keys: RunKeys) -> Check:
+        """Say which data files no commit of the table names."""
+        subject, files = f"{self._name} unnamed files", self._unnamed()
+        if files is None:
+            return Check(subject, "unknown", "files of this storage cannot be listed")
+        by_label: dict[str, list[UnnamedFile]] = defaultdict(list)
+        for file in sorted(files, key=lambda file: file.path):
+            by_label[file.label].append(file)
+        if not by_label:
+            return Check(subject, "ok", "each data file of a run is named by a snapshot")
+        labels = run_keys()
+        shown = [_attempt(label, of_run, labels) for label, of_run in by_label.items()]
+        advice = (
+            "attempts that died left them, or a run at work has not published them yet; "
+            f"{self.REMOVAL} deletes old ones"
+        )
+        return Check(subject, "warn", some_of(shown, 10), advice)
+
+
+def _attempt(label: str, files: Sequence[UnnamedFile], run_keys: Mapping[str, str]) -> str:
+    moments = [file.modified for file in files if file.modified is not None]
+    since = f", the last of {keys.utc_text(max(moments))}" if moments else ""
+    size = sum(file.size for file in files)
+    of_run = run_of_label(label, run_keys)
+    return f"{counted(len(files), 'file')} ({size:,} bytes{since}) of {of_run}: {files[0].path}"
+
+
+def run_of_label(label: str, run_keys: Mapping[str, str]) -> str:
+    """Return the run whose key has this digest, in words."""
+    return run_keys.get(label, f"a run that the ledger does not hold (digest {label})")
 
 
 def fencing_tokens(name: str, texts: Iterable[str]) -> Check:

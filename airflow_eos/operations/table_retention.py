@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
 
 from airflow_eos.operations.checks import Check
 from airflow_eos.wording import span_text
@@ -26,30 +25,20 @@ _SECONDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long maintenance keeps something.
+def retention_check(subject: str, kept: str, span: dt.timedelta | None, source: str, need: str) -> Check:
+    """Check that maintenance keeps something for longer than retries reach.
 
     :param kept: what it keeps, in words.
     :param span: None: a value that cannot be read.
     :param source: property, or recorded command, that says so.
     :param need: what runs lose where it is removed too early.
     """
-
-    kept: str
-    span: dt.timedelta | None
-    source: str
-    need: str
-
-
-def retention_check(subject: str, retention: Retention) -> Check:
-    """Check that something is kept for longer than retries reach."""
-    if retention.span is None:
-        return Check(subject, "unknown", f"{retention.source} is not a span of time")
-    finding = f"{retention.kept} are kept for {span_text(retention.span)} ({retention.source})"
-    if retention.span >= SHORT:
+    if span is None:
+        return Check(subject, "unknown", f"{source} is not a span of time")
+    finding = f"{kept} are kept for {span_text(span)} ({source})"
+    if span >= SHORT:
         return Check(subject, "ok", finding)
-    return Check(subject, "warn", finding, f"raise it to more than {span_text(SHORT)}: {retention.need}")
+    return Check(subject, "warn", finding, f"raise it to more than {span_text(SHORT)}: {need}")
 
 
 def interval(text: str) -> dt.timedelta | None:

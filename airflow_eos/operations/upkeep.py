@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.index_keeper import Indexed, rebuilt
@@ -34,18 +33,6 @@ class DismissedRecord(JsonForm):
     partition: int
     offset: int
     done: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SignedLedger:
-    """The offsets below which records need no signature, and whether the ledger says so now."""
-
-    signed: SignedFrom
-    done: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``from`` has offsets by partition."""
-        return {"from": dict(self.signed.offsets), "done": self.done}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +118,10 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
     return offset
 
 
-def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger:
+def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedFrom:
     """Accept the present records of a ledger without a signature, and require signatures from now on.
+
+    Returns the record that says so, written or, in a dry run, as it would be written.
 
     :param execute: False for a dry run.
     :raises ConfigurationError: the settings have no key.
@@ -163,7 +152,7 @@ def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedLedger
                 if attempt == _SIGN_ATTEMPTS:
                     raise
                 time.sleep(_SIGN_PAUSE_SECONDS)
-    return SignedLedger(signed, execute)
+    return signed
 
 
 _SIGN_ATTEMPTS = 5

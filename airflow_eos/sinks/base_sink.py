@@ -30,10 +30,12 @@ class BaseSink(Closeable):
     addresses and keys of a catalog or storage, are shown without the values of :meth:`_hidden`.
 
     :cvar SYSTEM: what answers for the table, in words.
+    :cvar CONFLICTS: errors which say that another commit came first.
     :cvar WAIT_ADVICE: follows the words that it has not answered yet.
     """
 
     SYSTEM: ClassVar[str]
+    CONFLICTS: ClassVar[tuple[type[Exception], ...]]
     WAIT_ADVICE: ClassVar[str] = ""
 
     _sink: SinkTable
@@ -69,7 +71,7 @@ class BaseSink(Closeable):
         with self._asking("what became of a commit", "the table is looked at", version):
             try:
                 return self._commit(version, change)
-            except self._conflicts() as error:
+            except self.CONFLICTS as error:
                 raise TableMoved(self._reason(error, version)) from None
 
     @abstractmethod
@@ -83,10 +85,6 @@ class BaseSink(Closeable):
     @abstractmethod
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Send a change to the table."""
-
-    @abstractmethod
-    def _conflicts(self) -> tuple[type[Exception], ...]:
-        """Return the errors which say that another commit came first."""
 
     def _hidden(self, version: Any) -> Mapping[str, object]:  # noqa: ARG002
         """Return the properties whose values no message shows."""

@@ -6,7 +6,7 @@ encodings of text and bytes. Nothing is rounded, cut off or read as another type
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -149,14 +149,8 @@ def has_far_time(values: pa.ChunkedArray | pa.Array, last_day: int = _LAST_DAY) 
     :param last_day: of another last year, for values that are not nested; days since 1970.
     """
     kind = values.type
-    if isinstance(values, pa.ChunkedArray) and pa.types.is_nested(kind):
-        return any(map(has_far_time, values.chunks))
-    if pa.types.is_map(kind):
-        return has_far_time(values.keys) or has_far_time(values.items)
-    if pa.types.is_struct(kind):
-        return any(map(has_far_time, values.flatten()))
     if pa.types.is_nested(kind):
-        return has_far_time(values.flatten())
+        return any(has_far_time(part) for part, _ in _parts(values, kind))
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         return False
     bounds = pc.min_max(values.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())).as_py()
@@ -174,22 +168,22 @@ def _missing(column: pa.ChunkedArray | pa.Array, field: pa.Field, path: str = ""
     kind = field.type
     if not pa.types.is_nested(kind) or not len(column):
         return None
-    column = column.filter(pc.is_valid(column))
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    for chunk in chunks:
-        for part, inner in _parts(chunk, kind):
-            missing = _missing(part, inner, f"{place}.")
-            if missing:
-                return missing
+    for part, inner in _parts(column.filter(pc.is_valid(column)), kind):
+        missing = _missing(part, inner, f"{place}.")
+        if missing:
+            return missing
     return None
 
 
-def _parts(chunk: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.Field]]:
-    if pa.types.is_struct(kind):
-        return [(chunk.field(inner.name), inner) for inner in kind]
-    if pa.types.is_map(kind):
-        return [(chunk.keys, kind.key_field), (chunk.items, kind.item_field)]
-    return [(chunk.flatten(), kind.value_field)]
+def _parts(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Iterator[tuple[pa.Array, pa.Field]]:
+    """Yield the parts of nested values with the fields of their type, without what nulls hide."""
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        if pa.types.is_struct(kind):
+            yield from zip(chunk.flatten(), kind, strict=True)
+        elif pa.types.is_map(kind):
+            yield from ((chunk.keys, kind.key_field), (chunk.items, kind.item_field))
+        else:
+            yield chunk.flatten(), kind.value_field
 
 
 def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0911, PLR0912 - one rule per kind of type

@@ -20,20 +20,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow.fs import FileSelector
 
 from airflow_eos.exceptions import ConfigurationError, UnknownTable
-from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.model.delta_table import DeltaTable
+from airflow_eos.model.table import (
+    EarlierRows,
+    PublishedRun,
+    PublishedRuns,
+    TableCommit,
+    TableLayout,
+    TableReceipt,
+)
 from airflow_eos.sinks.base_sink import BaseSink
 from airflow_eos.sinks.delta_features import refuse_unwritable
 from airflow_eos.sinks.delta_files import DeltaFiles, store_of
 from airflow_eos.sinks.delta_rows import LiveFile, files_as_added
-
-if TYPE_CHECKING:
-    import deltalake
-
-    from airflow_eos.model.delta_table import DeltaTable
-    from airflow_eos.model.table import EarlierRows, TableCommit
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
 _UNSAFE = ("mount_allow_unsafe_rename", "allow_unsafe_rename")
@@ -52,6 +60,8 @@ _NOT_ALLOWED = re.compile(
 _LOOKS_AT_ONCE = 32
 """Data files of which a store is asked at the same time."""
 _TRUE = ("1", "true", "on", "yes", "y")
+_TARGET, _MOST_IN_MEMORY = "delta.targetFileSize", 128 << 20
+_INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,7 @@ class DeltaSink(BaseSink):
     """
 
     SYSTEM = "the store"
+    CONFLICTS = (CommitFailedError,)
 
     _sink: DeltaTable
 
@@ -130,11 +141,8 @@ class DeltaSink(BaseSink):
         """Do nothing: delta-rs holds no connection between calls."""
 
     def _load(self, *, to_write: bool) -> DeltaVersion:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
         try:
-            table = DeltaTable(self._sink.uri, storage_options=self._options)
+            table = deltalake.DeltaTable(self._sink.uri, storage_options=self._options)
         except TableNotFoundError as error:
             is_there = self._is_folder_above_there()
             lost = "mount its file system" if self._sink.store is None else "correct endpoint and bucket"
@@ -168,25 +176,34 @@ class DeltaSink(BaseSink):
 
     def writer(self, version: Any, label: str) -> DeltaFiles:
         """Return what writes data files for this version."""
-        return DeltaFiles.of(self.name, self._sink.uri, self._options, version.table, label)
+        metadata, schema = version.table.metadata(), version.table.schema()
+        indexed = int(metadata.configuration.get(_INDEXED, _MOST_INDEXED))
+        size = metadata.configuration.get(_TARGET)
+        return DeltaFiles(
+            name=self.name,
+            uri=self._sink.uri,
+            options=self._options,
+            schema=pa.schema(schema.to_arrow()),
+            partitions=tuple(metadata.partition_columns),
+            indexed=len(schema.fields) if indexed < 0 else indexed,
+            flush_bytes=_MOST_IN_MEMORY if size is None else min(_bytes(size), _MOST_IN_MEMORY),
+            label=label,
+        )
 
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[LiveFile]:
         return files_as_added(version.table, replaces, self._sink)
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, and remove those that are replaced, with the run's token, in one compare-and-set."""
-        from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import AddAction, RemoveAction
-
         table = version.table
         receipt = change.receipt(table.version() + 1)
         numbers = {"token": change.run.token, **({} if change.run.receipt is None else receipt.to_dict())}
         now = int(time.time() * 1000)
-        properties = CommitProperties(
+        properties = deltalake.CommitProperties(
             custom_metadata=dict(change.summary),
             max_commit_retries=0,
             app_transactions=[
-                Transaction(version.application_id(change.scope, name), number, now)
+                deltalake.Transaction(version.application_id(change.scope, name), number, now)
                 for name, number in numbers.items()
             ],
         )
@@ -217,11 +234,6 @@ class DeltaSink(BaseSink):
         )
         return receipt
 
-    def _conflicts(self) -> tuple[type[Exception], ...]:
-        from deltalake.exceptions import CommitFailedError
-
-        return (CommitFailedError,)
-
     def _can_ask(self, error: Exception) -> bool:
         """Return whether delta-rs takes the storage options, so that the store was asked; sends nothing."""
         if self._sink.store is None:
@@ -242,8 +254,6 @@ class DeltaSink(BaseSink):
         above = self._sink.uri.removeprefix("file://").rstrip("/").rpartition("/")[0]
         if self._sink.store is None:
             return Path(above or "/").is_dir()
-        from pyarrow.fs import FileSelector
-
         with suppress(Exception):  # of any store's client: nobody says that it is there
             return bool(store_of(above, self._options).get_file_info(FileSelector("")))
         return False
@@ -274,6 +284,13 @@ class DeltaSink(BaseSink):
                     f"{self.name}: the storage option {name}, of connection or environment, is not a URL; "
                     "give it with its scheme, as https://host:port"
                 )
+
+
+def _bytes(size: str) -> int:
+    """Return a size as Delta's properties have it: bytes, or with a unit as ``100mb``."""
+    number = size.lower().strip().removesuffix("b")
+    unit = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
+    return int(number[:-1] if unit else number) << unit
 
 
 def _digest(value: Any) -> int:

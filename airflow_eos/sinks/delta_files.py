@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +29,6 @@ from airflow_eos.sinks.columns import (
 from airflow_eos.sinks.delta_features import declared_length
 from airflow_eos.sinks.executor_extra import executor_extra
 
-if TYPE_CHECKING:
-    import deltalake
-
-_MOST_IN_MEMORY = 128 << 20
-_TARGET = "delta.targetFileSize"
-_INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
 _LONGEST_BOUND = 32  # characters, as other writers of Delta have it
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -57,24 +51,6 @@ class DeltaFiles:
     indexed: int
     flush_bytes: int
     label: str
-
-    @classmethod
-    def of(
-        cls, name: str, uri: str, options: Mapping[str, str], table: deltalake.DeltaTable, label: str
-    ) -> DeltaFiles:
-        """Return the writer for a table as it is."""
-        metadata = table.metadata()
-        indexed = int(metadata.configuration.get(_INDEXED, _MOST_INDEXED))
-        return cls(
-            name=name,
-            uri=uri,
-            options=options,
-            schema=pa.schema(table.schema().to_arrow()),
-            partitions=tuple(metadata.partition_columns),
-            indexed=len(table.schema().fields) if indexed < 0 else indexed,
-            flush_bytes=min(_bytes(metadata.configuration.get(_TARGET)), _MOST_IN_MEMORY),
-            label=label,
-        )
 
     def columns(self, result: Any) -> pa.Table | None:
         """Return the rows of an Arrow process in the table's columns."""
@@ -232,12 +208,3 @@ def _text_bounds(smallest: str, largest: str) -> tuple[str, str] | None:
     if largest[_LONGEST_BOUND] == _LAST_CHARACTER:
         return None
     return smallest[:_LONGEST_BOUND], largest[:_LONGEST_BOUND] + _LAST_CHARACTER
-
-
-def _bytes(size: str | None) -> int:
-    """Return a size as Delta's properties have it: bytes, or with a unit as ``100mb``."""
-    if size is None:
-        return _MOST_IN_MEMORY
-    number = size.lower().strip().removesuffix("b")
-    unit = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
-    return int(number[:-1] if unit else number) << unit

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_eos.exceptions import UnknownTable
+from airflow_eos.model.delta_table import DeltaTable
+from airflow_eos.model.table import EarlierRows
 from airflow_eos.sinks.delta_files import partition_texts, store_of
 from airflow_eos.sinks.rewritten import refuse_other_files
-
-if TYPE_CHECKING:
-    import deltalake
-
-    from airflow_eos.model.delta_table import DeltaTable
-    from airflow_eos.model.table import EarlierRows
 
 _APPEND_ONLY = "delta.appendOnly"
 _DELETION_VECTORS = "deletionVectors"

@@ -13,28 +13,42 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyiceberg.catalog import Catalog, CatalogType, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
+    UnauthorizedError,
+)
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertTableUUID,
+    TableUpdate,
+)
+from pyiceberg.utils.concurrent import ExecutorFactory
 
 from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, TableRefused, UnknownTable
-from airflow_eos.model.iceberg_table import MAIN
-from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.model.iceberg_table import MAIN, IcebergTable
+from airflow_eos.model.table import EarlierRows, PublishedRuns, TableCommit, TableLayout, TableReceipt
 from airflow_eos.sinks.base_sink import BaseSink
+from airflow_eos.sinks.iceberg_files import IcebergFiles, unwritable_partitions, unwritable_properties
 from airflow_eos.sinks.iceberg_rows import files_as_added
 from airflow_eos.sinks.refused_login import is_refused_login
 from airflow_eos.table_ports import TableMoved
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-    from pyiceberg.table.update import TableUpdate
-
-    from airflow_eos.model.iceberg_table import IcebergTable
-    from airflow_eos.model.table import EarlierRows, TableCommit
-    from airflow_eos.sinks.iceberg_files import IcebergFiles
 
 CATALOG_NAME = "catalog_name"
 """The property that names the catalog; without it the connection's id does."""
@@ -56,11 +70,10 @@ class IcebergVersion:
     table: Table
     layout: TableLayout
     published: PublishedRuns
-    snapshots: Sequence[Any] = field(repr=False)
 
     def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
         """Return what some snapshot says that a run appended."""
-        for snapshot in self.snapshots:
+        for snapshot in self.table.metadata.snapshots:
             summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
             if summary.get(SCOPE) == scope and summary.get(TOKEN) == str(token) and BARRED not in summary:
                 return TableReceipt(
@@ -76,6 +89,7 @@ class IcebergSink(BaseSink):
     """
 
     SYSTEM = "catalog or storage"
+    CONFLICTS = (CommitFailedException,)
 
     _sink: IcebergTable
 
@@ -85,15 +99,6 @@ class IcebergSink(BaseSink):
         self._catalog: Catalog | None = None
 
     def _load(self, *, to_write: bool) -> IcebergVersion:
-        from pyiceberg.exceptions import (
-            AuthorizationExpiredError,
-            ForbiddenError,
-            NoSuchNamespaceError,
-            NoSuchTableError,
-            OAuthError,
-            UnauthorizedError,
-        )
-
         try:
             table = self._opened().load_table(self._sink.name)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
@@ -117,15 +122,13 @@ class IcebergSink(BaseSink):
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
-        return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
+        return IcebergVersion(table, layout, published)
 
     def name_of(self, identity: str) -> str | None:
         """Return the name of the table with an id in the sink's namespace; None if none is seen there.
 
         :raises OutcomeUnknown: the catalog does not have the namespace, or does not answer.
         """
-        from pyiceberg.exceptions import ForbiddenError, NoSuchTableError
-
         with self._looking():
             catalog = self._opened()
             for name in catalog.list_tables(catalog.namespace_from(self._sink.name)):
@@ -142,8 +145,6 @@ class IcebergSink(BaseSink):
 
     def writer(self, version: Any, label: str) -> IcebergFiles:
         """Return what writes data files for this version."""
-        from airflow_eos.sinks.iceberg_files import IcebergFiles
-
         table = version.table
         without_history = table.metadata.model_copy(
             update={
@@ -167,10 +168,6 @@ class IcebergSink(BaseSink):
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, remove those that are replaced and set the property, in one compare-and-set."""
-        from pyiceberg.exceptions import BadRequestError, ForbiddenError
-        from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
-        from pyiceberg.utils.concurrent import ExecutorFactory
-
         removed = self._find_earlier_rows(version, change.replaces)
         table = version.table
         transaction = table.transaction()
@@ -218,11 +215,6 @@ class IcebergSink(BaseSink):
         receipts = [rows.receipt for rows in replaces]
         return files_as_added(version.table, self._sink.branch or MAIN, receipts, self._sink)
 
-    def _conflicts(self) -> tuple[type[Exception], ...]:
-        from pyiceberg.exceptions import CommitFailedException
-
-        return (CommitFailedException,)
-
     def _hidden(self, version: Any) -> Mapping[str, object]:
         configured = {} if self._catalog is None else self._catalog.properties
         # Of a storage whose credentials the catalog lends.
@@ -239,9 +231,6 @@ class IcebergSink(BaseSink):
 
     def _opened(self) -> Catalog:
         if self._catalog is None:
-            from pyiceberg.catalog import CatalogType
-            from pyiceberg.exceptions import NotInstalledError
-
             properties = dict(self._sink.properties or {})
             # By it a catalog in a database tells its tables from those of others.
             name = properties.pop(CATALOG_NAME, self._sink.catalog)
@@ -279,8 +268,6 @@ class IcebergSink(BaseSink):
 
 def _unwritable(metadata: Any) -> Iterator[str]:
     """Yield why runs cannot write a table; a reason is asked for only if there is none before it."""
-    from airflow_eos.sinks.iceberg_files import unwritable_partitions, unwritable_properties
-
     if metadata.format_version not in _FORMATS:
         versions = ", ".join(map(str, _FORMATS))
         yield f" has format version {metadata.format_version}; tables of versions {versions} can be written"
@@ -303,8 +290,6 @@ def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:
 
     :raises TimeoutError: there is no answer.
     """
-    from pyiceberg.catalog import load_catalog
-
     opened = in_daemon_thread(f"catalog {name}", partial(load_catalog, name, **properties))
     if not wait([opened], _ANSWER_SECONDS).done:
         raise TimeoutError(f"no answer in {_ANSWER_SECONDS} s")
@@ -326,7 +311,6 @@ def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> t
 
     Iceberg's Java library neither commits nor reads snapshots that are more than a minute out of order.
     """
-    from pyiceberg.table.update import AddSnapshotUpdate
 
     def later(update: TableUpdate) -> TableUpdate:
         if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms > last_updated_ms:

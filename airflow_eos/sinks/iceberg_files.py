@@ -69,7 +69,7 @@ class IcebergFiles:
 
         try:
             # The layout of its buffers is relied on; columns of other types are cast.
-            parts = self._parts(metadata, _packed(table.cast(self._schema())))
+            parts = self._parts(metadata, _copied(metadata, table.cast(self._schema())))
             write = partial(self._write, metadata, load_file_io(dict(self.properties), self.location))
             files = list(ExecutorFactory.get_or_create().map(write, count(), parts))
         except EosError:
@@ -237,33 +237,23 @@ def _partitions(metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]
     if metadata.spec().is_unpartitioned():
         yield None, table
         return
-    for part in _determine_partitions(metadata.spec(), metadata.schema(), _aligned(metadata, table)):
+    for part in _determine_partitions(metadata.spec(), metadata.schema(), table):
         _check_key(part.partition_key)
         yield part.partition_key, part.arrow_table_partition
 
 
-def _packed(table: pa.Table) -> pa.Table:
-    """Return the rows with copies of nested columns.
+def _copied(metadata: Any, table: pa.Table) -> pa.Table:
+    """Return the rows with copies of nested columns, and of the decimals that the partition spec takes.
 
-    A copy leaves out the items that null lists hide, which pyarrow before 25 does not write, and is aligned.
-    """
-    for number, column in enumerate(table.schema):
-        if pa.types.is_nested(column.type):
-            chunks = [chunk.take(pa.array(np.arange(len(chunk)))) for chunk in table.column(number).chunks]
-            table = table.set_column(number, column, pa.chunked_array(chunks, column.type))
-    return table
-
-
-def _aligned(metadata: Any, table: pa.Table) -> pa.Table:
-    """Return the rows with copies of the decimals that the partition spec takes; nested ones are copies.
-
+    A copy leaves out the items that null lists hide, which pyarrow before 25 does not write. It is aligned:
     Rust reads a decimal at a multiple of 16 bytes alone, and in Spark's batches it stands at one of 8.
     """
     names = {metadata.schema().find_column_name(field.source_id) for field in metadata.spec().fields}
-    rows = pa.array(np.arange(table.num_rows))
     for number, column in enumerate(table.schema):
-        if pa.types.is_decimal(column.type) and column.name in names:
-            table = table.set_column(number, column, table.column(number).take(rows))
+        is_taken = pa.types.is_decimal(column.type) and column.name in names
+        if is_taken or pa.types.is_nested(column.type):
+            chunks = [chunk.take(pa.array(np.arange(len(chunk)))) for chunk in table.column(number).chunks]
+            table = table.set_column(number, column, pa.chunked_array(chunks, column.type))
     return table
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
+from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.table import Table
+
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.table import TableReceipt
 from airflow_eos.sinks.rewritten import refuse_other_files, rewritten
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
-
-    from airflow_eos.model.iceberg_table import IcebergTable
-    from airflow_eos.model.table import TableReceipt
 
 
 def files_as_added(
@@ -26,8 +23,6 @@ def files_as_added(
 
     :raises TableRewritten: not all of the files are there, or rows of them are deleted.
     """
-    from pyiceberg.manifest import ManifestContent
-
     if not receipts:
         return []
     files: dict[int, list[DataFile]] = {receipt.snapshot: [] for receipt in receipts}

@@ -21,14 +21,10 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
     try:
         match sink:
             case IcebergTable():
-                import pyiceberg  # noqa: F401
-
                 from airflow_eos.sinks.iceberg import IcebergSink
 
                 return IcebergSink(sink, property_name)
             case DeltaTable():
-                import deltalake  # noqa: F401
-
                 from airflow_eos.sinks.delta import DeltaSink
 
                 return DeltaSink(sink, property_name)
@@ -43,7 +39,7 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
     raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")
 
 
-def table_named(name: str) -> SinkTable | None:
+def table_named(name: str) -> IcebergTable | DeltaTable | PostgresTable | None:
     """Return the table that goes by a name, as run records and INTENTs have it; None: of an unknown kind."""
     return IcebergTable.named(name) or DeltaTable.named(name) or PostgresTable.named(name)
 

@@ -12,23 +12,18 @@ numbers of lost transactions away again: each run that wrote rows has a row with
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTable
-from airflow_eos.model.table import PublishedRuns, TableLayout
+from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.model.table import EarlierRows, PublishedRuns, TableLayout
 from airflow_eos.sinks.postgres_columns import TargetColumn
 from airflow_eos.sinks.postgres_session import SCHEMA
 from airflow_eos.sinks.rewritten import rewritten
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_eos.model.postgres_table import PostgresTable
-    from airflow_eos.model.table import EarlierRows
 
 _NUMBERS = 1 << 32
 _NEXT = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
@@ -132,7 +127,7 @@ class PostgresVersion:
         """Return None: where the row of the table is lost, the next one has another id."""
 
 
-def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Target:
+def find_target(connection: psycopg.Connection, sink: PostgresTable) -> Target:
     """Return the table that is the sink.
 
     :raises UnknownTable: there is none, or it is of a kind that cannot be written.
@@ -174,7 +169,7 @@ def _check_storage(subject: str, name: str, kind: str, persistence: str) -> None
 
 
 def _orders_of_key(
-    connection: psycopg.Connection[Any], sink: PostgresTable, oid: int, columns: Sequence[TargetColumn]
+    connection: psycopg.Connection, sink: PostgresTable, oid: int, columns: Sequence[TargetColumn]
 ) -> tuple[tuple[KeyColumn, ...], ...]:
     key, text = set(sink.key), ", ".join(sink.key)
     indexes = [(now, tuple(map(tuple, order))) for now, order in connection.execute(_UNIQUE_KEYS, (oid,))]
@@ -203,7 +198,7 @@ def _orders_of_key(
     return tuple(sorted({order for _, order in on_key}))
 
 
-def make_control_table(connection: psycopg.Connection[Any], name: str) -> None:
+def make_control_table(connection: psycopg.Connection, name: str) -> None:
     """Create the schema and the table that say what runs have published; does nothing when they are there.
 
     :raises AuthorizationFailed: they are not there, and this role may not create them.
@@ -223,7 +218,7 @@ def make_control_table(connection: psycopg.Connection[Any], name: str) -> None:
         ) from None
 
 
-def find_version(connection: psycopg.Connection[Any], target: Target, pipeline: str) -> PostgresVersion:
+def find_version(connection: psycopg.Connection, target: Target, pipeline: str) -> PostgresVersion:
     """Return what a pipeline has published in a table; its first look makes the row."""
     row = connection.execute(PUBLISHED, (target.oid, pipeline)).fetchone()
     if row is None:
@@ -234,20 +229,20 @@ def find_version(connection: psycopg.Connection[Any], target: Target, pipeline: 
     return PostgresVersion(target, pipeline, layout, PublishedRuns.from_json(runs), number)
 
 
-def note_run(connection: psycopg.Connection[Any], version: PostgresVersion, run: EarlierRows) -> None:
+def note_run(connection: psycopg.Connection, version: PostgresVersion, run: EarlierRows) -> None:
     """Keep the number of the transaction that publishes a run."""
     note = (version.target.oid, f"{version.pipeline}/{run.label}", run.snapshot)
     connection.execute(_NOTE_OF_RUN, note)
 
 
-def is_noted(connection: psycopg.Connection[Any], target: int, pipeline: str, run: EarlierRows) -> bool:
+def is_noted(connection: psycopg.Connection, target: int, pipeline: str, run: EarlierRows) -> bool:
     """Return whether a run is noted, for the table of this oid, with the transaction of its receipt."""
     note = connection.execute(PUBLISHED, (target, f"{pipeline}/{run.label}")).fetchone()
     return note is not None and note[1] == run.snapshot
 
 
 def rows_as_written(
-    connection: psycopg.Connection[Any], sink: PostgresTable, snapshot: int, *, delete: bool = False
+    connection: psycopg.Connection, sink: PostgresTable, snapshot: int, *, delete: bool = False
 ) -> int:
     """Return how many rows are there as the transaction ``snapshot`` wrote them; may delete them."""
     # No parameters: beside them a percent sign in the name would be a placeholder.
@@ -261,7 +256,7 @@ def rows_as_written(
 
 
 def refuse_rewritten(
-    connection: psycopg.Connection[Any],
+    connection: psycopg.Connection,
     sink: PostgresTable,
     version: PostgresVersion,
     replaces: Sequence[EarlierRows],

@@ -14,14 +14,13 @@ from airflow_eos.exceptions import (
     OutcomeUnknown,
     TableRefused,
 )
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.sink_table import secrets_of
 from airflow_eos.redaction import redacted
 from airflow_eos.sinks.refused_login import is_refused_login
 
 if TYPE_CHECKING:
     import psycopg
-
-    from airflow_eos.model.postgres_table import PostgresTable
 
 SCHEMA = "airflow_eos"
 """Holds what runs have published, and the staged rows of runs that have not."""
@@ -51,7 +50,7 @@ _READ_ONLY = "SELECT pg_is_in_recovery() OR current_setting('default_transaction
 
 
 @contextmanager
-def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
+def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection]:
     """Open a connection for one transaction, committed at the end of the block, and close it.
 
     The properties of the table's connection win over the defaults of this package.
@@ -76,7 +75,7 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def refuse_read_only(connection: psycopg.Connection[Any], sink: PostgresTable) -> None:
+def refuse_read_only(connection: psycopg.Connection, sink: PostgresTable) -> None:
     """Raise OutcomeUnknown if a server takes no rows: it may be a standby that is about to be promoted."""
     if connection.execute(_READ_ONLY).fetchone() == (True,):
         raise OutcomeUnknown(

@@ -69,6 +69,8 @@ class PostgresSink(BaseSink):
     """
 
     SYSTEM = "the database"
+    # Serialization failures and deadlocks are of the first.
+    CONFLICTS = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
     # No time-out ends a COMMIT that waits for a standby.
     WAIT_ADVICE = (
         ". What it waits for, as the connection's role: SELECT wait_event, query FROM pg_stat_activity WHERE "
@@ -140,10 +142,6 @@ class PostgresSink(BaseSink):
             self._drop(connection, {rows_of.table for rows_of in staged})
         return receipt
 
-    def _conflicts(self) -> tuple[type[Exception], ...]:
-        # Serialization failures and deadlocks are of the first.
-        return (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
-
     def _hidden(self, version: Any) -> Mapping[str, object]:  # noqa: ARG002
         return secrets_of(self._sink.properties)
 
@@ -159,7 +157,7 @@ class PostgresSink(BaseSink):
             log.info("%s: staged rows were not dropped: %s", self.name, self._reason(error))
 
     @contextmanager
-    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def _transaction(self) -> Iterator[psycopg.Connection]:
         """Open a connection for one transaction; what the server has refused for good is final."""
         try:
             with transaction(self._sink) as connection:
@@ -181,18 +179,18 @@ class PostgresSink(BaseSink):
 
     # -- parts of a commit --
 
-    def _lock_target(self, connection: psycopg.Connection[Any], looked_at: Target) -> None:
+    def _lock_target(self, connection: psycopg.Connection, looked_at: Target) -> None:
         table = sql.Identifier(*self._sink.schema_and_table)
         connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(table))
         if find_target(connection, self._sink) != looked_at:
             raise TableMoved("the table is another one, or its columns have changed")
 
-    def _lock_version(self, connection: psycopg.Connection[Any], version: PostgresVersion) -> None:
+    def _lock_version(self, connection: psycopg.Connection, version: PostgresVersion) -> None:
         row = connection.execute(f"{PUBLISHED} FOR UPDATE", (version.target.oid, self._pipeline)).fetchone()
         if row is None or row[:2] != (version.layout.uuid, version.number):
             raise TableMoved(f"version {version.number} was looked at, now it is {row}")
 
-    def _check_staged(self, connection: psycopg.Connection[Any], staged: Sequence[StagedRows]) -> None:
+    def _check_staged(self, connection: psycopg.Connection, staged: Sequence[StagedRows]) -> None:
         """Compare what is staged with what the tasks said: staging tables do not survive a crash."""
         counts: dict[int, int] = {}
         for table in {rows.table for rows in staged}:
@@ -208,9 +206,7 @@ class PostgresSink(BaseSink):
                     "somebody has dropped them. Nothing was published; the next try stages them again"
                 )
 
-    def _insert(
-        self, connection: psycopg.Connection[Any], target: Target, staged: Sequence[StagedRows]
-    ) -> int:
+    def _insert(self, connection: psycopg.Connection, target: Target, staged: Sequence[StagedRows]) -> int:
         """Insert staged rows, by the columns that they have; return how many the table took."""
         groups: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
         for rows in staged:
@@ -260,7 +256,7 @@ class PostgresSink(BaseSink):
 
     # -- staging tables --
 
-    def _left_behind(self, connection: psycopg.Connection[Any], label: str) -> set[str]:
+    def _left_behind(self, connection: psycopg.Connection, label: str) -> set[str]:
         """Return what earlier attempts have staged: at this run, or at any of the pipeline long ago.
 
         The caller holds the fence of the run: whoever staged rows for it publishes nothing any more.
@@ -273,7 +269,7 @@ class PostgresSink(BaseSink):
         )
         return {name for (name,) in tables}
 
-    def _drop(self, connection: psycopg.Connection[Any], tables: set[str]) -> None:
+    def _drop(self, connection: psycopg.Connection, tables: set[str]) -> None:
         """Drop staging tables; one that a stray task writes to at this moment is left to a later attempt."""
         for table in sorted(tables):
             drop = sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(SCHEMA, table))
@@ -294,7 +290,7 @@ def _last_of_key(rows: sql.Composable, order: Sequence[KeyColumn]) -> sql.Compos
     ).format(sql.SQL(", ").join(compared), rows, sql.SQL(", ").join(sorted_by))
 
 
-def _jsonb(connection: psycopg.Connection[Any], summary: Mapping[str, str]) -> str:
+def _jsonb(connection: psycopg.Connection, summary: Mapping[str, str]) -> str:
     """Return a summary as ``jsonb`` takes it, with escapes for what the database's encoding does not have."""
     encoding = "utf-8" if connection.info.parameter_status("server_encoding") == "UTF8" else "ascii"
     escaped = {

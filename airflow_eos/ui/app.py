@@ -25,6 +25,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from airflow_eos import __version__, settings
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import Deployment
+from airflow_eos.operations.verification import NOT_MATCHING, verified_counts
 from airflow_eos.ui import views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
@@ -159,14 +160,13 @@ def _pipelines(
     order: Order = "urgency",
 ) -> Answered:
     """All pipelines; without an answer of Kafka, Airflow's part."""
-    damaged, now = _desk(request).damaged, utc_now()
-    prefix = settings.default_prefix()
+    prefix, now = settings.default_prefix(), utc_now()
     ledger: LedgerRows | None = None
     trouble: Trouble | None = None
     open_now = OpenNow()
 
     def answer(history: KnownRuns) -> tuple[LedgerRows, OpenNow]:
-        return ledger_rows(history, viewer, now, damaged=damaged), OpenNow.beside(history, viewer, prefix)
+        return ledger_rows(history, viewer, now), OpenNow.beside(history, viewer, prefix)
 
     try:
         ledger, open_now = _ask(request, viewer, answer)
@@ -185,11 +185,11 @@ def _pipelines(
 @_page("/pipeline", "pipeline.html")
 def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Answered:
     """One pipeline, with its coverage and a page of its runs."""
-    damaged, now = _desk(request).damaged, utc_now()
+    now = utc_now()
     trouble: Trouble | None = None
 
     def answer(history: KnownRuns) -> tuple[dict[str, Any], Tasks]:
-        view = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
+        view = views.pipeline_view(history, viewer, name, now, page=page, find=find)
         return view, views.tasks_beside(history, viewer, name)
 
     tasks: Tasks = {}
@@ -212,11 +212,7 @@ def _pipeline(request: Request, viewer: Asking, name: Text, page: Page = 0, find
 @_page("/run", "run.html")
 def _run(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Answered:
     """One run."""
-    damaged = (pipeline, key) in _desk(request).damaged
-    view = _ask(
-        request, viewer, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged)
-    )
-    return view, 200
+    return _ask(request, viewer, lambda history: views.run_view(history, viewer, pipeline, key)), 200
 
 
 @_page("/transactions", "transactions.html")
@@ -286,8 +282,6 @@ def verify_json(
     """Read a run's output again. Takes JSON only: a form of another site cannot send it with the cookie."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Trouble(415, "JSON only", "Send application/json.")
-    from airflow_eos.operations.verification import NOT_MATCHING, verified_counts
-
     record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
     findings = _desk(request).verify(record, viewer.name)
     outcomes = {finding["outcome"] for finding in findings}

@@ -127,7 +127,7 @@ class Desk:
             history = self._history
             if history is None or time.monotonic() - self._read_at > _FRESH_SECONDS:
                 history = ask_brokers("ledger", self._refreshed)
-            return question(history.as_of_now(ask_brokers))
+            return question(history.as_of_now(ask_brokers, self.damaged))
 
         try:
             # In a thread of its own, so that the time limit holds for every question.

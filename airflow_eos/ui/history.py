@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from airflow_eos.broker.ledger_log.reader import LedgerChange, LedgerReader
 from airflow_eos.closeable import Closeable
 from airflow_eos.coverage.folded import Earlier
@@ -54,7 +56,7 @@ class RunHistory(KnownRuns, Closeable):
         self.brokers.close()
         self._control.close()
 
-    def as_of_now(self, ask_brokers: AskBrokers) -> KnownRuns:
+    def as_of_now(self, ask_brokers: AskBrokers, damaged: Collection[tuple[str, str]]) -> KnownRuns:
         """Return the runs of the last refresh, for a question with its own way of asking brokers."""
         return KnownRuns(
             self.deployment,
@@ -64,6 +66,7 @@ class RunHistory(KnownRuns, Closeable):
             self.unreadable,
             self.brokers,
             ask_brokers,
+            damaged,
         )
 
     def refresh(self) -> None:

@@ -110,6 +110,7 @@ class KnownRuns:
     :param pipelines: by name; immutable.
     :param intents: by key: open INTENTs of tables; immutable.
     :param brokers: answers questions that memory cannot.
+    :param damaged: runs, by pipeline and run key, whose output differed from the receipts when verified last.
     """
 
     deployment: Deployment
@@ -120,6 +121,7 @@ class KnownRuns:
     brokers: BrokerAnswers
     # By default in the thread that asks, without a time limit.
     ask_brokers: AskBrokers = lambda _name, call, /, *, seconds=None: call()  # noqa: ARG005
+    damaged: Collection[tuple[str, str]] = ()
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return the reads of a pipeline's runs beside the present logs of its source topics."""

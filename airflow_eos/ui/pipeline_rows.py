@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,8 +31,6 @@ PIPELINES_SHOWN = 1_000
 """Rows of one page; the most urgent ones are shown."""
 RUNS_DRAWN = 20
 """Newest runs of a pipeline whose lag its row draws."""
-Damaged = Collection[tuple[str, str]]
-"""Runs, by pipeline and run key, whose output differed from the receipts when it was verified last."""
 Order = Literal["urgency", "name", "attempt", "commit", "unread", "lag"]
 WRONG = "not whole"
 """The filter for pipelines whose runs do not tile their source, or whose output is not there."""
@@ -55,12 +53,12 @@ class LedgerRows:
     warnings: Sequence[str]
 
 
-def ledger_rows(history: KnownRuns, viewer: Viewer, now: dt.datetime, *, damaged: Damaged = ()) -> LedgerRows:
+def ledger_rows(history: KnownRuns, viewer: Viewer, now: dt.datetime) -> LedgerRows:
     """Return all pipelines of a user with a committed run."""
     shown = viewer.pipelines(history)
     covered = zip(shown, history.summaries(shown), strict=True)
     return LedgerRows(
-        [_row_or_reason(viewer, pipeline, coverage, now, damaged) for pipeline, coverage in covered],
+        [_row_or_reason(history, viewer, pipeline, coverage, now) for pipeline, coverage in covered],
         tasks_of(viewer, shown),
         ledger_warnings(history),
     )
@@ -200,11 +198,11 @@ _EMPTY: Mapping[str, Any] = {
 
 
 def _row_or_reason(
-    viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
+    history: KnownRuns, viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime
 ) -> dict[str, Any]:
     """Return the row of a pipeline, or the reason why it cannot be made."""
     try:
-        return pipeline_row(viewer, pipeline, coverage, now, damaged)
+        return pipeline_row(history, viewer, pipeline, coverage, now)
     except Exception:
         log.exception("Pipeline %r cannot be shown", pipeline.name)
         row = row_without_record(pipeline.name, "It cannot be shown; the API server's log has the reason")
@@ -212,7 +210,7 @@ def _row_or_reason(
 
 
 def pipeline_row(
-    viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
+    history: KnownRuns, viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime
 ) -> dict[str, Any]:
     """Return the ledger's part of a pipeline, for a user."""
     newest = viewer.newest(pipeline)
@@ -221,7 +219,7 @@ def pipeline_row(
     coverage = coverage.of_topics(topics)
     seen = [record for record in pipeline.runs.values() if viewer.may_see(record)]
     modes = (record.mode for record in reversed(seen))
-    wrong = sum((pipeline.name, record.run_key) in damaged for record in seen)
+    wrong = sum((pipeline.name, record.run_key) in history.damaged for record in seen)
     recent = [record for record in seen if is_since(record, now - _WEEK)]
     is_partly_forgotten = pipeline.earlier.runs > 0 or pipeline.pruned.runs > 0
     others = sorted({record.dag_id for record in seen} - {newest.dag_id})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.ui.known_runs import KnownRuns, PipelineHistory
@@ -12,6 +13,7 @@ NOT_SHOWN = 403
 """Status of the answer about an object that does not exist, or belongs to another user."""
 
 
+@dataclass(eq=False)
 class Viewer:
     """A user's permissions.
 
@@ -20,18 +22,13 @@ class Viewer:
     :param sees_attempts: may see task instances of these Dags, and their XComs, which hold errors.
     """
 
-    def __init__(
-        self,
-        dag_ids: Collection[str],
-        name: str = "",
-        *,
-        is_admin: bool = False,
-        sees_attempts: bool = True,
-    ) -> None:
-        self.name = name
-        self.is_admin = is_admin
-        self.sees_attempts = sees_attempts
-        self.dag_ids = frozenset(dag_ids) - {""}
+    dag_ids: AbstractSet[str]
+    name: str = ""
+    is_admin: bool = field(default=False, kw_only=True)
+    sees_attempts: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.dag_ids = frozenset(self.dag_ids) - {""}
 
     def may_see(self, record: RunRecord) -> bool:
         """Whether the record names a Dag that this user may see."""

@@ -24,7 +24,7 @@ from airflow_eos.ui.epochs import epoch_rows
 from airflow_eos.ui.known_runs import KnownRuns
 from airflow_eos.ui.lag_history import Lag, lags_of
 from airflow_eos.ui.moments import age_text
-from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row, tasks_of
+from airflow_eos.ui.pipeline_rows import ledger_warnings, pipeline_row, tasks_of
 from airflow_eos.ui.record_parts import (
     flat,
     intent_rows,
@@ -55,7 +55,6 @@ def pipeline_view(
     *,
     page: int = 0,
     find: str = "",
-    damaged: Damaged = (),
 ) -> dict[str, Any]:
     """Return one pipeline: its coverage, and a page of its runs, newest first."""
     pipeline = viewer.pipeline(history, name)
@@ -71,14 +70,14 @@ def pipeline_view(
     newest = list(visible.values())[-RUNS_DRAWN:]
     lanes = sorted(coverage.lanes, key=lambda lane: not any(part.kind in WRONG for part in lane.segments))
     return {
-        **pipeline_row(viewer, pipeline, coverage, now, damaged),
+        **pipeline_row(history, viewer, pipeline, coverage, now),
         "table": next(filter(None, map(table_row, reversed(visible.values()))), None),
         "intents": intent_rows(history.intents.values(), viewer, name),
         "problems": [place(*problem) for problem in coverage.problems],
         "damaged": [
             {"run_key": record.run_key, "run_id": record.run_id}
             for record in visible.values()
-            if (name, record.run_key) in damaged
+            if (name, record.run_key) in history.damaged
         ],
         "lanes": [lane_of(lane, visible) for lane in lanes[:LANES_SHOWN]],
         "lanes_left_out": max(0, len(lanes) - LANES_SHOWN),
@@ -126,13 +125,8 @@ def run_of(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> R
     return record
 
 
-def run_view(
-    history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
-) -> dict[str, Any]:
-    """Return one run; errors as :func:`run_of`.
-
-    :param damaged: its output differed from its receipts when it was verified last.
-    """
+def run_view(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> dict[str, Any]:
+    """Return one run; errors as :func:`run_of`."""
     record = run_of(history, viewer, pipeline, run_key)
     pipeline_history = history.pipelines.get(pipeline)
     runs = list(pipeline_history.runs.values()) if pipeline_history is not None else []
@@ -141,7 +135,7 @@ def run_view(
     return {
         **record.summary(),
         **run_row(record, lags.get(run_key, Lag())),
-        "damaged": damaged,
+        "damaged": (pipeline, run_key) in history.damaged,
         "group": record.group_id,
         "producer": record.producer.to_dict(),
         "epochs": epoch_rows(record, runs, viewer.may_see),

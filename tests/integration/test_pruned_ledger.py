@@ -17,7 +17,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations import upkeep as ledger_upkeep
-from airflow_eos.operations.deployment_status import ledger_status
+from airflow_eos.operations.deployment_status import deployment_status
 from airflow_eos.operations.queries import ledger_names, ledger_records
 from airflow_eos.ui.history import RunHistory
 from tests.support.brokers import unique
@@ -92,7 +92,7 @@ def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
     assert prune(spec) == {}
     with pytest.raises(LedgerPruned):
         run(spec, "r3")
-    asked = ledger_status(spec.deployment, runs=[(spec.pipeline, "r0"), (spec.pipeline, "x")])
+    asked = deployment_status(spec.deployment, runs=[[(spec.pipeline, "r0")], [(spec.pipeline, "x")]])
     assert asked.to_dict()["runs"] == {
         f"{spec.pipeline}/r0": {"state": "PRUNED", "run_id": "r0"},
         f"{spec.pipeline}/x": None,

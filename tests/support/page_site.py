@@ -49,6 +49,7 @@ class HandHistory:
         self.looked_up: list[tuple[str, str]] = []
         self.unreadable: list[str] = []
         self.open_now: dict[str, TransactionDescription] = {}
+        self.damaged: list[tuple[str, str]] = []
         self.reader = SimpleNamespace(behind=(), begins_at={}, ignored={})
         self._logs, self._topic_ids = logs, topic_ids
         for record in records:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from airflow_eos.compat import AirflowException
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import BrokersUnavailable, EosError
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.open_transactions import open_transactions
@@ -138,6 +139,11 @@ def test_brokers_that_stay_away_fail_the_try_and_the_next_one_finds_the_commit(
     assert_exact(broker, one)
 
 
+def open_now(broker):
+    with ControlPlane(Deployment(broker.config)) as control:
+        return open_transactions(control)
+
+
 def test_a_killed_task_whose_driver_is_on_the_worker_aborts_and_ends_its_application(yarn, half_way, broker):
     """SIGTERM lets the driver abort: no transaction is left open. The task's next life commits."""
     one = half_way(**CLIENT)
@@ -147,13 +153,13 @@ def test_a_killed_task_whose_driver_is_on_the_worker_aborts_and_ends_its_applica
     wait_until(lambda: is_half_written(half_way.meeting) or results, 120)
     assert not results
     application = submitted(yarn, known)
-    assert open_transactions(Deployment(broker.config))
+    assert open_now(broker)
     operator.on_kill()
     assert yarn.wait_until_ended(application, 120) in ("KILLED", "FAILED", "SUCCEEDED", "UNDEFINED")
     thread.join(120)
     close(operator)
     assert isinstance(results[0], EosError | AirflowException), results
-    assert open_transactions(Deployment(broker.config)) == [], "aborted, not left to its time-out"
+    assert open_now(broker) == [], "aborted, not left to its time-out"
     let_go(half_way.meeting)
     wait_until(lambda: not yarn.processes(application), 120)
     assert written(broker, one) == 0

@@ -517,11 +517,12 @@ def repairer(run: Run, scene: Any, name: str, topics: Collection[str]) -> Callab
 
     def body() -> Any:
         control: Any = SimpleNamespace(
+            deployment=SimpleNamespace(prefix="eos"),
             cluster=ModelCluster(run, scene.broker),
             ledger=ModelLedger(run, scene.broker),
             transactions=ModelTransactions(run, scene.broker, scene, name),
         )
-        return [ended(control, one) for one in hanging(control, "eos", topics, 2).transactions]
+        return [ended(control, one) for one in hanging(control, topics, 2).transactions]
 
     return body
 
@@ -534,6 +535,7 @@ def resetter(run: Run, scene: Any, name: str, spec: RunSpec, reset: Reset) -> Ca
         cluster, ledger = ModelCluster(run, scene.broker), ModelLedger(run, scene.broker)
         transactions = ModelTransactions(run, scene.broker, scene, name)
         control: Any = SimpleNamespace(
+            deployment=SimpleNamespace(prefix=spec.prefix),
             cluster=cluster,
             ledger=ledger,
             authority=Authority(ledger, sleep=sleep, clock=clock),
@@ -541,7 +543,7 @@ def resetter(run: Run, scene: Any, name: str, spec: RunSpec, reset: Reset) -> Ca
             visibility=Visibility(cluster, transactions, sleep=sleep, clock=clock),
         )
         ledger_id = LedgerId("id-ledger", 2, "eos")
-        return CursorMove(control, reset, spec.prefix, ledger_id, scene.clock.now).carry_out()
+        return CursorMove(control, reset, ledger_id, scene.clock.now).carry_out()
 
     return body
 

@@ -393,7 +393,7 @@ def test_a_date_to_prune_before_is_utc_unless_it_names_a_zone(text, monkeypatch)
         asked.append(before)
         raise LedgerMissing("there is none")
 
-    monkeypatch.setattr("airflow_eos.operations.upkeep.prune_ledger", prune_ledger)
+    monkeypatch.setattr("airflow_eos.cli.commands.prune_ledger", prune_ledger)
     assert plain.main(["prune", "--before", text, "--bootstrap-servers", "a:1"]) == 1
     assert asked == [dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)]
 

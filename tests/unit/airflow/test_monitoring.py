@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,9 +190,9 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         "airflow_eos.operations.deployment_status.ledger_names", lambda *_, **__: LedgerNames({}, ())
     )
+    control = SimpleNamespace(verify_ledger=lambda: LedgerId("id", 1, "p"))
     monkeypatch.setattr(
-        "airflow_eos.operations.deployment_status.ledger_status",
-        lambda *_, **__: DeploymentStatus("ledger", LedgerId("id", 1, "p"), {}, {}),
+        "airflow_eos.operations.deployment_status.ControlPlane", lambda _: nullcontext(control)
     )
     monkeypatch.setattr("airflow_eos.operations.deployment_status.open_transactions", lambda *_: [])
     given = get_parser().parse_args(["eos", "status", "--send-metrics", "--prefix", "p"])

@@ -237,10 +237,10 @@ def test_a_topic_that_may_not_be_described_is_named(shared: HandHistory) -> None
     """Nothing is said of what is left to read, nor that all is well."""
     pipeline = shared.pipelines["pipelines.copy"]
     coverage = replace(shared.coverage(pipeline), unseen=("src",))
-    row = pipeline_row(Viewer(["mine"]), pipeline, coverage, NOW, ())
+    row = pipeline_row(shared, Viewer(["mine"]), pipeline, coverage, NOW)
     assert (row["unread"], row["whole"], row["unseen"]) == (None, False, ["src"])
     assert row["sentence"].endswith("may not Describe src, or a partition has no leader")
-    others = pipeline_row(Viewer(["theirs"]), pipeline, coverage, NOW, ())
+    others = pipeline_row(shared, Viewer(["theirs"]), pipeline, coverage, NOW)
     assert others["whole"]
 
 

@@ -57,9 +57,12 @@ def test_a_store_that_refuses_files_is_found(delta, monkeypatch):
         raise PermissionError("403 for t0psecret")
 
     monkeypatch.setattr(delta_inspection.DeltaInspection, "_store", refused)
-    sink = DeltaSink(DeltaTable(str(delta.folder)), "")
-    inspection = delta_inspection.DeltaInspection(sink.load(), str(delta.folder), {"aws_token": "t0psecret"})
-    assert inspection.write_refusals() == ("PermissionError: 403 for <aws_token>", "")
+    table = DeltaTable(str(delta.folder), connection=None, properties={"aws_token": "t0psecret"})
+    check = next(check for check in table_checks(table, dict) if check.name.endswith("files"))
+    assert (check.status, check.found) == (
+        "fail",
+        "the storage refused: PermissionError: 403 for <aws_token>",
+    )
 
 
 def test_files_that_no_version_names_are_listed_with_their_attempt(delta):

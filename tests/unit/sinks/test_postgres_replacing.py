@@ -12,7 +12,7 @@ import pytest
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, RunFenced, TableRewritten
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import EarlierRows
-from airflow_eos.operations.postgres_checks import RowsOfRun, rows_of_run
+from airflow_eos.operations.postgres_checks import rows_of_run
 from airflow_eos.run.replacing import file_label
 from airflow_eos.sinks import postgres_catalog, postgres_sink
 from airflow_eos.sinks.postgres_catalog import find_target
@@ -207,8 +207,8 @@ def test_a_number_that_a_database_gave_away_again_is_not_believed(tmp_path):
             attempt.publish()
         assert database.counts() == {"run/p/0": 2, "run/p/2": 2}
         identity = attempt.version.layout.uuid
-        assert "has set it back" in rows_of_run(database.sink(), identity, lost).lost
-        assert rows_of_run(database.sink(), identity, later) == RowsOfRun(2)
+        assert "has set it back" in rows_of_run(database.sink(), identity, lost)[1]
+        assert rows_of_run(database.sink(), identity, later) == (2, "")
 
 
 def test_a_database_that_was_set_back_behind_a_run_is_a_mismatch(tmp_path):
@@ -239,12 +239,13 @@ def test_a_database_that_was_set_back_behind_a_run_is_a_mismatch(tmp_path):
         for (database, _, kept), attempt, lost in zip(tables, attempts, receipts, strict=True):
             Attempt(database, "run/p/2", 20, scope="next").publish()
             identity = attempt.version.layout.uuid
-            now = rows_of_run(database.sink(), identity, EarlierRows(lost, file_label("run/p/1")))
-            assert "has set it back" in now.lost
+            _, lost_because = rows_of_run(database.sink(), identity, EarlierRows(lost, file_label("run/p/1")))
+            assert "has set it back" in lost_because
             if kept is not None:
-                assert rows_of_run(
-                    database.sink(), identity, EarlierRows(kept, file_label("run/p/0"))
-                ) == RowsOfRun(2)
+                assert rows_of_run(database.sink(), identity, EarlierRows(kept, file_label("run/p/0"))) == (
+                    2,
+                    "",
+                )
 
 
 def test_a_replacement_without_rows_is_no_mismatch(database):
@@ -253,7 +254,7 @@ def test_a_replacement_without_rows_is_no_mismatch(database):
     attempt = again(database, earlier)
     receipt = attempt.publisher.publish(attempt.claim, ())
     run = EarlierRows(receipt, file_label(NEW))
-    assert rows_of_run(database.sink(), attempt.version.layout.uuid, run) == RowsOfRun(0)
+    assert rows_of_run(database.sink(), attempt.version.layout.uuid, run) == (0, "")
     assert database.counts() == {}
 
 

@@ -139,7 +139,7 @@ def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
     keys_of = [reader.put_run(number) for number in range(3)]
     reader.put_run(0, "other")
     history.refresh()
-    before = history.as_of_now(history.ask_brokers)
+    before = history.as_of_now(history.ask_brokers, ())
     shown = before.pipelines["p"]
 
     def sentence_of(pipeline):
