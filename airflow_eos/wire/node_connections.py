@@ -21,7 +21,7 @@ from kafka.future import Future
 
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, EnvironmentMismatch
-from airflow_eos.wire.backoff import TRANSIENT, Backoff, NotYet, describe, translated
+from airflow_eos.wire.backoff import THROTTLED, TRANSIENT, Backoff, NotYet, describe, translated
 from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.login_log import quiet_logging
@@ -50,6 +50,7 @@ class NodeConnections(Closeable):
     :ivar cluster_id: None if its brokers do not say.
     :ivar request_timeout: seconds to wait for an answer to Fetch or Produce.
     :ivar answer_timeout: seconds to wait for other answers.
+    :ivar throttled: whether a broker has let this client wait because of a quota.
     :ivar patience: upper bound of the seconds for which a request is asked again.
     :raises BrokersUnavailable: none answered; the message names the servers and the last error.
     :raises ConfigurationError: a setting cannot be used, or the broker refused the credentials.
@@ -67,7 +68,7 @@ class NodeConnections(Closeable):
         self.patience = math.inf
         self.cluster_id: str | None = None
         self._suspects: dict[Any, float] = {}
-        self._told = False  # that a broker throttles this client
+        self.throttled = False
         self._held: dict[Any, deque[Any]] = {}  # requests that wait for the end of that, by connection
         # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
         self._net = EventLoop(client_id=settings["client_id"], slow_task_threshold_secs=0)
@@ -160,9 +161,9 @@ class NodeConnections(Closeable):
         A failure would make its sender ask for leader or coordinator, whose answer is throttled too. Requests
         keep their order: brokers refuse a batch that comes before an earlier one.
         """
-        if not self._told:
-            self._told = True
-            log.warning("a broker throttles this client: see the quotas of its user and 'client.id'")
+        if not self.throttled:
+            self.throttled = True
+            log.warning(THROTTLED)
         deadline, held = time.monotonic() + milliseconds / 1000, self._held[connection]
         while held[0] is not request or (
             _THROTTLED in connection.paused and connection._throttle_time < deadline  # noqa: SLF001

@@ -440,7 +440,7 @@ def test_batches_keep_their_order_while_a_broker_throttles_the_client(
     written = ["x" * 1_000_000, *texts("a", 12)]
     with BrokerConnections({**embedded_kafka.client_config(), "client.id": "in-order"}) as throttled:
         (receipt,) = send_partitions(throttled, identity, {where: sealed(written, 1)})
-        assert throttled._told
+        assert throttled.throttled
     commit(connections, identity, [receipt])
     assert values_of(read(connections, where)) == written
 
