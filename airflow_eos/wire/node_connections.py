@@ -188,11 +188,14 @@ class NodeConnections(Closeable):
         raise last
 
     def _candidates(self) -> list[Any]:
-        """Return all nodes; nodes that failed recently come last, the least recent failure first."""
+        """Return all nodes; nodes that failed recently come last, the least recent failure first.
+
+        Bootstrap servers come third: brokers that are known may all have left their addresses.
+        """
         cluster = self._manager.cluster
         nodes = [broker.node_id for broker in cluster.brokers()]
         random.shuffle(nodes)
-        nodes += [broker.node_id for broker in cluster.bootstrap_brokers()]
+        nodes[2:2] = [broker.node_id for broker in cluster.bootstrap_brokers()]
         return sorted(nodes, key=lambda node: self._suspects.get(node, 0.0))
 
     async def retry_async(self, attempt: Callable[[], Awaitable[T]], *, subject: str, timeout: float) -> T:
