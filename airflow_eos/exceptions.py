@@ -114,7 +114,8 @@ class UnknownTopic(PlanError):
 class AuthorizationFailed(PlanError):
     """The principal lacks a permission.
 
-    Do: Grant it ([all that a run needs](security.md#permissions)). This lists missing permissions:
+    Do: Grant it ([all that a run needs](security.md#permissions)). If it was taken while a run worked, that
+    ends as `RunFailed`, and its retry checks all permissions. This lists missing ones:
 
         airflow eos doctor --group GROUP --source TOPIC --sink TOPIC
     """

@@ -17,9 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_eos.exceptions import (
+    AuthorizationFailed,
     DifferentWork,
     OffsetsOutOfRange,
     PlanError,
+    RunFailed,
     RunFenced,
     TopicRecreated,
     UnknownTopic,
@@ -111,6 +113,15 @@ class RunProtocol:
         except UnknownTopic:
             self._collaborators.ledger.describe()  # says what a ledger is that does not exist
             raise
+        except AuthorizationFailed as refused:
+            named = work.sealed.manifest.topics if work.sealed is not None else frozenset[str]()
+            # Permissions on topics that only rows name, and those of a catalog, are not checked before.
+            if work.planned is None or self._table is not None or named - set(self._spec.output_topics):
+                raise
+            raise RunFailed(
+                f"{refused.message}; this run was planned with the permission, so it was taken since: a "
+                "retry checks all permissions first"
+            ) from refused
         finally:
             work.release(self._collaborators.data)
 

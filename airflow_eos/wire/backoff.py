@@ -28,6 +28,9 @@ SILENT_SECONDS = 6.0
 """Seconds without an answer after which a warning is logged; brokers learn of a new topic sooner."""
 
 
+THROTTLED = "a broker throttles this client: see the quotas of its user and 'client.id'"
+
+
 class Backoff:
     """Exponential backoff from 20 ms to 1 s, with jitter so that many clients do not retry at the same time.
 
@@ -104,7 +107,7 @@ def describe(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, kafka_errors.NodeNotReadyError):  # raised with a node id, or a reason to wait
         if "throttle" in text:
-            return "the broker throttles this client: see the quotas of its user and 'client.id'"
+            return THROTTLED
         if any(isinstance(argument, int) for argument in error.args):
             return f"broker {error.args[0]} could not be reached a moment ago"
     if isinstance(error, NotYet) or text.startswith(type(error).__name__):

@@ -118,6 +118,8 @@ class BrokerConnections(NodeConnections):
             return not await self._metadata(sorted(set(names)))
         except (kafka_errors.KafkaError, NotYet, OSError):
             return False
+        finally:
+            self._manager.hang_up_moved()
 
     async def leader_async(self, topic: str, partition: int, *, timeout: float = METADATA_TIMEOUT) -> int:
         """Return the leader, from a broker if it is not cached.
@@ -162,6 +164,7 @@ class BrokerConnections(NodeConnections):
     def forget_leader(self, topic: str) -> None:
         """Drop this topic's leaders from the cache."""
         self._topics.pop(topic, None)
+        self._manager.hang_up_moved()
 
     async def _metadata(self, names: list[str]) -> list[str]:
         """Request metadata; return the topics the broker does not know; raise for those that it refuses."""
@@ -268,8 +271,10 @@ class BrokerConnections(NodeConnections):
         return await self.retry_async(attempt, subject=f"coordinator of {kind} {key!r}", timeout=timeout)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
-        """Drop a coordinator from the cache, because it moved or did not answer."""
+        """Drop a coordinator from the cache: it moved, perhaps to a new address, or did not answer."""
         self._coordinators.pop((kind, key), None)
+        self._manager.cluster.request_update()
+        self._manager.hang_up_moved()
 
 
 def _refusal(topic: str, code: int) -> EosError | None:

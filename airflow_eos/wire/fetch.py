@@ -21,7 +21,7 @@ from airflow_eos.recordbatch.decode import DecodedBatch, decode_batches
 from airflow_eos.recordbatch.header import RawBatch, iter_batches
 from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
 from airflow_eos.recordbatch.limits import DEFAULT_LIMITS, DecodeLimits
-from airflow_eos.wire.backoff import Backoff, NotYet, describe, is_transient, translated
+from airflow_eos.wire.backoff import THROTTLED, Backoff, NotYet, describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
@@ -188,7 +188,7 @@ class _RangeReader:
         if code:
             self._raise_for(code)
         if part is None:  # so brokers answer a client that has used up its quota
-            raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
+            raise _Waiting(THROTTLED, answer.throttle_time_ms / 1000)
         if part.log_start_offset > position:
             raise self._gone(position, part.log_start_offset)
         fetched = FetchedAnswer.of(part, tp, position, self.isolation)
@@ -215,7 +215,7 @@ class _RangeReader:
                 )
             raise _Waiting(f"{why}, below the end of the range")
         if answer.throttle_time_ms:
-            raise _Waiting("the broker throttles this client", answer.throttle_time_ms / 1000)
+            raise _Waiting(THROTTLED, answer.throttle_time_ms / 1000)
         # A broker that reads from remote storage may return an empty answer although records exist (KIP-405).
         # From the local log, an empty answer below the bound means that all batches up to the end were
         # compacted away.

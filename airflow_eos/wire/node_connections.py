@@ -12,6 +12,7 @@ import math
 import random
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from kafka.future import Future
 
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, EnvironmentMismatch
-from airflow_eos.wire.backoff import TRANSIENT, Backoff, NotYet, describe, translated
+from airflow_eos.wire.backoff import THROTTLED, TRANSIENT, Backoff, NotYet, describe, translated
 from airflow_eos.wire.client_config import CLUSTER_SETTING, ClientConfig
 from airflow_eos.wire.kafka_python_config import for_kafka_python
 from airflow_eos.wire.login_log import quiet_logging
@@ -49,6 +50,7 @@ class NodeConnections(Closeable):
     :ivar cluster_id: None if its brokers do not say.
     :ivar request_timeout: seconds to wait for an answer to Fetch or Produce.
     :ivar answer_timeout: seconds to wait for other answers.
+    :ivar throttled: whether a broker has let this client wait because of a quota.
     :ivar patience: upper bound of the seconds for which a request is asked again.
     :raises BrokersUnavailable: none answered; the message names the servers and the last error.
     :raises ConfigurationError: a setting cannot be used, or the broker refused the credentials.
@@ -66,7 +68,8 @@ class NodeConnections(Closeable):
         self.patience = math.inf
         self.cluster_id: str | None = None
         self._suspects: dict[Any, float] = {}
-        self._told = False  # that a broker throttles this client
+        self.throttled = False
+        self._held: dict[Any, deque[Any]] = {}  # requests that wait for the end of that, by connection
         # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
         self._net = EventLoop(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self._manager = Manager(self._net, **settings)
@@ -134,7 +137,8 @@ class NodeConnections(Closeable):
         try:
             milliseconds = int((self.answer_timeout if timeout is None else timeout) * 1000)
             connection = self._manager._conns.get(node)  # noqa: SLF001
-            if connection is not None and _THROTTLED in connection.paused:
+            if connection is not None and (_THROTTLED in connection.paused or connection in self._held):
+                self._held.setdefault(connection, deque()).append(request)
                 future = self.spawn(self._throttled(connection, request, milliseconds))
             else:
                 future = self._manager.send(request, node, request_timeout_ms=milliseconds)
@@ -154,14 +158,20 @@ class NodeConnections(Closeable):
     async def _throttled(self, connection: Any, request: Any, milliseconds: int) -> Any:
         """Send a request, on this connection only, when its broker takes requests of this client again.
 
-        A failure would make its sender ask for leader or coordinator, whose answer is throttled too.
+        A failure would make its sender ask for leader or coordinator, whose answer is throttled too. Requests
+        keep their order: brokers refuse a batch that comes before an earlier one.
         """
-        if not self._told:
-            self._told = True
-            log.warning("a broker throttles this client: see the quotas of its user and 'client.id'")
-        deadline = time.monotonic() + milliseconds / 1000
-        while _THROTTLED in connection.paused and connection._throttle_time < deadline:  # noqa: SLF001
+        if not self.throttled:
+            self.throttled = True
+            log.warning(THROTTLED)
+        deadline, held = time.monotonic() + milliseconds / 1000, self._held[connection]
+        while held[0] is not request or (
+            _THROTTLED in connection.paused and connection._throttle_time < deadline  # noqa: SLF001
+        ):
             await self.pause(max(connection._throttle_time - time.monotonic(), 0.001))  # noqa: SLF001
+        held.popleft()
+        if not held:
+            del self._held[connection]
         return await connection.send_request(request, request_timeout_ms=milliseconds)
 
     async def ask_any_async(self, request: Any) -> Any:
@@ -178,11 +188,14 @@ class NodeConnections(Closeable):
         raise last
 
     def _candidates(self) -> list[Any]:
-        """Return all nodes; nodes that failed recently come last, the least recent failure first."""
+        """Return all nodes; nodes that failed recently come last, the least recent failure first.
+
+        Bootstrap servers come third: brokers that are known may all have left their addresses.
+        """
         cluster = self._manager.cluster
         nodes = [broker.node_id for broker in cluster.brokers()]
         random.shuffle(nodes)
-        nodes += [broker.node_id for broker in cluster.bootstrap_brokers()]
+        nodes[2:2] = [broker.node_id for broker in cluster.bootstrap_brokers()]
         return sorted(nodes, key=lambda node: self._suspects.get(node, 0.0))
 
     async def retry_async(self, attempt: Callable[[], Awaitable[T]], *, subject: str, timeout: float) -> T:

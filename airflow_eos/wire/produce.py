@@ -31,7 +31,7 @@ from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import iter_batches
-from airflow_eos.wire.backoff import describe, is_transient, translated
+from airflow_eos.wire.backoff import THROTTLED, describe, is_transient, translated
 from airflow_eos.wire.connection import BrokerConnections, by_topic
 from airflow_eos.wire.error_codes import BATCH_TOO_LARGE, PRODUCE, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import list_offsets
@@ -144,9 +144,10 @@ class _Dispatcher:
 
     def _too_late(self) -> DeliveryTimedOut:
         queue = self.queues[0]
+        why = f"{THROTTLED}, or {queue.last_error}" if self.connections.throttled else queue.last_error
         return DeliveryTimedOut(
             f"the task's time is over with {len(self.queues)} partitions unfinished, among them "
-            f"{queue.tp}: {queue.last_error}. Give the transaction more time, or write fewer records a run"
+            f"{queue.tp}: {why}. Give the transaction more time, or write fewer records a run"
         )
 
     # -- sending ------------------------------------------------------------------------------------------

@@ -187,6 +187,7 @@ class Manager(KafkaConnectionManager):
                     f"TLS handshake with {node.host}:{node.port} failed: {error}"
                 ) from error
             raise
+        transport.node = node
         connection = self._conns.get(node.node_id)
         if connection is not None:
             # kafka-python forgets the transport, open, when a request that it kept cannot be encoded.
@@ -208,3 +209,10 @@ class Manager(KafkaConnectionManager):
         connection = self._conns.get(node)
         if connection is not None:
             connection.close(kafka_errors.KafkaConnectionError("given up"))
+
+    def hang_up_moved(self) -> None:
+        """Close connections to addresses that their brokers have left: another broker may listen there."""
+        for node, connection in list(self._conns.items()):
+            now, then = self.cluster.broker_metadata(node), getattr(connection.transport, "node", None)
+            if now and then and (now.host, now.port) != (then.host, then.port):
+                self.abort(node)

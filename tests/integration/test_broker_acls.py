@@ -20,7 +20,7 @@ from airflow_eos.broker.shared_connections import Link
 from airflow_eos.cli import commands
 from airflow_eos.cli.status import status
 from airflow_eos.engine import control_plane
-from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, NotYetVisible
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, NotYetVisible, RunFailed
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.ranges import Explicit, OffsetRange
@@ -28,6 +28,7 @@ from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger
 from airflow_eos.operations.verification import verify_output
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
 from airflow_eos_testing import EmbeddedKafka
@@ -183,6 +184,44 @@ def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, u
     assert names.get(name, name) in str(refused.value)
     assert State.PLANNED not in states
     assert pipeline.output("read_uncommitted") == []
+
+
+@pytest.mark.parametrize(
+    ("taken", "state"),
+    rest_in_chaos(
+        2,
+        [
+            ("Read on the source", State.PLANNED),
+            ("Write on the ledger", State.WRITTEN),
+            ("Read on the sink", State.STAGED),
+            ("Write on the sink", State.SEALED),
+            ("Read on the group", State.WRITTEN),
+        ],
+    ),
+)
+def test_a_grant_that_is_taken_while_a_run_works_is_asked_for_by_its_retry(kafka, user, taken, state):
+    """It may be back by then, as where tools replace the rules; else the next try fails for good."""
+    pipeline = Pipeline(kafka, partitions=1)
+    pipeline.publish(["a"])
+    create_ledger(pipeline.spec.deployment)
+    spec = pipeline.spec
+    names = {**vars(pipeline), "group": spec.group_id, "id": keys.transactional_id(spec)}
+    for kind, name, operation in GRANTS.values():
+        user.grant(operation, **{kind: names.get(name, name)})
+    kind, name, operation = GRANTS[taken]
+    resource = {kind: names.get(name, name)}
+    with pytest.raises(RunFailed, match=rf"{resource[kind]}.*taken since: a retry") as failed:
+        pipeline.run(
+            "r1",
+            kafka=user.config,
+            on_state=lambda entered: user.revoke(operation, **resource) if entered is state else None,
+        )
+    assert not is_final(failed.value)
+    with pytest.raises(AuthorizationFailed, match=resource[kind]):
+        pipeline.run("r1", kafka=user.config, try_number=2)
+    user.grant(operation, **resource)
+    assert pipeline.run("r1", kafka=user.config, try_number=3).records_written == 1
+    assert pipeline.output() == ["a"]
 
 
 @pytest.mark.parametrize("taken", ["sink", "ledger"])

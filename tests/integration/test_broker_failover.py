@@ -31,6 +31,7 @@ from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import offsets_partition_of
+from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import (
     add_partitions_to_txn,
@@ -178,6 +179,35 @@ def test_writing_follows_the_leader(kafka, kafka_topic, fault):
         for where in every:
             assert wire.values_of(wire.read(connections, where)) == wire.texts(str(where), 300)
     kafka.wait_in_sync()
+
+
+def test_brokers_that_changed_addresses_with_each_other_are_asked_at_their_own(kafka, kafka_topic):
+    """Who still connects by old metadata meets another broker, which answers, and is not the one meant."""
+    kafka.wait_in_sync()
+    topic = kafka_topic("readdressed", partitions=3, kafka=kafka)
+    every = [tp(topic, n) for n in range(3)]
+
+    def forget_addresses(connections):
+        cluster, nodes = connections._manager.cluster, [1, 2, 3]
+        where = [cluster._brokers[node] for node in (2, 3, 1)]
+        for node, other in zip(nodes, where, strict=True):
+            cluster._brokers[node] = type(other)(node, other.host, other.port, other.rack)
+            connections.hang_up(node)
+
+    with BrokerConnections(kafka.client_config()) as connections:
+        connections.topics([topic])
+        for ask in (
+            lambda: list_offsets(connections, every, "latest"),
+            lambda: [describe_transaction(connections, f"readdressed-{n}") for n in range(5)],
+            lambda: send_partitions(
+                connections,
+                wire.open_transaction(connections, topic, every),
+                {where: wire.sealed(["a"]) for where in every},
+            ),
+        ):
+            forget_addresses(connections)
+            connections.patience = 5.0
+            ask()
 
 
 @pytest.mark.chaos

@@ -123,6 +123,18 @@ def test_a_bootstrap_server_that_drops_packets_costs_a_second(embedded_kafka, mo
             each.close()
 
 
+def test_a_bootstrap_server_is_asked_where_two_brokers_are_not_at_their_addresses(
+    embedded_kafka, unused_port
+):
+    """All may have left them: where nothing refuses a connection, each broker would cost ten seconds."""
+    with BrokerConnections(embedded_kafka.client_config()) as connections:
+        cluster = connections._manager.cluster
+        (broker,) = cluster._brokers.values()
+        cluster._brokers = {n: type(broker)(n, "127.0.0.1", unused_port, None) for n in range(100, 120)}
+        assert connections.brokers() == [broker.node_id]
+        assert len(connections._suspects) == 2
+
+
 def test_bootstrap_servers_of_two_clusters_are_named(embedded_kafka):
     """The driver's two clients have met another one each: nobody is fenced."""
     pipeline = Pipeline(embedded_kafka)

@@ -428,6 +428,23 @@ def test_a_throttled_client_is_told_of_its_quota(embedded_kafka, connections, ka
     end_txn(connections, identity, commit=False)
 
 
+def test_batches_keep_their_order_while_a_broker_throttles_the_client(
+    embedded_kafka, connections, kafka_topic
+):
+    """Several of a partition wait for the end of the pause: out of order, the broker would refuse them."""
+    topic = kafka_topic("in-order")
+    where = partition(topic)
+    identity = open_transaction(connections, topic, [where])
+    limit(connections, "in-order", "producer_byte_rate", 98_000.0)
+    # More than may be sent in the 10 s that the brokers look back, then batches that cost some ms each.
+    written = ["x" * 1_000_000, *texts("a", 12)]
+    with BrokerConnections({**embedded_kafka.client_config(), "client.id": "in-order"}) as throttled:
+        (receipt,) = send_partitions(throttled, identity, {where: sealed(written, 1)})
+        assert throttled.throttled
+    commit(connections, identity, [receipt])
+    assert values_of(read(connections, where)) == written
+
+
 @pytest.mark.parametrize(
     "security",
     ["SASL_SSL", *(pytest.param(each, marks=pytest.mark.chaos) for each in ("SASL_PLAINTEXT", "SSL"))],

@@ -20,6 +20,7 @@ class FakeConnections:
 
     request_timeout = 30.0
     patience = math.inf
+    throttled = False
     _servers = "fake:9092"
 
     def __init__(self, leaders):

@@ -69,7 +69,7 @@ def test_a_long_wait_is_told_once(clock, caplog):
         (kafka_errors.NodeNotReadyError(2), "broker 2 could not be reached a moment ago"),
         (
             kafka_errors.NodeNotReadyError("Node paused: {'throttle'}"),
-            "the broker throttles this client: see the quotas of its user and 'client.id'",
+            "a broker throttles this client: see the quotas of its user and 'client.id'",
         ),
         (kafka_errors.NodeNotReadyError(), "NodeNotReadyError"),
         (OSError("refused"), "OSError: refused"),

@@ -494,11 +494,13 @@ def test_a_stuck_partition_does_not_hold_up_the_others(brokers):
     assert len(written) > 8
 
 
-def test_the_tasks_time_ends_the_send(brokers):
-    """The transaction's time is not overrun, whatever single batches are allowed."""
+@pytest.mark.parametrize(("throttled", "why"), [(False, "error 19"), (True, "a broker throttles")])
+def test_the_tasks_time_ends_the_send(brokers, throttled, why):
+    """The transaction's time is not overrun, whatever single batches are allowed; a quota is named."""
+    brokers.throttled = throttled
     for _ in range(1000):
         brokers.refuse(19)
-    with pytest.raises(DeliveryTimedOut, match="the task's time is over with 2 partitions"):
+    with pytest.raises(DeliveryTimedOut, match=rf"the task's time is over with 2 partitions.*: {why}"):
         send(brokers, {tp(0): 1, tp(2): 1}, timeout=0.3)
     assert all(seconds <= 0.3 for seconds in brokers.waits)
 
