@@ -38,7 +38,7 @@ JUDGED, PASSED = "failed", "passed"
 _VERDICT = f"{SWITCH}: "
 _ENVIRONMENT = (EmbeddedAirflowError, EmbeddedDriverError, EmbeddedKafkaError, EmbeddedSparkError)
 _RANGES = "tests/integration/test_unaccountable_ranges.py::"
-_SEARCH = "tests/protocol/test_interleavings.py::test_every_interleaving_is_exactly_once"
+SEARCH = "tests/protocol/test_interleavings.py::test_every_interleaving_is_exactly_once"
 _SEARCHES = "tests/protocol/test_interleavings.py::"
 _SEND_TASK = "tests/unit/spark/test_spark_send_task.py"
 _EXPERIMENTS = "tests/guarantees/test_laws.py::"
@@ -200,7 +200,7 @@ REMOVALS: dict[str, Removal] = {
         f"{_LAWS}may_take_epoch",
         lambda answer: True,
         (
-            f"{_SEARCH}[twins]",
+            f"{SEARCH}[twins]",
             f"{_ZOMBIES}test_a_zombie_cannot_touch_the_open_transaction_of_its_successor",
         ),
     ),
@@ -210,7 +210,7 @@ REMOVALS: dict[str, Removal] = {
         f"{_PROTOCOL}_ask",
         _asks_early,
         (
-            f"{_SEARCH}[explicit]",
+            f"{SEARCH}[explicit]",
             f"{_EXPERIMENTS}test_a_commit_before_the_fence_is_found_behind_it",
             f"{_TRANSACTIONS}test_given_ranges_whose_commit_has_lost_its_answer_are_written_once",
         ),
@@ -221,7 +221,7 @@ REMOVALS: dict[str, Removal] = {
         "an index speaks for what is decided",
         "airflow_eos.ledger.records.ledger_index:may_speak_for",
         lambda stable, high: high,
-        (f"{_SEARCH}[indexed]",),
+        (f"{SEARCH}[indexed]",),
     ),
     "not_pruned": Removal(
         "3",
@@ -229,7 +229,7 @@ REMOVALS: dict[str, Removal] = {
         "airflow_eos.run.laws:not_pruned",
         _nothing,
         (
-            f"{_SEARCH}[pruned]",
+            f"{SEARCH}[pruned]",
             "tests/integration/test_pruned_ledger.py::test_a_pruned_run_is_refused_and_new_ones_go_on",
         ),
     ),
@@ -301,7 +301,7 @@ REMOVALS: dict[str, Removal] = {
         f"{_PROTOCOL}_ask",
         _asks_late,
         (
-            f"{_SEARCH}[cleared]",
+            f"{SEARCH}[cleared]",
             f"{_EXPERIMENTS}test_the_clear_of_an_old_run_leaves_the_live_one_alone",
         ),
         wraps=True,
@@ -325,7 +325,7 @@ REMOVALS: dict[str, Removal] = {
         "nothing is written behind an open transaction of our own",
         f"{_LAWS}nothing_open",
         lambda begins: True,
-        (f"{_HANGING}test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes[lose]",),
+        (f"{_HANGING}test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes",),
     ),
     "begins_with_receipts": Removal(
         "12",
@@ -339,7 +339,7 @@ REMOVALS: dict[str, Removal] = {
         "success waits until every leader shows the commit",
         f"{_LAWS}over_everywhere",
         lambda missing: True,
-        (f"{_SEARCH}[leader_away_out-0]",),
+        (f"{SEARCH}[leader_away_out-0]",),
     ),
     "ledger_is_no_target": Removal(
         "4",
@@ -405,7 +405,7 @@ REMOVALS: dict[str, Removal] = {
         "ranges end at the last stable offset",
         "tests.protocol.model.ports:ModelCluster.last_stable_offsets",
         lambda original: lambda self, partitions: self.log_ends(partitions),
-        (f"{_SEARCH}[upstream_open]",),
+        (f"{SEARCH}[upstream_open]",),
         wraps=True,
     ),
     "last-stable-offset-broker": Removal(
@@ -439,7 +439,7 @@ REMOVALS: dict[str, Removal] = {
         f"{_LAWS}cursor_unmoved",
         _nothing,
         (
-            f"{_SEARCH}[foreign_consumer]",
+            f"{SEARCH}[foreign_consumer]",
             f"{_EXPERIMENTS}test_offsets_moved_during_a_run_stop_its_commit",
         ),
     ),
@@ -449,7 +449,7 @@ REMOVALS: dict[str, Removal] = {
         "airflow_eos.ledger.keys:transactional_id",
         _id_per_try,
         (
-            f"{_SEARCH}[explicit]",
+            f"{SEARCH}[explicit]",
             f"{_ZOMBIES}test_a_driver_that_was_replaced_by_its_retry_changes_nothing",
         ),
         wraps=True,
@@ -469,7 +469,7 @@ REMOVALS: dict[str, Removal] = {
         "a group has one pipeline",
         f"{_LAWS}group_is_ours",
         _nothing,
-        (f"{_SEARCH}[other_dag]", "tests/integration/test_run_cursor.py::test_a_group_has_one_owner"),
+        (f"{SEARCH}[other_dag]", "tests/integration/test_run_cursor.py::test_a_group_has_one_owner"),
     ),
     "no_open_intent": Removal(
         "7",
@@ -497,7 +497,7 @@ REMOVALS: dict[str, Removal] = {
         f"{_PROTOCOL}_commit",
         _only_with_input,
         (
-            f"{_SEARCH}[empty]",
+            f"{SEARCH}[empty]",
             "tests/integration/test_run_cursor.py::test_an_empty_run_is_a_success_that_is_recorded",
         ),
         wraps=True,
