@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import inspect
 import json
 
 import numpy as np
@@ -59,6 +60,16 @@ def test_every_law_has_a_removal_that_names_its_tests():
     assert all(without_law.row(name) in page for name in without_law.REMOVALS)
     named = {removal.law for removal in without_law.REMOVALS.values()}
     assert named == {*(str(n) for n in range(1, 11)), "12", "S5"}  # one evaluation: a guarantee, no law
+
+
+@pytest.mark.parametrize("name", without_law.REMOVALS)
+def test_what_stands_in_for_a_law_can_be_called_like_it(name):
+    """A parameter that is added to a law would break every test before it can judge."""
+    calls = []
+    without_law.remove(name, lambda owner, law, instead: calls.append((getattr(owner, law), instead)))
+    parameters = inspect.signature(calls[0][0]).parameters.values()
+    by_name = {each.name: each for each in parameters if each.kind is each.KEYWORD_ONLY}
+    inspect.signature(calls[0][1]).bind(*[each for each in parameters if each.name not in by_name], **by_name)
 
 
 @pytest.mark.parametrize(

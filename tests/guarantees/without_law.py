@@ -132,11 +132,10 @@ def _to_the_high_watermark(_original: Any) -> Any:
 
 
 def _any_attempt(original: Any) -> Any:
-    def add(
-        self: Any, task: int, topic: Any, partition: int, seal_partition: int, attempt: int, *rest: Any
-    ) -> None:
+    def add(self: Any, row: Any) -> None:
+        task, topic, partition, seal_partition, attempt, *rest = row
         first = self.attempts.get(seal_partition, attempt)
-        original(self, task, topic, partition, seal_partition, first, *rest)
+        original(self, (task, topic, partition, seal_partition, first, *rest))
 
     return add
 
@@ -259,7 +258,7 @@ REMOVALS: dict[str, Removal] = {
         "3",
         "in a ledger with a key only signed records count",
         "airflow_eos.model.signature:LedgerKey.made",
-        lambda self, *_: True,
+        lambda self, *_, **__: True,
         (
             f"{_FORGED}test_what_is_not_signed_is_no_commit",
             f"{_FORGED}test_what_is_signed_is_not_unmade",
