@@ -13,8 +13,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import Producer
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, DuplicateReceipt, RunFailed, TimeoutsInconsistent
@@ -34,6 +33,7 @@ from airflow_eos.wire.txn_requests import end_txn
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from tests.guarantees import without_law
 from tests.guarantees.experiment import given, judged
+from tests.support.group_offsets import commit_offset
 from tests.support.local_runs import LocalDataPlane, Paused
 from tests.support.markers import wait_for_markers
 
@@ -308,9 +308,7 @@ def test_offsets_moved_during_a_run_stop_its_commit(experiment):
 
     def move(state):
         if state is State.WRITTEN:
-            consumer = Consumer({**experiment.kafka.client_config(), "group.id": experiment.spec.group_id})
-            consumer.commit(offsets=[ClientPartition(experiment.source, 0, 3)], asynchronous=False)
-            consumer.close()
+            commit_offset(experiment.spec.kafka, experiment.spec.group_id, experiment.source, 3)
 
     with pytest.raises(CursorMoved, match="somebody else commits"):
         experiment.run(on_state=move)
