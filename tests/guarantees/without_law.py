@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from unittest.mock import ANY
 from airflow_eos.exceptions import EosError
 from airflow_eos.ledger.witnesses import Testimony
 from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT, crc32c
-from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing.exceptions import (
     EmbeddedAirflowError,
     EmbeddedDriverError,
@@ -123,12 +122,11 @@ def _plain_batch(original: Any) -> Any:
     return stamp
 
 
-def _to_the_high_watermark(_original: Any) -> Any:
-    def ends(self: Any, partitions: Any) -> Any:
-        with self.link.connections() as connections:
-            return list_offsets(connections, partitions, "latest", isolation="read_uncommitted")
+def _to_the_high_watermark(original: Any) -> Any:
+    def bounds(self: Any, partitions: Any, **more: Any) -> Any:
+        return replace(original(self, partitions, **more), stable=self.log_ends(partitions))
 
-    return ends
+    return bounds
 
 
 def _any_attempt(original: Any) -> Any:
@@ -410,7 +408,7 @@ REMOVALS: dict[str, Removal] = {
     "last-stable-offset-broker": Removal(
         "5",
         "the same, asked from real brokers",
-        "airflow_eos.broker.cluster:KafkaCluster.last_stable_offsets",
+        "airflow_eos.broker.cluster:KafkaCluster.log_bounds",
         _to_the_high_watermark,
         (f"{_EXPERIMENTS}test_a_range_ends_below_an_open_transaction",),
         wraps=True,
