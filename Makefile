@@ -18,6 +18,7 @@ KAFKA ?=
 CELLS ?=
 
 CHECKS := lint types layers
+CAMPAIGN := topic-faults table-faults long-tests last-line
 UNIT := tests/unit tests/protocol -n $(UNIT_JOBS)
 AT_ONCE = $(MAKE) --no-print-directory --jobs 2 --output-sync=target
 
@@ -37,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test quick coverage unit check docs bench chaos matrix images dist clean
-.PHONY: $(CHECKS) class-data
+.PHONY: $(CHECKS) $(CAMPAIGN) class-data
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,10 +96,22 @@ bench: setup ## Measure a fresh process, then a warm session, against Spark, Fli
 	$(BIN)/python -m benchmarks protection
 
 chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3.9.2. Then the long tests
-	@mkdir -p .cache
+	@mkdir -p .cache && rm -f .cache/chaos.txt
+	@$(MAKE) --no-print-directory --jobs 1 --keep-going $(CAMPAIGN)
+
+# A part that fails fails the whole, and does not stop the next.
+$(CAMPAIGN): setup
+
+topic-faults:
 	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
+
+table-faults:
 	$(BIN)/python -m chaos.table_campaign $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+long-tests:
 	EOS_SEED=$(SEED) $(BIN)/python -m pytest -m chaos -n $(JOBS) --durations 25
+
+last-line:
 	@cat .cache/chaos.txt
 
 matrix: setup ## The tests on other versions of Python, Airflow, Spark and Kafka, into docs/versions.md; CELLS="..."

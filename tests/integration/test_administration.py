@@ -6,8 +6,6 @@ import datetime as dt
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.engine import control_plane
 from airflow_eos.engine.control_plane import ControlPlane
@@ -31,6 +29,7 @@ from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.integration.test_forged_ledger import KEY, compact, copies, forge, given, keyed
 from tests.support.cases import rest_in_chaos
+from tests.support.group_offsets import commit_offset
 from tests.support.local_runs import Pipeline
 
 COUNT = 20
@@ -270,9 +269,7 @@ def test_a_partition_that_no_mapped_task_has_read_holds_no_reset(embedded_kafka)
     pipeline = Pipeline(embedded_kafka, partitions=2)
     pipeline.publish([f"r{n}" for n in range(3)], partition=1)
     pipeline.run("r1", source_partition=1, ranges=Cursor(max_records=2))
-    client = Consumer({**pipeline.spec.kafka, "group.id": pipeline.spec.group_id})
-    client.commit(offsets=[ClientPartition(pipeline.source, 1, 0)], asynchronous=False)
-    client.close()
+    commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 0, partition=1)
     with pytest.raises(CursorMoved):
         pipeline.run("r2", source_partition=1)
     for execute in (False, True):
@@ -298,9 +295,7 @@ def test_a_topic_that_runs_no_longer_read_holds_no_command(pipeline):
             return progress_of(control, spec.group_id, cursor).to_dict()
 
     assert progress()["lag"] == COUNT - 10
-    client = Consumer({**spec.kafka, "group.id": spec.group_id})
-    client.commit(offsets=[ClientPartition(pipeline.source, 0, 1)], asynchronous=False)
-    client.close()
+    commit_offset(spec.kafka, spec.group_id, pipeline.source, 1)
     with pytest.raises(CursorMoved):
         pipeline.run("r3")
     assert "CursorMoved" in progress()["unknown"]

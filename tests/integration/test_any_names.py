@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Position
 
 from airflow_eos.broker.cluster import KafkaCluster
 from airflow_eos.broker.shared_connections import Link
@@ -18,6 +16,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operations.queries import ledger_records
 from tests.support.cases import rest_in_chaos
+from tests.support.group_offsets import commit_offset
 from tests.support.local_runs import Pipeline
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)
@@ -96,9 +95,7 @@ def test_any_name_works_in_every_mode_and_command(pipeline: Pipeline, capsys: An
 def test_the_offsets_of_a_group_of_any_name_are_taken_over(pipeline: Pipeline) -> None:
     """The run goes on where a consumer has committed; a mapped cursor works under such a name, too."""
     pipeline.publish(["a", "b", "c"])
-    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
-    consumer.commit(offsets=[Position(pipeline.source, 0, 1)], asynchronous=False)
-    consumer.close()
+    commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 1)
     assert pipeline.run(ranges=Cursor(start="fail")).records_read == 2
     mapped = {"group_id": f"{pipeline.spec.group_id}.m", "source_partition": 0}
     assert pipeline.run("mapped", **mapped).records_read == 3

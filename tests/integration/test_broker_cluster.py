@@ -33,21 +33,13 @@ from tests.support.brokers import (
     unique,
     write,
 )
+from tests.support.group_offsets import commit_offset
 from tests.support.missing_topics import missing_at_once
 from tests.support.patience import wait_until
 
 
 def plain_producer(config):
     return confluent_kafka.Producer({**config, **QUIET, "linger.ms": 0})
-
-
-def commit_offset(config, group, where, offset, metadata=""):
-    consumer = confluent_kafka.Consumer({**config, **QUIET, "group.id": group, "enable.auto.commit": False})
-    try:
-        position = Position(where.topic, where.partition, offset, metadata)
-        consumer.commit(offsets=[position], asynchronous=False)
-    finally:
-        consumer.close()
 
 
 # -- topics -----------------------------------------------------------------------------------------------
@@ -194,8 +186,8 @@ def test_the_first_record_of_a_time_is_no_marker(config, cluster, kafka_topic):
 def test_committed_offsets_come_with_their_metadata(config, cluster, kafka_topic):
     """Partitions without a committed offset are absent; an unknown group has none."""
     topic, group = kafka_topic(partitions=3), unique("group")
-    commit_offset(config, group, tp(topic, 1), 42, "v1 abc 7")
-    commit_offset(config, group, tp(topic, 2), 0)
+    commit_offset(config, group, topic, 42, partition=1, metadata="v1 abc 7")
+    commit_offset(config, group, topic, 0, partition=2)
     everything = [tp(topic, i) for i in range(3)]
     assert cluster.committed(group, everything) == {
         tp(topic, 1): CommittedOffset(42, "v1 abc 7"),
@@ -209,7 +201,7 @@ def test_committed_offsets_come_with_their_metadata(config, cluster, kafka_topic
 def test_committed_waits_for_pending_offsets(config, cluster, transactions, kafka_topic, end, expected):
     """While an open transaction holds an offset of the group nobody can tell; its end decides."""
     where, group, name = tp(kafka_topic()), unique("group"), unique("work")
-    commit_offset(config, group, where, 5)
+    commit_offset(config, group, where.topic, 5)
     session = transactions.fence(name)
     session.begin()
     session.stage(group, {where: CommittedOffset(9)}, [message("run", "{}")])
@@ -273,7 +265,7 @@ def test_a_group_nobody_knows_has_no_members(cluster):
 def test_a_group_with_offsets_only_has_no_members(config, cluster, kafka_topic):
     """Committed offsets make a group known, not alive."""
     group = unique("group")
-    commit_offset(config, group, tp(kafka_topic()), 3)
+    commit_offset(config, group, kafka_topic(), 3)
     assert cluster.describe_group(group).members == 0
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
 
@@ -33,6 +33,7 @@ from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, To
 from airflow_eos.operations import cursor_agreement, group_progress, upkeep
 from airflow_eos.operations.queries import ledger_records
 from airflow_eos.run.states import State
+from tests.support.group_offsets import commit_offset
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
 from tests.support.markers import wait_for_markers
 from tests.support.missing_topics import missing_at_once
@@ -67,10 +68,8 @@ def cli(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 def move_group(pipeline: Pipeline, offset: int, partition: int = 0) -> None:
     """Commit an offset as a consumer that knows nothing of cursors does."""
-    config = {**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id}
-    consumer = Consumer(config)
-    consumer.commit(offsets=[Position(pipeline.source, partition, offset)], asynchronous=False)
-    consumer.close()
+    spec = pipeline.spec
+    commit_offset(spec.kafka, spec.group_id, pipeline.source, offset, partition=partition)
 
 
 def error_of(document: Any) -> tuple[str, str]:

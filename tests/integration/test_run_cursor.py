@@ -25,6 +25,7 @@ from airflow_eos.model.ranges import TopicPartition as ProductPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.queries import create_ledger
+from tests.support.group_offsets import commit_offset
 from tests.support.local_runs import Pipeline
 from tests.support.missing_topics import missing_at_once
 from tests.support.patience import wait_until
@@ -121,9 +122,7 @@ def test_without_a_starting_point_fail_refuses(pipeline):
 def test_the_offsets_of_an_existing_consumer_group_are_adopted(pipeline):
     """Moving from a plain consumer: the first run starts where it stood, and says so."""
     pipeline.publish(["a", "b"])
-    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
-    consumer.commit(offsets=[TopicPartition(pipeline.source, 0, 1)], asynchronous=False)
-    consumer.close()
+    commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 1)
     record = pipeline.run()
     assert _spans(record)[0] == (1, 2)
     assert "adopting" in record.details["notes"][0]
@@ -145,9 +144,7 @@ def test_offsets_moved_by_somebody_else_are_refused(pipeline):
     """Group and ledger disagree: nobody guesses, the error names both offsets."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
-    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
-    consumer.commit(offsets=[TopicPartition(pipeline.source, 0, 1)], asynchronous=False)
-    consumer.close()
+    commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 1)
     with pytest.raises(CursorMoved, match=r"committed offset is 1, the ledger's cursor 2"):
         pipeline.run("r2")
     assert pipeline.output() == ["a", "b"]
@@ -164,10 +161,7 @@ def test_offsets_that_lost_their_end_are_told_from_those_of_somebody_else(pipeli
         )
     pipeline.publish(["b"])
     pipeline.run("r2")
-    consumer = Consumer({**spec.kafka, "group.id": spec.group_id})
-    old = TopicPartition(pipeline.source, 0, earlier.offset, metadata=earlier.metadata)
-    consumer.commit(offsets=[old], asynchronous=False)
-    consumer.close()
+    commit_offset(spec.kafka, spec.group_id, pipeline.source, earlier.offset, metadata=earlier.metadata)
     with pytest.raises(CursorMoved, match=r"is 1, the ledger's cursor 2: an earlier run .*--to cursor"):
         pipeline.run("r3")
     reset_cursor(spec.deployment, Reset(spec.group_id, to="cursor"))

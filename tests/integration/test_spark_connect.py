@@ -30,8 +30,9 @@ SUITES = [
 @pytest.mark.timeout(900)
 def test_the_data_plane_works_on_spark_connect(embedded_kafka):
     """Every test of the suites that is not about classic sessions passes."""
+    every = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "chaos or not chaos"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, SUITES)],
+        [*every, *map(str, SUITES)],
         env={**os.environ, KIND: "connect", BOOTSTRAP: embedded_kafka.bootstrap_servers},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

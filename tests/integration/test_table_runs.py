@@ -38,6 +38,7 @@ from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
 from airflow_eos_testing.readers import read_topic
 from tests.support.cases import rest_in_chaos
+from tests.support.group_offsets import commit_offset
 from tests.support.local_runs import Died, LocalDataPlane, Paused, die_at
 from tests.support.patience import wait_until
 from tests.support.tables import LocalTablePlane, TablePipeline
@@ -148,9 +149,7 @@ def test_a_group_that_was_moved_since_does_not_keep_the_record_back(pipeline):
     pipeline.publish(["a", "b"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
-    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
-    consumer.commit(offsets=[TopicPartition(pipeline.source, 0, 1)], asynchronous=False)
-    consumer.close()
+    commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 1)
     pipeline.run("r1", try_number=2)
     assert committed(pipeline)[0] == 2
     pipeline.publish(["c"])

@@ -27,8 +27,8 @@ __all__ = ["cluster", "spark"]
 pytestmark = pytest.mark.chaos
 
 COLUMNS = pa.schema([("value", pa.string())])
-FLUSH_BYTES = 2000
-"""Less than a slice has: its rows are written before the next slice of the task is processed."""
+FLUSH_BYTES = 4000
+"""Most of a slice: its rows are written together, before the next slice of the task is processed."""
 PARTITIONS, RECORDS = 16, 500
 """More slices than two executors get tasks: each task has two."""
 

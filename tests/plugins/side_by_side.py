@@ -1,10 +1,10 @@
 """Which tests may run side by side: a file stays together, and files that share a costly fixture do, too.
 
 A fixture of a package is made once per process. Two Airflows, or two clusters of three brokers, would cost
-more than the second process gains. Tests of the protocol's model share nothing and take long: each may run
-anywhere. They need a processor all the time, where tests with brokers often wait: they are dealt out between
-those. Unit tests come last, and of these the files in which nothing waits for a program: small pieces, so
-that the processes end together.
+more than the second process gains. Tests of the protocol's model, and those that start a pytest of their own
+without a law, share nothing and take long: each may run anywhere. The former need a processor all the time,
+where tests with brokers often wait: they are dealt out between those. Unit tests come last, and of these the
+files in which nothing waits for a program: small pieces, so that the processes end together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 COSTLY = ("airflow", "replicated")
 """Fixtures that are to be made once; what needs them begins first, for it takes longest."""
-ALONE = "tests/protocol/"
-"""Folder whose tests are dealt out one by one."""
+ALONE = ("tests/protocol/", "tests/guarantees/test_without_law.py")
+"""Beginnings of the names of tests that are dealt out one by one."""
 SMALL = "tests/unit/"
 """Folder whose files take seconds."""
 WITH_BROKERS = ("tests/guarantees/", "tests/integration/", "tests/system/", *COSTLY)

@@ -90,10 +90,11 @@ def airflow(
     lake: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[AirflowStandalone]:
-    """A real Airflow with the example Dags and the test Dags, laid out as in the repository."""
-    deployed = tmp_path_factory.mktemp("deployed")
-    (deployed / "spark_apps").symlink_to(ROOT / "spark_apps")
-    (deployed / "dags").mkdir()
+    """A real Airflow with the example Dags and the test Dags, as near to spark_apps as in the repository."""
+    deployed = tmp_path_factory.mktemp("deployed") / "tests" / "system"
+    (deployed / "dags").mkdir(parents=True)
+    for parent in (deployed, deployed.parents[1]):
+        (parent / "spark_apps").symlink_to(ROOT / "spark_apps")
     for file in [*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "system" / "dags").glob("*.py")]:
         (deployed / "dags" / file.name).symlink_to(file)
     # A test unpauses this one: seven minutes past the hour it would run by itself.
@@ -136,6 +137,7 @@ def airflow(
     }
     with AirflowStandalone(deployed / "dags", connections=connections, env=env) as running:
         yield running
+        assert running.api.import_errors() == ""
 
 
 def _deploy_flights_table(file: Path) -> None:

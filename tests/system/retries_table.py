@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from airflow_eos.exceptions import LedgerMissing
 from airflow_eos.ledger.records.run_record import RunRecord
 from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.operations.queries import run_records
 from airflow_eos_testing import EmbeddedKafka, count_records, read_topic
+from tests.support.group_offsets import commit_offset, with_coordinator
 from tests.system import flights_support  # noqa: F401 - makes spark_apps importable
 
 from flights_input import Message, publish  # isort: skip
@@ -68,19 +68,15 @@ class Pipeline:
 
     def moved_by_somebody_else(self, offset: int) -> None:
         """Commit an offset of partition 0 to the group, as a consumer of its own would."""
-        consumer = Consumer({**self._kafka, "group.id": self._group, "enable.auto.commit": False})
-        try:
-            place = TopicPartition(self._source, 0, offset)
-            consumer.commit(offsets=[place], asynchronous=False)
-        finally:
-            consumer.close()
+        commit_offset(self._kafka, self._group, self._source, offset)
 
     def _offset(self) -> int:
         consumer = Consumer({**self._kafka, "group.id": self._group})
         try:
             known = consumer.list_topics(self._source, timeout=20).topics[self._source].partitions
             places = [TopicPartition(self._source, partition) for partition in known]
-            return sum(max(0, place.offset) for place in _committed(consumer, places))
+            committed = with_coordinator(lambda: consumer.committed(places, timeout=20))
+            return sum(max(0, place.offset) for place in committed)
         finally:
             consumer.close()
 
@@ -89,23 +85,6 @@ class Pipeline:
             return run_records(Deployment(self._kafka, LedgerSettings()), self._ledger_name)[0]
         except LedgerMissing:  # made by the first run of all
             return []
-
-
-def _committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    """Ask until the group has a coordinator: it has none before the first group of all is looked for."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            return consumer.committed(places, timeout=20)
-        except KafkaException as error:
-            moving = error.args[0].code() in (
-                KafkaError.NOT_COORDINATOR,
-                KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-                KafkaError.COORDINATOR_NOT_AVAILABLE,
-            )
-            if not moving or time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 def added(before: Columns, after: Columns) -> list[tuple[str, int]]:

@@ -112,7 +112,7 @@ def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stdout[-5_000:]
     report = json.loads((tmp_path / "page.json").read_text())
     assert (report["runs"], report["wrong"]) == (400, [])
-    names = ("pipelines", "pipeline", "newest run", "oldest run", "transactions")
+    names = ("health", "pipelines", "pipeline", "newest run", "oldest run", "transactions")
     assert sorted(report["seconds"]) == sorted(one + twin for one in names for twin in ("", ", JSON"))
     assert all(len(one) == 1 and one[0] > 0 for one in report["seconds"].values())
 

@@ -162,3 +162,24 @@ def test_a_target_sets_itself_up(target: str) -> None:
     """In a fresh clone there is no environment."""
     plan = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "tools/setup" in plan.stdout
+
+
+def test_a_part_of_make_chaos_that_fails_stops_none_of_the_others(tmp_path: Path) -> None:
+    """An hour's other results are worth having, and the exit code says that not all went well."""
+    stub = """#!/bin/sh
+    echo $2 >> .cache/calls
+    [ $2 != chaos ] || { echo line > .cache/chaos.txt; exit 1; }
+    """
+    makefile = (ROOT / "Makefile").read_text()
+    for path, text in (("Makefile", makefile), ("tools/setup", "#!/bin/sh"), (".venv/bin/python", stub)):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+
+    done = subprocess.run(["make", "chaos"], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    calls = (tmp_path / ".cache" / "calls").read_text().split()
+    assert calls == ["chaos", "chaos.table_campaign", "pytest"]
+    assert done.stdout.splitlines()[-1] == "line"
+    assert done.returncode != 0

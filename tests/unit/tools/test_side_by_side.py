@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.plugins.side_by_side import dealt_out, group_of, small_ones_last
 
 
@@ -25,9 +27,15 @@ def test_files_that_share_a_costly_fixture_are_one_group(tmp_path):
     assert group_of(tmp_path, "test_c.py::test_one") == "airflow"
 
 
-def test_each_search_of_the_protocol_may_run_anywhere(tmp_path):
-    """They share no fixture, and their one file is many minutes long."""
-    test = "tests/protocol/test_interleavings.py::test_law_1[twins]"
+@pytest.mark.parametrize(
+    "test",
+    [
+        "tests/protocol/test_interleavings.py::test_law_1[twins]",
+        "tests/guarantees/test_without_law.py::test_it_fails[may_take_epoch-tests/a.py::test_a]",
+    ],
+)
+def test_tests_that_share_nothing_may_run_anywhere(tmp_path, test):
+    """They share no fixture, and their files are many minutes long."""
     assert group_of(tmp_path, test) == test
 
 
