@@ -220,6 +220,7 @@ def test_where_deltalake_is_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake.fs", None)
     with pytest.raises(EnvironmentMismatch, match=r"install airflow-eos\[delta\] on the executors"):
         writer.write(rows)
+    monkeypatch.delitem(sys.modules, "airflow_eos.sinks.delta")  # as in a process that has not imported it
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'airflow-eos\[delta\]'"):
         open_table(lake.sink(), PROPERTY)
