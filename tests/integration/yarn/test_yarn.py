@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 
 from airflow_eos.exceptions import EosError, RunFailed
 from airflow_eos_testing import count_records
+from airflow_eos_testing.airflow_processes import signal_all
 from airflow_eos_testing.faults.half_send import is_half_written, let_go
 from airflow_eos_testing.faults.yarn_cluster import YarnCluster, kill
 from airflow_eos_testing.watchdog import processes_with
@@ -90,8 +90,7 @@ def test_an_application_master_on_a_lost_node_is_fenced_by_the_second_and_does_n
     (first,) = yarn.application_masters(trigger.driver_id)
     node = yarn.node_of(first)
     frozen = [pid for pid in yarn.processes(trigger.driver_id) if yarn.node_of(pid) is node]
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    signal_all(frozen, signal.SIGSTOP)
     node.kill()
     let_go(half_way.meeting)
     try:
@@ -99,8 +98,7 @@ def test_an_application_master_on_a_lost_node_is_fenced_by_the_second_and_does_n
         assert_exact(broker, one)
         assert first in yarn.application_masters(trigger.driver_id), "it was there all the time"
     finally:
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
+        signal_all(frozen, signal.SIGCONT)
         node.start()
         yarn.wait_until_ready()
     assert yarn.attempts(trigger.driver_id) == 2
@@ -157,8 +155,7 @@ def test_a_clear_submits_a_new_application_that_fences_the_old_one(yarn, half_wa
     wait_until(lambda: is_half_written(half_way.meeting), 120)
     # The old driver's executors wait for the same sign: with all of them frozen, the new one has it alone.
     frozen = yarn.processes(old.driver_id)
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    signal_all(frozen, signal.SIGSTOP)
     let_go(half_way.meeting)
     try:
         cleared = {"clear_number": 1, "try_number": 2, "max_tries": 3}
@@ -166,8 +163,7 @@ def test_a_clear_submits_a_new_application_that_fences_the_old_one(yarn, half_wa
         assert new.driver_id != old.driver_id
         assert one.resume(new, **cleared)["records_written"] == RECORDS
     finally:
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
+        signal_all(frozen, signal.SIGCONT)
     assert_exact(broker, one)
     yarn.wait_until_ended(old.driver_id, 180)
     assert_exact(broker, one)
