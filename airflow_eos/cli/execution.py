@@ -8,9 +8,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module
 from typing import Any
 
-from airflow_eos.cli import commands, spark_commands, status
 from airflow_eos.cli.definition import INTERRUPTED, REFUSED, USAGE, Command
 from airflow_eos.cli.outcome import (
     DOCUMENTS,
@@ -26,7 +26,8 @@ from airflow_eos.model.spec import Deployment
 
 log = logging.getLogger(__name__)
 
-_MODULES = (commands, status, spark_commands)
+_MODULES = ("airflow_eos.cli.spark_commands", "airflow_eos.cli.status", "airflow_eos.cli.commands")
+"""Imported one after the other until one has the command: those of Spark need no Kafka clients."""
 
 
 def carry_out(
@@ -67,8 +68,12 @@ def carry_out(
 
 
 def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
-    """Run the function of a command, which has its name."""
+    """Run the function of a command, which has its name.
+
+    Its module is imported here, so that a library which cannot be loaded is an error of the command.
+    """
     named = name.replace("-", "_")
-    function: Any = next(getattr(module, named) for module in _MODULES if hasattr(module, named))
+    modules = map(import_module, _MODULES)
+    function: Any = next(getattr(module, named) for module in modules if hasattr(module, named))
     outcome: Outcome = function(target, options)
     return outcome

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, text
+from airflow_eos.cli.execution import carry_out
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.command_line import CommandLine
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
@@ -72,8 +73,6 @@ def _add_connection(subparser: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     options = parser().parse_args(arguments)
-    from airflow_eos.cli.execution import carry_out  # not for --help: it loads the Kafka clients
-
     command = next(candidate for candidate in COMMANDS if candidate.name == options.command)
     return carry_out(command, options, _target if command.cluster else lambda _: None)
 

@@ -272,9 +272,16 @@ def _search(control: ControlPlane, topics: Collection[str], runs: Callable[[], _
 
 def _hanging(cluster: Cluster, runs: _Runs, left: Left) -> Hanging:
     producer = left.producer
-    owner = producer.producer_id, producer.producer_epoch, left.transactional_id
-    decision = _decision(cluster, runs, producer, left.description)
-    return Hanging(str(left.tp), producer.current_txn_start_offset, *owner, *decision)
+    decision, because = _decision(cluster, runs, producer, left.description)
+    return Hanging(
+        partition=str(left.tp),
+        start_offset=producer.current_txn_start_offset,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transactional_id=left.transactional_id,
+        decision=decision,
+        because=because,
+    )
 
 
 def _decision(

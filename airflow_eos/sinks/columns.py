@@ -181,7 +181,8 @@ def _parts(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Iterator[tu
         if pa.types.is_struct(kind):
             yield from zip(chunk.flatten(), kind, strict=True)
         elif pa.types.is_map(kind):
-            yield from ((chunk.keys, kind.key_field), (chunk.items, kind.item_field))
+            pairs = chunk.filter(chunk.is_valid())  # a copy: a slice has the pairs of all rows
+            yield from ((pairs.keys, kind.key_field), (pairs.items, kind.item_field))
         else:
             yield chunk.flatten(), kind.value_field
 

@@ -133,3 +133,16 @@ def test_unknown_name_is_an_attribute_error() -> None:
     """A misspelt import says so."""
     with pytest.raises(AttributeError, match="Operater"):
         _ = airflow_eos.ReadProcessWriteOperater  # type: ignore[attr-defined]
+
+
+def test_commands_of_spark_need_no_kafka_client_and_the_others_say_that_it_is_missing() -> None:
+    """A library that cannot be loaded is an error as others: one document, exit code 1."""
+    script = (
+        "import sys; sys.modules['confluent_kafka'] = None\n"
+        "from airflow_eos.cli.main import main; assert main(sys.argv[1:]) == 1"
+    )
+    errors = {"warm-spark": "ConfigurationError", "init": "ModuleNotFoundError"}
+    for command, error in errors.items():
+        cluster = () if command == "warm-spark" else ("--bootstrap-servers", "nowhere:1")
+        lines = output_of(script, command, *cluster, "--output", "json")
+        assert json.loads("".join(lines))["error"]["type"] == error

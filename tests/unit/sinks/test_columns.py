@@ -219,3 +219,18 @@ def test_years_beyond_9999_are_seen_at_any_depth(values, is_far, wrapped):
         "map": pa.MapArray.from_arrays([0, count], pa.array(range(count)), values),
     }[wrapped]
     assert has_far_time(pa.chunked_array([nested.slice(0, 0), nested])) is is_far
+
+
+@pytest.mark.parametrize("kind", ["plain", "list", "struct", "map"])
+def test_years_of_rows_that_a_slice_leaves_out_do_not_count(kind):
+    """Arrow slices the offsets of lists and maps, and keeps all of their values."""
+    time = pa.timestamp("us")
+    wrap, of = {
+        "plain": (lambda value: value, time),
+        "list": (lambda value: [value], pa.list_(time)),
+        "struct": (lambda value: {"a": value}, pa.struct([("a", time)])),
+        "map": (lambda value: [("a", value)], pa.map_(pa.string(), time)),
+    }[kind]
+    rows = pa.array([wrap(2_932_897 * 86_400 * 10**6), wrap(0), None], of)
+    assert has_far_time(rows)
+    assert not has_far_time(rows.slice(1))
