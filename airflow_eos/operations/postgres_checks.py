@@ -81,14 +81,14 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
     with transaction(table) as connection:
         connection.read_only = True
         place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
-        gone = f"the table with the id {identity} is gone: it was dropped or made again"
+        no_table = f"the table with the id {identity} is gone: it was dropped or made again"
         if place is None:
-            return 0, gone
+            return 0, no_table
         target, pipeline, _, name, has_successor = place
         if name and name != table.name and not has_successor:
             raise UnknownTable(f"{table}, which the run wrote to, is {name} now")
         if name != table.name:
-            return 0, gone
+            return 0, no_table
         if not is_noted(connection, target, pipeline, run):
             return 0, NOT_NOTED
         return rows_as_written(connection, table, run.snapshot), ""

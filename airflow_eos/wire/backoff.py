@@ -26,9 +26,8 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 SILENT_SECONDS = 6.0
 """Seconds without an answer after which a warning is logged; brokers learn of a new topic sooner."""
-
-
 THROTTLED = "a broker throttles this client: see the quotas of its user and 'client.id'"
+"""Why a request waits: the broker enforces a quota (KIP-219)."""
 
 
 class Backoff:

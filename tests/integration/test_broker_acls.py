@@ -186,6 +186,18 @@ def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, u
     assert pipeline.output("read_uncommitted") == []
 
 
+def permitted_pipeline(kafka, user):
+    """Return a pipeline with one record and all grants of its run, and the names of what they are for."""
+    pipeline = Pipeline(kafka, partitions=1)
+    pipeline.publish(["a"])
+    create_ledger(pipeline.spec.deployment)
+    spec = pipeline.spec
+    names = {**vars(pipeline), "group": spec.group_id, "id": keys.transactional_id(spec)}
+    for kind, name, operation in GRANTS.values():
+        user.grant(operation, **{kind: names.get(name, name)})
+    return pipeline, names
+
+
 @pytest.mark.parametrize(
     ("taken", "state"),
     rest_in_chaos(
@@ -201,13 +213,7 @@ def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, u
 )
 def test_a_grant_that_is_taken_while_a_run_works_is_asked_for_by_its_retry(kafka, user, taken, state):
     """It may be back by then, as where tools replace the rules; else the next try fails for good."""
-    pipeline = Pipeline(kafka, partitions=1)
-    pipeline.publish(["a"])
-    create_ledger(pipeline.spec.deployment)
-    spec = pipeline.spec
-    names = {**vars(pipeline), "group": spec.group_id, "id": keys.transactional_id(spec)}
-    for kind, name, operation in GRANTS.values():
-        user.grant(operation, **{kind: names.get(name, name)})
+    pipeline, names = permitted_pipeline(kafka, user)
     kind, name, operation = GRANTS[taken]
     resource = {kind: names.get(name, name)}
     with pytest.raises(RunFailed, match=rf"{resource[kind]}.*taken since: a retry") as failed:
@@ -227,13 +233,7 @@ def test_a_grant_that_is_taken_while_a_run_works_is_asked_for_by_its_retry(kafka
 @pytest.mark.parametrize("taken", ["sink", "ledger"])
 def test_a_grant_that_is_taken_after_the_commit_does_not_deny_it(kafka, user, taken):
     """Whether readers see the output can no longer be asked: the error says that it is committed."""
-    pipeline = Pipeline(kafka, partitions=1)
-    pipeline.publish(["a"])
-    create_ledger(pipeline.spec.deployment)
-    spec = pipeline.spec
-    names = {**vars(pipeline), "group": spec.group_id, "id": keys.transactional_id(spec)}
-    for kind, name, operation in GRANTS.values():
-        user.grant(operation, **{kind: names.get(name, name)})
+    pipeline, names = permitted_pipeline(kafka, user)
     paused = Paused(pipeline, State.PROVEN, kafka=user.config)
     user.revoke("READ", topic=names[taken])
     if taken == "sink":
