@@ -87,7 +87,8 @@ def fetch_answers(
     :param end: exclusive end offset. If it is above the last stable offset, the read waits up to
         ``stall_timeout`` for it.
     :param max_bytes: bytes per answer.
-    :param stall_timeout: seconds without progress until :class:`FetchStalled`.
+    :param stall_timeout: seconds without progress until :class:`FetchStalled`. An answer that a quota left
+        empty starts them anew.
     :param first: the first answer of the range, if it was already fetched.
     :raises OffsetsOutOfRange: the log begins above the position: records have been deleted.
     :raises FetchStalled: names the position and the reason.
@@ -158,7 +159,10 @@ class _RangeReader:
                 return await self._try(position)
             except _Waiting as error:
                 last: Exception = error
-                pause = min(error.pause, backoff.left)
+                pause = 0.0
+            except _Throttled as error:
+                backoff.extend()
+                last, pause = error, backoff.next_pause()
             except NotYet as error:
                 last, pause = error, backoff.next_pause()
             except Exception as error:
@@ -188,7 +192,7 @@ class _RangeReader:
         if code:
             self._raise_for(code)
         if part is None:  # so brokers answer a client that has used up its quota
-            raise _Waiting(THROTTLED, answer.throttle_time_ms / 1000)
+            raise _Throttled(THROTTLED)
         if part.log_start_offset > position:
             raise self._gone(position, part.log_start_offset)
         fetched = FetchedAnswer.of(part, tp, position, self.isolation)
@@ -215,7 +219,7 @@ class _RangeReader:
                 )
             raise _Waiting(f"{why}, below the end of the range")
         if answer.throttle_time_ms:
-            raise _Waiting(THROTTLED, answer.throttle_time_ms / 1000)
+            raise _Throttled(THROTTLED)
         # A broker that reads from remote storage may return an empty answer although records exist (KIP-405).
         # From the local log, an empty answer below the bound means that all batches up to the end were
         # compacted away.
@@ -291,12 +295,8 @@ def fetch_request(
 
 
 class _Waiting(NotYet):
-    """The broker has no readable records at the position yet.
+    """The broker has no readable records at the position yet; it waited for them (max_wait_ms) already."""
 
-    :param pause: seconds until it answers again. Without one it has waited already (max_wait_ms): a pause
-        would only delay the answer.
-    """
 
-    def __init__(self, reason: str, pause: float = 0.0) -> None:
-        super().__init__(reason)
-        self.pause = pause
+class _Throttled(NotYet):
+    """A quota left the answer empty: the readers who share it take turns, as long as the broker answers."""

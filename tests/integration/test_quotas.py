@@ -1,0 +1,103 @@
+"""Quotas of real brokers: a throttled client waits in order, says why, and gives up only where it must."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from kafka.protocol.admin import AlterClientQuotasRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from airflow_eos.exceptions import DeliveryTimedOut
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.txn_requests import end_txn
+from tests.support.patience import wait_until
+from tests.support.wire_requests import (
+    commit,
+    fetch_range,
+    open_transaction,
+    partition,
+    read,
+    sealed,
+    slowly,
+    texts,
+    transaction,
+    values_of,
+)
+
+
+@pytest.fixture
+def connections(embedded_kafka):
+    with BrokerConnections(embedded_kafka.client_config()) as opened:
+        yield opened
+
+
+def limit(connections, client_id, quota, value):
+    """Give a client a quota."""
+    entry = AlterClientQuotasRequest.EntryData
+    given = entry(
+        entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
+        ops=[entry.OpData(key=quota, value=value, remove=False)],
+    )
+    request = AlterClientQuotasRequest(entries=[given], validate_only=False, max_version=1)
+    assert connections.run(connections.ask_any_async(request)).entries[0].error_code == 0
+
+
+def test_a_client_that_is_throttled_after_each_answer_gets_the_next_one(embedded_kafka, connections, caplog):
+    """Who fails until then asks for leader or coordinator again, whose answer is throttled too."""
+    limit(connections, "few-requests", "request_percentage", 0.0001)
+    request = MetadataRequest(topics=[], max_version=12)
+    with BrokerConnections({**embedded_kafka.client_config(), "client.id": "few-requests"}) as throttled:
+        (node,) = throttled.brokers()
+        wait_until(lambda: throttled.wait(throttled.send(request, node)).brokers and caplog.messages)
+    assert [text.split(":")[0] for text in caplog.messages] == ["a broker throttles this client"]
+
+
+def test_a_throttled_client_is_told_of_its_quota(embedded_kafka, connections, kafka_topic):
+    """A broker answers, and takes the next request so many seconds later that the batch times out."""
+    topic = kafka_topic("throttled")
+    where = partition(topic)
+    identity = open_transaction(connections, topic, [where])
+    client = {**embedded_kafka.client_config(), "client.id": "throttled"}
+    limit(connections, "throttled", "producer_byte_rate", 1.0)
+    batches = {where: slowly(itertools.cycle(sealed(texts("a", 10))))}
+    told = r"within 2 s .*throttles this client: see the quotas"
+    with BrokerConnections(client) as throttled, pytest.raises(DeliveryTimedOut, match=told):
+        send_partitions(throttled, identity, batches, delivery_timeout=2.0)
+    end_txn(connections, identity, commit=False)
+
+
+def test_batches_keep_their_order_while_a_broker_throttles_the_client(
+    embedded_kafka, connections, kafka_topic
+):
+    """Several of a partition wait for the end of the pause: out of order, the broker would refuse them."""
+    topic = kafka_topic("in-order")
+    where = partition(topic)
+    identity = open_transaction(connections, topic, [where])
+    limit(connections, "in-order", "producer_byte_rate", 98_000.0)
+    # More than may be sent in the 10 s that the brokers look back, then batches that cost some ms each.
+    written = ["x" * 1_000_000, *texts("a", 12)]
+    with BrokerConnections({**embedded_kafka.client_config(), "client.id": "in-order"}) as throttled:
+        (receipt,) = send_partitions(throttled, identity, {where: sealed(written, 1)})
+        assert throttled.throttled
+    commit(connections, identity, [receipt])
+    assert values_of(read(connections, where)) == written
+
+
+def test_readers_who_share_a_small_quota_take_turns(embedded_kafka, connections, kafka_topic):
+    """Each waits for the bytes of the others, longer than for a broker that does not serve it."""
+    where = partition(kafka_topic("shared-quota"))
+    receipt = transaction(connections, where, ["x" * 50_000] * 3, records_per_batch=1)
+    limit(connections, "many-readers", "consumer_byte_rate", 50_000.0)
+    client = {**embedded_kafka.client_config(), "client.id": "many-readers"}
+
+    def records_of(_):
+        with BrokerConnections(client) as throttled:
+            end = receipt.last_offset + 1
+            batches = fetch_range(throttled, where.topic, 0, 0, end, max_bytes=50_000, stall_timeout=1.0)
+            return sum(len(batch) for batch in batches)
+
+    with ThreadPoolExecutor(4) as readers:
+        assert list(readers.map(records_of, range(4))) == [3] * 4
