@@ -12,6 +12,7 @@ import pytest
 
 from airflow_eos.broker.cluster import KafkaCluster
 from airflow_eos.broker.shared_connections import Link
+from airflow_eos.wire.connection import BrokerConnections
 from tests.support.brokers import make_ledger, make_transactions
 from tests.support.postgres_tables import postgres_server
 from tests.support.spark_sessions import BOOTSTRAP, KIND, Broker, new_session
@@ -55,6 +56,15 @@ def cluster(link):
 @pytest.fixture
 def transactions(config, ledger, link):
     return make_transactions(config, ledger, link)
+
+
+# -- the wire layer ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def connections(embedded_kafka):
+    with BrokerConnections(embedded_kafka.client_config()) as opened:
+        yield opened
 
 
 # -- the data plane, on a classic session or, in a process of its own, on Spark Connect -------------------

@@ -34,12 +34,6 @@ from tests.support.wire_requests import (
 )
 
 
-@pytest.fixture
-def connections(embedded_kafka):
-    with BrokerConnections(embedded_kafka.client_config()) as opened:
-        yield opened
-
-
 def state_of(connections, identity):
     return describe_transaction(connections, identity.transactional_id)
 

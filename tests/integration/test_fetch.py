@@ -31,12 +31,6 @@ from tests.support.wire_requests import end_of, fetch_range, partition, read, te
 
 
 @pytest.fixture
-def connections(embedded_kafka):
-    with BrokerConnections(embedded_kafka.client_config()) as opened:
-        yield opened
-
-
-@pytest.fixture
 def mixed(connections, kafka_topic):
     """A partition of committed and aborted transactions, some interleaved; and what of it is committed."""
     where = partition(kafka_topic("mixed"))

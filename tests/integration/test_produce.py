@@ -45,12 +45,6 @@ from tests.support.wire_requests import (
 )
 
 
-@pytest.fixture
-def connections(embedded_kafka):
-    with BrokerConnections(embedded_kafka.client_config()) as opened:
-        yield opened
-
-
 def test_receipts_say_what_the_log_and_the_broker_say(connections, kafka_topic):
     """Offsets, counts and sequences of several partitions; also one without any batch."""
     topic = kafka_topic("out", partitions=4)

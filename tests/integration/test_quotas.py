@@ -28,12 +28,6 @@ from tests.support.wire_requests import (
 )
 
 
-@pytest.fixture
-def connections(embedded_kafka):
-    with BrokerConnections(embedded_kafka.client_config()) as opened:
-        yield opened
-
-
 def limit(connections, client_id, quota, value):
     """Give a client a quota."""
     entry = AlterClientQuotasRequest.EntryData

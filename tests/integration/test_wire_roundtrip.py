@@ -18,7 +18,6 @@ from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
-from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import end_txn
@@ -48,12 +47,6 @@ SHARED = settings(
 CONTENTS = records(min_size=1, alphabet=ALPHABET.replace("\x00", "")).map(
     lambda rows: [(max(row[0], 1), *row[1:]) for row in rows]
 )
-
-
-@pytest.fixture
-def connections(embedded_kafka):
-    with BrokerConnections(embedded_kafka.client_config()) as opened:
-        yield opened
 
 
 @pytest.fixture
