@@ -27,7 +27,7 @@ class Undecided:
     """Undecided offsets of one partition, and the open transaction at their start.
 
     :param offsets: from the last stable offset to the high watermark.
-    :param producer: of the transaction; None if its leader does not tell.
+    :param producer: of the transaction; None if its leader does not report it.
     :param transactional_id: of the transaction; None if it is forgotten, or this client may not see it.
     :param since: start of the transaction by its coordinator, else the time of its last record; None if
         unknown.
