@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _FEW_BYTES = 64 << 10
 _MANY_KEYS = 200
-"""So many searches of an answer take longer than decoding all of it."""
+"""More searches of an answer than this take longer than decoding all of it."""
 
 
 @dataclass(eq=False)
