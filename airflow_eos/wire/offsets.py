@@ -97,7 +97,7 @@ def log_bounds(
 def epoch_ends(
     connections: BrokerConnections, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the first offset behind what leaders up to an epoch have written (KIP-101); -1 if unknown.
+    """Return the end offset of a leader epoch in each partition (KIP-101); -1 if unknown.
 
     Raises as :func:`list_offsets`.
     """
