@@ -1,7 +1,7 @@
 """Chooses target partitions as Kafka's Java producer does, whole columns at a time.
 
 An explicit partition wins; a key, also an empty one, is hashed by murmur2; null keys are spread. Java spreads
-them by broker load; here they change partition after a fixed number, so that a retried task chooses the same.
+them by broker load; here they are spread in runs, so that a retried task chooses the same partitions.
 """
 
 from __future__ import annotations
