@@ -88,7 +88,7 @@ def _kind(error: EosError) -> str:
 
 
 def failure_mark(specification: str) -> str:
-    """Return the beginning of the output line that tells the submitting task the application's error.
+    """Return the start of the output line by which the submitting task learns the application's error.
 
     Other code writes to the same output and may quote records; the random name of the specification makes the
     line unforgeable.

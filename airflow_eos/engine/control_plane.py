@@ -124,7 +124,7 @@ class ControlPlane(Closeable):
             try:
                 testimony = Witnesses(self.cluster, prefix, topic).testify()
             except AuthorizationFailed as refused:
-                log.info("Whether the missing ledger was lost cannot be asked: %s", refused)
+                log.info("Cannot check whether the missing ledger was lost: %s", refused)
                 raise missing from None
             if lost := lost_ledger(testimony, topic):
                 raise lost from missing
@@ -142,7 +142,7 @@ class ControlPlane(Closeable):
             log.info("Cannot leave evidence of the ledger with the coordinator: %s", error)
 
     def keep_index(self, prefix: str) -> None:
-        """Index the ledger partitions in which a look-up of this run had to read much.
+        """Index the ledger partitions in which a look-up of this run had to read many bytes.
 
         For the end of a run, like :meth:`remember_ledger`: never raises.
 

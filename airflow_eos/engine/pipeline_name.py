@@ -24,7 +24,7 @@ RECENT_OFFSETS = 10_000
 
 
 def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
-    """Log a warning if the newest record of the spec's pipeline is of another Dag.
+    """Log a warning if the newest record of the spec's pipeline belongs to another Dag.
 
     Sends no request if the run is outside Airflow, or if the name is the default and has one dot: then it is
     not another Dag's default, and a Dag that sets it on purpose is warned itself.

@@ -189,7 +189,7 @@ def _snappy(data: bytes, budget: int) -> bytes | pa.Buffer:
     blocks = []
     left = budget
     at = _XERIAL_HEADER
-    while at + 4 <= len(data):  # the Java client ignores up to three bytes behind the last block
+    while at + 4 <= len(data):  # the Java client ignores up to three bytes after the last block
         if data[at : at + 4] == _XERIAL[:4]:  # another stream: as a block size, these bytes would be negative
             at += _XERIAL_HEADER
             if at > len(data):

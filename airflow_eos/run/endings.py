@@ -112,8 +112,8 @@ class Endings:
         ) from failure
 
     def overtaken(self, work: UnitOfWork, session: ProducerSession, refusal: Exception) -> RunRecord | None:
-        """Drop a plan that no longer holds; the next epoch settles what was pinned for it, and plans anew."""
-        log.info("%s: what was planned no longer holds (%s); planning anew", work.key, refusal)
+        """Drop a plan that no longer holds; the next epoch settles its INTENT, if any, and plans again."""
+        log.info("%s: the plan no longer holds (%s); planning again", work.key, refusal)
         work.forget(self.data)
         work.count(refusal)
         return self.used_up(work, session)

@@ -160,7 +160,7 @@ class Publisher:
             own = PublishedRun(claim.key, claim.token + 1, None, claim.lasting)
             self._commit(version, claim, own, (), over)
             log.info(
-                "%s: an earlier attempt at %s can publish nothing any more",
+                "%s: an earlier attempt at %s can no longer publish",
                 self.table.name,
                 claim.key,
             )

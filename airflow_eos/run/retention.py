@@ -50,7 +50,7 @@ def notes(
         of_sources = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)
         return of_sources if sink_topic is None else [*of_sources, *_of_sink(cluster, plan, sink_topic, now)]
     except EosError as error:
-        log.info("retention could not be looked at: %s", error)
+        log.info("cannot check retention: %s", error)
         return []
 
 

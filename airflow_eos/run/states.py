@@ -63,7 +63,7 @@ IN_WORDS: dict[State, str] = {
     State.PROVEN: "the brokers confirm what was written",
     State.COMMITTED: "readers see the output",
     State.ABORTED: "the transaction was aborted, readers see none of it",
-    State.UNKNOWN: "the commit was not answered; the ledger will tell",
+    State.UNKNOWN: "the commit was not answered; the ledger will show the outcome",
 }
 """Descriptions of the states, for the task log and the page."""
 

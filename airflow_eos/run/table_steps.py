@@ -228,7 +228,7 @@ class TableSteps:
         """Return the commit of an earlier attempt's INTENT; None if it is not published and never can be."""
         receipt = self._publisher.settle(self._claim(work, intent))
         became = "was not published" if receipt is None else f"was published as snapshot {receipt.snapshot}"
-        log.info("%s: what an earlier attempt sealed for %s %s", intent.sink, intent.key, became)
+        log.info("%s: the output that an earlier attempt sealed for %s %s", intent.sink, intent.key, became)
         return None if receipt is None else self._entry(work, intent, receipt)
 
     def take_back(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
@@ -244,7 +244,7 @@ class TableSteps:
     def _entry(self, work: UnitOfWork, intent: Intent, receipt: TableReceipt) -> TableEntry:
         """Return the commit of a published run, the same for every attempt.
 
-        The rows are in the table, so later changes (a moved group, a topic made again) do not prevent their
+        The rows are in the table, so later changes (a moved group, a re-created topic) do not prevent their
         record. The plan was checked before it was published, and the next plan will be.
         """
         self.endings.trace.enter(State.PUBLISHED)

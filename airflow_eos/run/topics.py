@@ -39,7 +39,7 @@ class TopicsNow:
         return cls(cluster, spec, cluster.describe_topics((), optional=sorted(_needed(spec))))
 
     def described(self, *, output: bool = False) -> Mapping[str, TopicDescription]:
-        """Return the source topics, which must exist; errors as of :func:`described`.
+        """Return the source topics, which must exist; raises as :func:`described`.
 
         :param output: also the output topics that are known before the run reads.
         """
@@ -166,7 +166,7 @@ class Targets:
         except UnknownTopic:
             return False
         except Exception as failure:  # noqa: BLE001 - the run is committed; its output is not known to be lost
-            log.warning("the commit is done, topic %s could not be looked at again: %s", name, failure)
+            log.warning("the run is committed, but cannot check topic %s again: %s", name, failure)
             return True
         return now.topic_id == self.proven[name].topic_id
 

@@ -95,7 +95,7 @@ def undecided(
     try:
         return _described(cluster, open_ranges)
     except EosError as error:
-        log.info("the open transactions could not be looked at: %s", error)
+        log.info("cannot look up the open transactions: %s", error)
         return [Undecided(offsets) for offsets in open_ranges]
 
 

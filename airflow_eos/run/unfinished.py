@@ -78,7 +78,7 @@ class UnfinishedEnds:
     def end_in_ledger(self, producer: ProducerIdentity, topics: TopicsNow) -> EndTxnAnswer | None:
         """End open transactions in the ledger's partitions of this run, and pending offsets of its cursor.
 
-        :param topics: as they are behind the fence.
+        :param topics: as they are after the fence.
         :returns: None if nothing was open; else the coordinator's answer, and the epoch is used up.
         :raises OutcomeUnknown: the decision about such a transaction is unknown.
         :raises UnknownTopic: the ledger was deleted.

@@ -140,7 +140,7 @@ class Visibility:
         for tp in behind:
             if ends[tp] <= written[tp]:
                 log.warning(
-                    "%s ends at %d, the run wrote up to %d: the topic was made again or cut",
+                    "%s ends at %d, the run wrote up to %d: the topic was created again or truncated",
                     tp,
                     ends[tp],
                     written[tp],
@@ -162,7 +162,7 @@ class Visibility:
             try:
                 stable.update(self.cluster.last_stable_offsets(partitions))
             except UnknownTopic as error:
-                log.warning("whether readers see the output cannot be looked at: %s", error)
+                log.warning("cannot check whether readers see the output: %s", error)
         return stable
 
     def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:

@@ -137,7 +137,7 @@ def first_since(
     """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
     Includes records of open and aborted transactions, and transaction markers. The record's timestamp may be
-    much later than ``timestamp``. Times before 1970, and errors, are as of :func:`list_offsets`.
+    much later than ``timestamp``. Times before 1970, and errors, are as in :func:`list_offsets`.
     """
     timestamp = max(timestamp, 0)
     timed_offsets = connections.run(_ask(connections, partitions, timestamp, "read_uncommitted"))

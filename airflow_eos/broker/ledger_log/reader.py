@@ -97,7 +97,7 @@ class LedgerReader:
         starts, stable, high = bounds.starts, bounds.stable, bounds.ends
         lost = any(stable[tp] < self._positions.get(tp.partition, 0) for tp in tps)
         if lost:
-            log.warning("ledger %s has lost the end of a partition; it is read again", self._ledger.topic)
+            log.warning("ledger %s has lost the end of a partition; reading it again", self._ledger.topic)
             self.start_over()
         self.behind = frozenset(tp.partition for tp in tps if stable[tp] < high[tp])
         self.begins_at = {tp.partition: starts[tp] for tp in tps if starts[tp] > 0}

@@ -288,7 +288,7 @@ class _Page:
                 if not batch.header.is_control and may_hold(batch, sought)
             )
             return
-        # The bytes behind the last whole batch belong to the next answer.
+        # The bytes after the last whole batch belong to the next answer.
         limit = self._begins[-1]
         # The last position of each; searched again once the batch with that position is done.
         last = {key_bytes: self._answer.data.rfind(key_bytes, 0, limit) for key_bytes in sought}
