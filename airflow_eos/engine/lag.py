@@ -176,11 +176,11 @@ def interval_waits_for(
         return [f"the interval ends at {keys.utc_text(interval.end)}"]
     with ControlPlane(Deployment(kafka, ledger)) as control:
         descriptions = control.cluster.describe_topics(topics)
-        waiting = _behind(control, descriptions, interval, idle, now)
+        waiting = _not_past_end(control, descriptions, interval, idle, now)
         return waiting or _not_ready(control, descriptions, interval, now, control.authority)
 
 
-def _behind(
+def _not_past_end(
     control: ControlPlane,
     topics: Mapping[str, TopicDescription],
     interval: Interval,

@@ -216,16 +216,19 @@ class Unpinned(Boundaries):
     ) -> Boundary:
         """Return the pinned boundary, or the one that would be pinned now."""
         key = keys.boundary_key(topic.topic, moment)
-        pinned = self._known(topic.topic, key, neighbours(topic.topic, moment))
+        pinned = self._pinned_values(topic.topic, key, neighbours(topic.topic, moment))
         if key in pinned:
             return self.known(topic, pinned[key], accept_deleted=accept_deleted)
         self.notes.append(f"{topic.topic}: the boundary at {keys.utc_text(moment)} is not pinned yet")
         near = Pinned(
-            topic, moment, pinned, lambda: self._known(topic.topic, key, keys.boundary_prefix(topic.topic))
+            topic,
+            moment,
+            pinned,
+            lambda: self._pinned_values(topic.topic, key, keys.boundary_prefix(topic.topic)),
         )
         return self.compute(topic, moment, lateness, near, accept_deleted=accept_deleted)
 
-    def _known(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, LedgerValue]:
+    def _pinned_values(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, LedgerValue]:
         if self.authority is None:
             return {}
         return self.authority.settle([key], routing=topic, prefixes=(prefix,))

@@ -1,4 +1,4 @@
-"""Checks that a log proves a boundary, despite a deleted head, and future or missing timestamps.
+"""Checks whether a log proves a boundary: deleted heads, future and missing timestamps prevent it.
 
 A boundary is the first offset with a timestamp at or after a moment. If records before the first remaining
 one are deleted, some of them may have been after the moment. A record from the far future is the first one
@@ -77,7 +77,7 @@ class Look:
 def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.datetime) -> Look:
     """Look up a moment, in logs whose starts do not move meanwhile.
 
-    Brokers find no record without a timestamp, or of before 1970: such a moment is the log's start.
+    Brokers find no record whose timestamp is missing or before 1970: such a moment is at the log's start.
 
     :raises IntervalNotReady: the log starts keep moving.
     """

@@ -65,10 +65,10 @@ class CommittedRuns:
             records = self._look_up([key, *others], wait=wait, whole=(key, *others))
         except LedgerPruned:
             # It may have been pruned while this very work reprocessed it: then that record counts.
-            repetition = self._repetition(wait=wait)
-            if repetition is None:
+            own = self._reprocessing_of_pruned(wait=wait)
+            if own is None:
                 raise
-            return repetition
+            return own
         if (first := records.get(key)) is not None:
             return self._settled(first, [first], wait=wait)
         return self._of_other_layout(records[others[0]]) if records else None
@@ -81,17 +81,17 @@ class CommittedRuns:
             return _answer(record, "its task, not mapped yet")
         raise mapped_otherwise(record.run_key, mapped=mapped)
 
-    def _repetition(self, *, wait: bool) -> RunRecord | None:
+    def _reprocessing_of_pruned(self, *, wait: bool) -> RunRecord | None:
         """Return this very work's record as a reprocessing, even if the run's own record is pruned."""
         names = [keys.run_key(replace(self._spec, ranges=Cursor())), keys.final_key(self._spec)]
         for key in names if keys.loops(self._spec) else [keys.run_key(self._spec)]:
             repeats = self._look_up(keys.reprocess_keys(key), wait=wait)
-            record = self._own(repeats, keys.reprocess_transactional_id(self._spec, key))
+            record = self._own_reprocessing(repeats, keys.reprocess_transactional_id(self._spec, key))
             if record is not None:
                 return record
         return None
 
-    def _own(self, repeats: Mapping[str, RunRecord], again_id: str) -> RunRecord | None:
+    def _own_reprocessing(self, repeats: Mapping[str, RunRecord], again_id: str) -> RunRecord | None:
         """Return the reprocessing that is this very work; it must have the id of the run's reprocessings."""
         for record in repeats.values():
             if self._is_ours(record):
@@ -124,7 +124,7 @@ class CommittedRuns:
         self._check(parts, but_for=AUTHORS)  # same fence, same environment: no on_committed helps otherwise
         again_id = keys.reprocess_transactional_id(self._spec, key)
         repeats = self._look_up(keys.reprocess_keys(key), wait=wait)
-        if (own := self._own(repeats, again_id)) is not None:
+        if (own := self._own_reprocessing(repeats, again_id)) is not None:
             return own
         other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
         if self._spec.on_committed == "reprocess":
@@ -133,7 +133,7 @@ class CommittedRuns:
             # The numbers have gaps if the record of an earlier reprocessing was dismissed.
             latest = max((keys.reprocessing_number(repeat) or 0 for repeat in repeats), default=0)
             return Reprocess(keys.reprocess_key(key, latest + 1), first, again_id, earlier)
-        answer = self._answering(first, parts, repeats)
+        answer = self._matching_record(first, parts, repeats)
         if self._spec.on_committed == "fail":
             raise RunAlreadyCommitted(
                 f"{answer.run_key} was committed by {other} at {answer.staged_at}; on_committed is 'fail'. "
@@ -141,7 +141,7 @@ class CommittedRuns:
             )
         return _answer(answer, other)
 
-    def _answering(
+    def _matching_record(
         self, first: RunRecord, parts: Sequence[RunRecord], repeats: Mapping[str, RunRecord]
     ) -> RunRecord:
         """Return the run, or else its latest reprocessing, that did the requested work."""

@@ -188,7 +188,7 @@ class RunProtocol:
             return self._visible(record)
         self._trace.enter(State.CHECKED)
         if work.transactional_id != fenced_id:
-            # Another run has committed it since the first look-up: reprocess it, under another id.
+            # Another run has committed it since the first look-up: reprocess it, under the id for that.
             work.forget(self._collaborators.data)
             return None
         if work.key != asked_key:

@@ -1,9 +1,9 @@
 """Ends transactions that a coordinator has left open.
 
-Brokers of 4.x omit the markers of a partition that has no leader when a transaction ends, and call the
-transaction complete (KAFKA-20734). Its records there stay open: readers wait below them, and the next marker
-of the same producer id, of any transaction, decides them. So nothing is written after an open transaction of
-our own: it is ended first, as it was decided, by an empty transaction.
+Brokers of 4.x omit the markers of a partition whose leader is unavailable when a transaction ends, and call
+the transaction complete (KAFKA-20734). Its records there stay open: readers wait below them, and the next
+marker of the same producer id, of any transaction, decides them. So nothing is written after an open
+transaction of our own: it is ended first, as it was decided, by an empty transaction.
 
 The ledger knows the decision: its record is part of the transaction, and names producer id and epoch, which
 belong to one transaction only (law 2).
@@ -236,7 +236,7 @@ def coordinator_decision(
 
 
 def visible_decision(cluster: Cluster, record: RunRecord) -> bool | None:
-    """Return whether output or offsets show a run's transaction as committed or aborted; None: neither."""
+    """Return True if output or offsets show that a run's transaction committed, False if not; else None."""
     for receipt in record.receipts:
         if receipt.records:
             tp = TopicPartition(receipt.topic, receipt.partition)
