@@ -194,11 +194,7 @@ class Publisher:
             except (EosError, ImportError):  # a package lacks what is used here: no request was sent
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the table shows the outcome
-                log.warning(
-                    "%s: the commit's outcome is not known (%s); loading the table again",
-                    self.table.name,
-                    error,
-                )
+                log.warning("%s: the commit's outcome is not known (%s); reloading", self.table.name, error)
                 problem = error
         raise OutcomeUnknown(
             f"{claim.key}: {self.table.name} did not take the run's commit in {MAX_LOOKS} tries, and it is "

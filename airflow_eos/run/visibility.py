@@ -67,9 +67,7 @@ class Visibility:
         while True:
             waited = self.clock() - began
             try:
-                missing, open_there = self._missing_and_open(
-                    record, ledger, offsets or {}, group, is_ended=ended
-                )
+                missing, open_there = self._check(record, ledger, offsets or {}, group, is_ended=ended)
                 if laws.over_everywhere(missing):
                     return
                 if over and open_there and not ended:
@@ -104,7 +102,7 @@ class Visibility:
 
     # -- checks --
 
-    def _missing_and_open(
+    def _check(
         self,
         record: RunRecord,
         ledger: Collection[TopicPartition],

@@ -209,10 +209,8 @@ def _listed(connections: BrokerConnections, request: Any) -> list[Any]:
 
     entries: list[Any] = []
     for node in connections.brokers():
-        subject, attempt = f"listing transactions of broker {node}", partial(list_on, node)
-        entries += connections.run(
-            connections.retry_async(attempt, subject=subject, timeout=METADATA_TIMEOUT)
-        )
+        subject, once = f"listing transactions of broker {node}", partial(list_on, node)
+        entries += connections.run(connections.retry_async(once, subject=subject, timeout=METADATA_TIMEOUT))
     return entries
 
 
