@@ -275,8 +275,8 @@ class TableRewritten(PlanError):
 class IntervalNotReady(PlanError):
     """The interval's boundary cannot be pinned yet, or the log has not reached it.
 
-    Do: Put a [KafkaDataIntervalSensor](sensors-and-assets.md) in front, which waits without failing. An idle
-    partition is waited for until `allowed_lateness` is over.
+    Do: Put a [KafkaDataIntervalSensor](sensors-and-assets.md) in front, which waits without failing. A run
+    waits for an idle partition until `allowed_lateness` is over.
 
         airflow eos plan --pipeline PIPELINE --group GROUP --topic TOPIC --interval START END
     """
@@ -422,7 +422,7 @@ class NotYetVisible(RunError):
 
 
 class OutputLost(RunError):
-    """The run is committed, and a sink topic was deleted or created again before: its output is lost.
+    """The run is committed, and a sink topic was deleted or created again before that: its output is lost.
 
     Safe: Offsets and run record are committed, so a plain clear succeeds and writes nothing. Reprocessing
     writes the run's output to all its sinks once more.
@@ -588,7 +588,7 @@ class RequestRefused(EosError):
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Return whether an exception of an author's function is a mistake in it, which another try would meet.
+    """Return whether an exception of an author's function is a mistake in it, which a retry would repeat.
 
     Python's own exceptions are, except ``OSError``. Those of libraries may mean that a service does not
     answer: botocore, google-auth and httpx do not derive theirs from ``OSError``.

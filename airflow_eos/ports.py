@@ -64,12 +64,12 @@ class Cluster(Protocol):
         """Return log start, last stable offset and, unless ``ends`` is False, high watermark of each log."""
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the first offset behind what leaders up to an epoch have written; -1 if unknown."""
+        """Return the end offset of a leader epoch in each partition; -1 if unknown."""
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Return an offset of each range below which it holds nothing for ``read_committed`` readers.
+        """Return an offset of each range below which it has no record for ``read_committed`` readers.
 
-        Offsets of markers, aborted transactions and compacted records hold nothing.
+        Markers, aborted transactions and compaction leave offsets without records.
         """
 
     def offsets_for_time(
@@ -77,7 +77,7 @@ class Cluster(Protocol):
     ) -> Mapping[TopicPartition, TimedOffset | None]:
         """Return per partition the first record with timestamp >= ``timestamp_ms``; None: there is none.
 
-        :param markers: transaction markers, which have the brokers' time, may count too: cheaper.
+        :param markers: let transaction markers, which have the brokers' time, count too, which is cheaper.
         """
 
     def max_timestamps(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -99,7 +99,7 @@ class Cluster(Protocol):
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         """Return whether ``read_committed`` readers get the record that a producer wrote at ``offset``.
 
-        None: it is not decided yet, or no longer in the log, where somebody else's may be instead.
+        None: it is undecided, or no longer in the log, which may have another record at that offset.
         """
 
     def describe_group(self, group: str) -> GroupDescription:
@@ -144,7 +144,7 @@ class ProducerSession(Protocol):
     ) -> Sequence[int]:
         """Send offsets (when there are any) and ledger messages into the transaction, and flush.
 
-        :returns: the messages' offsets; below 0 where a broker does not tell.
+        :returns: the messages' offsets; negative if a broker does not report them.
         """
 
     def commit(self) -> None:
@@ -196,7 +196,7 @@ class Transactions(Protocol):
 class Ledger(Protocol):
     """The ledger topic as a log.
 
-    What it means is the authority's business (:mod:`airflow_eos.ledger.authority`).
+    Only the authority interprets it (:mod:`airflow_eos.ledger.authority`).
     """
 
     @property
@@ -206,19 +206,19 @@ class Ledger(Protocol):
     def describe(self, *, wait: bool = True) -> TopicDescription:
         """Return the ledger topic.
 
-        :param wait: wait a while before believing a broker that there is none: it may not have heard of it
-            yet. Callers that would then create it need not wait: creating is safe at any time.
+        :param wait: retry for a while if the topic is unknown, because the broker's metadata may be stale.
+            Callers that would then create it need not wait: creating is safe at any time.
         :raises LedgerMissing: naming the command that creates it.
         """
 
     def create(self) -> None:
-        """Create the ledger topic; does nothing when it is there."""
+        """Create the ledger topic; does nothing if it exists."""
 
     def cleanup_policy(self) -> str:
         """Return the topic's ``cleanup.policy``; empty if it may not be read."""
 
     def route_over(self, partitions: int) -> None:
-        """Route among as many partitions as the ledger was made with, whatever was added to the topic."""
+        """Route over the partitions that the ledger was created with; partitions added since are ignored."""
 
     def partition_for(self, routing: str) -> int:
         """Return the partition a routing string belongs to; the empty string is always partition 0."""
@@ -237,17 +237,17 @@ class IndexedLedger(Ledger, Protocol):
     """A ledger whose partitions have an index (:mod:`airflow_eos.ledger.records.ledger_index`)."""
 
     def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
-        """Return the newest committed root of a partition and its offset, None where none can be used."""
+        """Return the newest committed root of a partition and its offset; None if there is no usable one."""
 
     def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
-        """Return what a leaf holds; raises IndexUnusable if it is not there."""
+        """Return the places in a leaf; raises IndexUnusable if the log does not have the leaf."""
 
     def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
-        """Return where the last decided records from ``start`` on stand, and the offset behind them.
+        """Return the next offset to read, and the place of each key's last decided record from ``start`` on.
 
-        :param seconds: about as long as this may take; what is left is not returned.
-        :returns: nothing at or above that offset was looked at; it is nowhere above what an index may speak
-            for (:func:`~airflow_eos.ledger.records.ledger_index.may_speak_for`).
+        :param seconds: approximate time limit; later records are then omitted.
+        :returns: everything below the offset was read; it is never above what an index may cover
+            (:func:`~airflow_eos.ledger.records.ledger_index.may_speak_for`).
         """
 
 
@@ -260,7 +260,7 @@ class Sealed(Protocol):
 
     @property
     def files(self) -> Sequence[DataFileMade]:
-        """Return the data files that were written for a table; asked for only where the sink is one."""
+        """Return the data files that were written for a table; used only if the sink is one."""
 
 
 class SealAndSend(Protocol):
@@ -269,13 +269,13 @@ class SealAndSend(Protocol):
     def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> Sealed:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
-        :param writer: writes data files, where the sink is a table; then nothing else is made.
+        :param writer: writes data files if the sink is a table; then nothing else is sealed.
         :raises EnvironmentMismatch: executors cannot do the work; lists host and fix.
         :raises ProcessFailed: when the author's function raises or returns wrong columns.
         """
 
     def seal_letters(self, due: DueLetters) -> Sealed:
-        """Make dead letters of records that were processed before, where the sink is a table.
+        """Make dead letters of records that were processed before, if the sink is a table.
 
         :raises EosError: the records cannot be read now.
         """

@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 _SHORTEST = 5
-"""Characters: a shorter value, such as a port or "true", would blank out ordinary words."""
+"""In characters: a shorter value, such as a port or "true", would blank out ordinary words."""
 _INPUT = re.compile(r"input_value=.*?, (?=input_type=)", re.DOTALL)
-"""The answer that pydantic could not read: a catalog's may hold a token."""
+"""The input that pydantic could not parse: a catalog's answer may contain a token."""
 _SESSION = re.compile(r"(x-amz-security-token\s*[:=]\s*)[^\s&<\"']+", re.IGNORECASE)
-"""In a request that S3 refuses and repeats: a token of a role or the environment is no property's value."""
+"""In a request that S3 refuses and quotes: a token of a role or the environment is not in the properties."""
 _WORD = re.compile(r"[=:]\s*[\"']?([^\s,;&\"']+)")
-"""Behind a name: of a setting such as "id=me secret=..." or of JSON."""
+"""A value after its name, in a setting such as "id=me secret=...", or in JSON."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def redacted(text: str, properties: Mapping[str, object] | None) -> str:
-    """Return a text in which no property's value stands: ``<name>`` stands in its place.
+    """Return a text with each property's value replaced by ``<name>``.
 
-    Of an address also user, password and parameters are taken out, which libraries repeat alone. Takes out
-    what pydantic shows of an answer, session tokens of S3, and colours of a terminal.
+    Replaces password and parameters of an address, too, which libraries may quote alone. Removes the input
+    that pydantic quotes, session tokens of S3, and colours of a terminal.
     """
     text = _COLOUR.sub("", _INPUT.sub("", text))
     values = [
@@ -31,7 +31,7 @@ def redacted(text: str, properties: Mapping[str, object] | None) -> str:
         for spelling in (*spellings(part), quote(part, safe="", errors="surrogatepass"))
         if len(spelling) >= _SHORTEST
     ]
-    # The longest first: an address holds its own password.
+    # The longest first: an address contains its own password.
     for spelling, name in sorted(values, key=lambda pair: len(pair[0]), reverse=True):
         text = text.replace(spelling, f"<{name}>")
     return _SESSION.sub(r"\1<session token>", text)

@@ -39,7 +39,7 @@ def origin() -> str:
 
 
 def _public_address(url: str) -> str:
-    """Return host, port and path; empty for an address that means the machine itself, as localhost."""
+    """Return host, port and path; empty for an address of the machine itself, such as localhost."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -70,7 +70,7 @@ def ledger_to_ask(topic: str) -> LedgerSettings:
 
 
 def with_key(ledger: LedgerSettings) -> LedgerSettings:
-    """Return the settings of a Dag's author with the key of the configuration."""
+    """Return a Dag author's settings, with the configured key if they have none."""
     return ledger if ledger.key else replace(ledger, key=ledger_key())
 
 

@@ -16,7 +16,7 @@ from airflow_eos.model.table import (
 
 
 class TableMoved(Exception):
-    """A commit was refused: another one came between. Nothing of it is in the table."""
+    """A commit was refused because of a concurrent one; nothing of it is in the table."""
 
 
 class TableWriter(Protocol):
@@ -24,7 +24,7 @@ class TableWriter(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the table, in words."""
+        """Return the table's name, as in run records."""
 
     def check(self, given: Any) -> None:
         """Compare an Arrow schema with the table's before anything is read.
@@ -40,29 +40,29 @@ class TableWriter(Protocol):
         """
 
     def write(self, table: Any) -> Sequence[DataFileMade]:
-        """Write rows, of which :meth:`columns` returned some, as data files.
+        """Write rows that :meth:`columns` returned as data files.
 
-        Their names are never used twice: what died leaves files that no commit names.
+        File names are never reused: a task that dies leaves files that no commit names.
         """
 
     @property
     def flush_bytes(self) -> int:
-        """Bytes of rows in memory that one call of :meth:`write` takes at most, about."""
+        """Approximate maximum size in memory, in bytes, of the rows for one call of :meth:`write`."""
 
 
 class TableVersion(Protocol):
-    """A table as it was when it was looked at: what a commit compares with."""
+    """The state of a table when it was loaded, with which a commit compares it."""
 
     @property
     def layout(self) -> TableLayout:
-        """Return what data files are written for."""
+        """Return the layout that data files are written for."""
 
     @property
     def published(self) -> PublishedRuns:
-        """Return what the table says of the pipeline's runs."""
+        """Return the table's notes about the pipeline's runs."""
 
     def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
-        """Return what some snapshot says that a run appended: where the property of the table was lost."""
+        """Return the receipt of a run from a snapshot's summary, in case the table's property was lost."""
 
 
 class TableSink(Protocol):
@@ -70,40 +70,40 @@ class TableSink(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the table, in words."""
+        """Return the table's name, as in run records."""
 
     def load(self, *, to_write: bool = True) -> TableVersion:
-        """Look at the table now.
+        """Load the current state of the table.
 
         :param to_write: whether it must be of a kind that can be written.
         :raises UnknownTable: there is none, or it is not of that kind.
         """
 
     def writer(self, version: TableVersion, label: str) -> TableWriter:
-        """Return what writes data files for this version.
+        """Return a writer of data files for this version.
 
-        :param label: part of their names, so that files of runs that died can be told.
+        :param label: part of their names, which identifies the files of runs that died.
         """
 
     def commit(self, version: TableVersion, change: TableCommit) -> TableReceipt:
-        """Append files, and say so in the table, in one compare-and-set on the version that was looked at.
+        """Append files and set the table's notes, in one compare-and-set on the version that was loaded.
 
-        Nothing is retried here. An append without files is one all the same: it moves the table, so that
-        commits on an older version are refused. What the change replaces is taken out in the same
+        Nothing is retried here. An append without files is a commit, too: it changes the version, so that
+        commits on an older one are refused. Rows that the change replaces are removed in the same
         compare-and-set.
 
-        :raises TableMoved: the table is no longer as it was looked at; nothing was changed.
-        :raises TableRewritten: what it replaces is not there as it was appended; nothing was changed.
+        :raises TableMoved: the table has changed since it was loaded; this commit changed nothing.
+        :raises TableRewritten: the rows to replace are not there as appended; nothing was changed.
         :raises Exception: anything else leaves the outcome unknown.
         """
 
     def refuse_rewritten(self, version: TableVersion, replaces: Sequence[EarlierRows]) -> None:
-        """Look whether rows are there as they were written, and may be taken out.
+        """Check that rows are in the table as they were written, and may be removed.
 
-        :raises TableRewritten: they are not.
-        :raises UnknownTable: the table lets no rows be taken out.
-        :raises AuthorizationFailed: these credentials do not.
+        :raises TableRewritten: they are not as they were written.
+        :raises UnknownTable: the table does not allow the removal of rows.
+        :raises AuthorizationFailed: these credentials do not allow it.
         """
 
     def close(self) -> None:
-        """Give up connections; a second call does nothing."""
+        """Close connections; idempotent."""

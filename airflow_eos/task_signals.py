@@ -1,7 +1,7 @@
 """Airflow's exceptions that an author's function may raise to skip the task, or to fail it for good.
 
 Executors need not have Airflow, and nothing below the Airflow layer imports it: there its exceptions are
-known by the qualified names of their classes.
+identified by the qualified names of their classes.
 """
 
 from __future__ import annotations

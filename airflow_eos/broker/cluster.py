@@ -104,8 +104,8 @@ class KafkaCluster:
         """See :class:`~airflow_eos.ports.Cluster`.
 
         Includes records of open and aborted transactions: a boundary, once recorded, must not depend on when
-        another application's transaction ends. Without ``markers``, a log whose first hit is a marker is
-        read on.
+        another application's transaction ends. Without ``markers``, the log is read
+        beyond a first hit that is a marker.
         """
         firsts = self.link.ask(first_since, partitions, timestamp_ms)
         if markers and None not in firsts.values():
@@ -134,6 +134,6 @@ class KafkaCluster:
             return holds("read_committed") or (False if holds("read_uncommitted") else None)
 
     def limit_patience(self, seconds: float) -> None:
-        """Ask again for so many seconds at most, in all requests of the connections from now on."""
+        """Limit the retries of every later request on these connections to so many seconds."""
         with self.link.connections() as connections:
             connections.patience = seconds

@@ -129,7 +129,7 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
 
 
 _LOGIN_NOT_READY = "OAuth token not set"
-"""Of a client that is made while ``oauth_cb`` fails; confluent-kafka gives it the code of a refusal."""
+"""Error of a client that is created while ``oauth_cb`` fails; its code is that of refused credentials."""
 
 
 def explained(error: KafkaError, doing: str) -> EosError:
@@ -151,7 +151,7 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, KafkaError | None]:
 
     ``poll`` and ``flush`` raise a fatal error as a bare ``KafkaError``, which is not an exception: ``except
     BaseException`` does not catch it (measured with confluent-kafka 2.16). Python does not expect such an
-    object, so the handler only takes it and does nothing else.
+    object, so the handler only stores it.
     """
     try:
         return call(), None

@@ -35,7 +35,7 @@ Record = tuple[int, str, str | None]
 _NO_OFFSET = -1001
 Sign = Callable[[int, str, "str | None"], "bytes | None"]
 
-_MESSAGE_MAX_BYTES = 1_000_000_000  # the most: the topic decides
+_MESSAGE_MAX_BYTES = 1_000_000_000  # librdkafka's maximum: the topic decides
 _STATISTICS_MS = 20
 _POLL_SECONDS = 0.05
 _INIT_SLICE_SECONDS = 2.0
@@ -62,7 +62,7 @@ class _Events:
         """Read producer id and epoch from the first statistics with both; an instance never changes them."""
         if self.identified.is_set():
             return
-        # Alone, because librdkafka does not escape the client.id, which stands in front of it.
+        # Parse this part only: librdkafka does not escape the client.id, which precedes it.
         _, _, rest = document.rpartition('"eos":')
         eos: dict[str, Any] = json.JSONDecoder().raw_decode(rest.lstrip())[0]
         if eos.get("idemp_state") == "Assigned" and eos.get("producer_id", -1) >= 0:
@@ -118,13 +118,13 @@ class TransactionalProducer:
             "compression.type": "none",
             "linger.ms": 0,
             "message.max.bytes": _MESSAGE_MAX_BYTES,
-            # Brokers would make a ledger that deletes its records.
+            # Brokers would create a ledger that deletes its records.
             "allow.auto.create.topics": False,
             "statistics.interval.ms": _STATISTICS_MS,
             "stats_cb": self._events.statistics,
             "error_cb": self._refusals.take,
         }
-        own = _ANSWER_MS  # not librdkafka's 60 s, for which it would ask a frozen coordinator
+        own = _ANSWER_MS  # librdkafka would wait 60 s for a frozen coordinator
         if "socket.timeout.ms" in settings:
             own = read_int("socket.timeout.ms", settings["socket.timeout.ms"])
         settings["socket.timeout.ms"] = min(own, transaction_ms)  # librdkafka refuses a longer one
@@ -154,7 +154,7 @@ class TransactionalProducer:
         :param timeout: seconds; retriable errors are retried until then.
         :param topic: a topic whose metadata is requested first, to open a connection: without one, librdkafka
             waits half a second before InitProducerId.
-        :param cluster_id: of the cluster that the brokers must be of, if it is known.
+        :param cluster_id: id of the cluster that the brokers must belong to, if known.
         :raises AuthorizationFailed: Write on the transactional id is missing.
         :raises ConfigurationError: the brokers refuse the credentials, or are of another cluster.
         :raises TimeoutsInconsistent: the brokers do not allow the transaction timeout.
@@ -259,7 +259,7 @@ class TransactionalProducer:
         return [offset for offset in offsets if isinstance(offset, int)]
 
     def _reason_of_purge(self, purged: KafkaError) -> KafkaError:
-        """Return why librdkafka failed the transaction; only begin_transaction says it, without sending."""
+        """Return why librdkafka failed the transaction; begin_transaction reports it without sending."""
         _, reason = attempt(self.instance.begin_transaction)
         return reason or purged
 

@@ -23,7 +23,7 @@ class Link(Closeable):
     A lock serialises threads. Do not use it in signal handlers: one that interrupts a request would fail.
 
     :param config: client configuration in librdkafka's names.
-    :ivar cluster_id: known from the first use on, if the brokers say it.
+    :ivar cluster_id: None before the first use, or if the brokers do not report it.
     """
 
     def __init__(self, config: ClientConfig | Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Link(Closeable):
         *arguments: Parameters.args,
         **named: Parameters.kwargs,
     ) -> T:
-        """Return what a function of the connections does; raises as it does, and as :meth:`connections`."""
+        """Call a function with the connections; returns and raises as it does, or as :meth:`connections`."""
         with self.connections() as connections:
             return question(connections, *arguments, **named)
 
@@ -67,7 +67,7 @@ class Link(Closeable):
 def asked(
     question: Callable[Concatenate[BrokerConnections, Parameters], T],
 ) -> Callable[Concatenate[Any, Parameters], T]:
-    """Return a function of the connections as a method of a class that has a ``link``."""
+    """Turn a function whose first argument is the connections into a method of a class with a ``link``."""
 
     @functools.wraps(question)
     def method(user: Any, /, *arguments: Parameters.args, **named: Parameters.kwargs) -> T:

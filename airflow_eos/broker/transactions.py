@@ -38,8 +38,8 @@ class KafkaTransactions:
     :param ledger: the ledger to which sessions write their messages, signed if it has a key.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
-    :param may_be_shorter: whether a session has half of the time-outs, or less, if the brokers allow no more;
-        else they refuse the fence.
+    :param may_be_shorter: whether to halve the time-outs until the brokers allow them; otherwise they refuse
+        the fence.
     :param commit_timeout: time after which the answer to a commit counts as lost.
     :param fence_timeout: for initialising a producer, including all retries.
     """
@@ -58,7 +58,7 @@ class KafkaTransactions:
 
         Returns when that abort, or a commit in progress, has completed on every partition.
 
-        :param announced: log the identity, by which other attempts are told apart; False for a check.
+        :param announced: log the identity, which distinguishes attempts; False for a check.
         :raises AuthorizationFailed: Write on the transactional id is missing.
         :raises TimeoutsInconsistent: the brokers do not allow the transaction timeout.
         :raises BrokersUnavailable: no coordinator answered in time.
@@ -149,7 +149,7 @@ class KafkaSession:
     :param producer: owned by the session; :meth:`close` drops it.
     :param identity: producer id and epoch of ``producer``.
     :param ledger: receives the staged messages, signed if it has a key.
-    :param link: sends partitions and offsets of the transaction, of which ``producer`` does not know.
+    :param link: sends partitions and offsets of the transaction, which ``producer`` does not know.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param stage_timeout: seconds for offsets and ledger messages to be acknowledged.
     :param commit_timeout: seconds until the answer to EndTxn(commit) counts as lost.

@@ -19,7 +19,7 @@ class Kind(enum.Enum):
     AGAIN = "again"
     """Read again on purpose."""
     GAP = "gap"
-    """Not read, although runs have read offsets before and behind them."""
+    """Not read, although runs have read offsets before and after them."""
     OVERLAP = "overlap"
     """Read by several runs."""
     LEFT_OUT = "left out"

@@ -70,11 +70,11 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
         spark = _session()
         return _carry_out(_read_spec(name), process, spark, termination)
     except EosError as error:
-        raise _told(name, error) from error
+        raise _failure_exit(name, error) from error
 
 
-def _told(specification: str, error: EosError) -> SystemExit:
-    """Print an error for the submitting task; return what ends the application."""
+def _failure_exit(specification: str, error: EosError) -> SystemExit:
+    """Print an error for the submitting task; return the exit of the application."""
     text = " ".join(str(error).split())
     print(f"{failure_mark(specification)} {_kind(error)}: {text}", file=sys.stderr, flush=True)  # noqa: T201
     return SystemExit(FAILED_CODE)
@@ -88,7 +88,7 @@ def _kind(error: EosError) -> str:
 
 
 def failure_mark(specification: str) -> str:
-    """Return the beginning of the output line that tells the submitting task the application's error.
+    """Return the start of the output line by which the submitting task learns the application's error.
 
     Other code writes to the same output and may quote records; the random name of the specification makes the
     line unforgeable.
@@ -149,14 +149,14 @@ def command_line() -> None:
         is_missing = isinstance(error, ModuleNotFoundError)
         way = "; py_files takes modules that are not installed" if is_missing else ""
         text = f"Spark's driver cannot load process {name!r}: {type(error).__name__}: {error}{way}"
-        raise _told(_take(given, SPEC_OPTION) or "", kind(text)) from error
+        raise _failure_exit(_take(given, SPEC_OPTION) or "", kind(text)) from error
     main(process)
 
 
 class _Termination:
     """The SIGTERM handler, from before the session exists until the end of the run.
 
-    Processes that the author's function forks, such as a pool's, have it, too, and end by it alone.
+    Processes forked by the author's function, such as a pool's, inherit it; it ends only themselves.
     """
 
     def __init__(self) -> None:

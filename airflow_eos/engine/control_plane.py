@@ -92,7 +92,7 @@ class ControlPlane(Closeable):
     def known_ledger(self, spec: RunSpec | None, may_create: MayCreate) -> LedgerId:
         """Return the ledger, after checking that it is the one used before.
 
-        With ``MayCreate.NEVER`` nobody is asked whether a missing one was lost.
+        With ``MayCreate.NEVER`` no witness is asked whether a missing one was lost.
 
         :param spec: a run, whose group must have committed its offsets with this ledger.
         """
@@ -112,9 +112,9 @@ class ControlPlane(Closeable):
 
     @contextmanager
     def refusing_lost_ledger(self) -> Iterator[None]:
-        """Tell a missing ledger that was lost from one that was never there, for all who read and make none.
+        """Distinguish a lost ledger from one that never existed, for callers that only read.
 
-        :raises LedgerMissing: nobody who may be asked remembers one.
+        :raises LedgerMissing: no witness that may be asked knows of one.
         :raises LedgerReplaced: it was lost.
         """
         try:
@@ -124,7 +124,7 @@ class ControlPlane(Closeable):
             try:
                 testimony = Witnesses(self.cluster, prefix, topic).testify()
             except AuthorizationFailed as refused:
-                log.info("Whether the missing ledger was lost cannot be asked: %s", refused)
+                log.info("Cannot check whether the missing ledger was lost: %s", refused)
                 raise missing from None
             if lost := lost_ledger(testimony, topic):
                 raise lost from missing
@@ -142,7 +142,7 @@ class ControlPlane(Closeable):
             log.info("Cannot leave evidence of the ledger with the coordinator: %s", error)
 
     def keep_index(self, prefix: str) -> None:
-        """Index the ledger partitions in which a look-up of this run had to read much.
+        """Index the ledger partitions in which a look-up of this run had to read many bytes.
 
         For the end of a run, like :meth:`remember_ledger`: never raises.
 

@@ -1,6 +1,6 @@
 """Writes the index of a ledger partition, so that the cost of look-ups does not grow with the number of runs.
 
-It runs two transactions under one id, each behind its own fence. The first writes the changed leaves. The
+It runs two transactions under one id, each after its own fence. The first writes the changed leaves. The
 second writes the root, which names the leaves by offset and covers everything decided until then, including
 the leaves; a look-up then reads almost nothing beyond the index. A crash between the two leaves unreferenced
 leaves, which are harmless.
@@ -185,7 +185,7 @@ def _write_leaves(
 
 def _check_offsets(offsets: Sequence[int]) -> None:
     if min(offsets) < 0:
-        raise OutcomeUnknown("a broker did not tell at which offsets it has written the leaves of an index")
+        raise OutcomeUnknown("a broker did not report the offsets at which it wrote the leaves of an index")
 
 
 def rebuilt(keeper: IndexKeeper, partition: int) -> Indexed:

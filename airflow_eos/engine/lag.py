@@ -86,7 +86,7 @@ def unread_of(
     *,
     start: Literal["earliest", "latest"] = "earliest",
 ) -> Unread:
-    """Return what :func:`unread` does, by connections that are open already."""
+    """Like :func:`unread`, over open connections."""
     descriptions = control.cluster.describe_topics(topics)
     topic_ids = {name: topic.topic_id for name, topic in descriptions.items()}
     partitions = [tp for name in sorted(descriptions) for tp in descriptions[name].topic_partitions]
@@ -119,9 +119,9 @@ def _cursor(
     partitions: Collection[TopicPartition],
     topic_ids: Mapping[str, str],
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the next offsets of the ledger's cursor, and among them the added partitions, at offset 0.
+    """Return the next offsets of the ledger's cursor, and those among them of added partitions: offset 0.
 
-    Those of a topic that was made again are none: everything there is unread, as the run will say.
+    Offsets of a topic that was created again are omitted: everything there is unread, as the run will report.
 
     :param topic_ids: of the topics now.
     """
@@ -176,11 +176,11 @@ def interval_waits_for(
         return [f"the interval ends at {keys.utc_text(interval.end)}"]
     with ControlPlane(Deployment(kafka, ledger)) as control:
         descriptions = control.cluster.describe_topics(topics)
-        waiting = _behind(control, descriptions, interval, idle, now)
+        waiting = _not_past_end(control, descriptions, interval, idle, now)
         return waiting or _not_ready(control, descriptions, interval, now, control.authority)
 
 
-def _behind(
+def _not_past_end(
     control: ControlPlane,
     topics: Mapping[str, TopicDescription],
     interval: Interval,

@@ -1,9 +1,9 @@
 """Warns if another Dag uses the pipeline's name.
 
-Two Dags may set the same ``pipeline=``, or have default names that are one text: task ``eu.copy`` of Dag
+Two Dags may set the same ``pipeline=``, or have the same default name: task ``eu.copy`` of Dag
 ``sales``, task ``copy`` of Dag ``sales.eu``. ``status``, the ledger and the page list both under one name.
-The run key of a cursor has the Dag run's id; that of an interval has not: whoever comes second finds the
-other's record, and does nothing.
+The run key of a cursor contains the Dag run's id; that of an interval does not: the second Dag finds
+the record of the first, and does nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ RECENT_OFFSETS = 10_000
 
 
 def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
-    """Log a warning if the newest record of the spec's pipeline is of another Dag.
+    """Log a warning if the newest record of the spec's pipeline belongs to another Dag.
 
     Sends no request if the run is outside Airflow, or if the name is the default and has one dot: then it is
-    no other Dag's default, and one that sets it on purpose is warned itself.
+    not another Dag's default, and a Dag that sets it on purpose is warned itself.
     """
     dag_id, task_id = (str(spec.task.get(part, "")) for part in ("dag_id", "task_id"))
     if not dag_id or (spec.pipeline == f"{dag_id}.{task_id}" and spec.pipeline.count(".") == 1):

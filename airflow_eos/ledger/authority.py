@@ -31,7 +31,7 @@ LACKS_SIGNATURE = (
     "theirs. If a secret was taken out of it, put it back behind the new one. If runs of yours wrote it "
     "without a key, give the key to all that use the ledger and run `airflow eos sign`, which lets it count"
 )
-"""The reason of an unsigned record, and the advice."""
+"""Why an unsigned record is ignored, and what to do about it."""
 _COPY = (
     ". If the topic is the copy that a mirror made of another cluster's ledger, delete it: see "
     "docs/guarantees/limits.md#a-mirrored-cluster"
@@ -87,11 +87,11 @@ class Authority:
         """Return committed values without waiting. A value is final; a missing key proves nothing."""
         partition = self.ledger.partition_for(routing)
         view = self.ledger.view(partition, keys, prefixes)
-        self._say(partition, view)
+        self._warn_of_ignored(partition, view)
         return answer_of(view).committed
 
     def record(self, kind: type[V], key: str, *, routing: str, fenced: bool = False) -> V | None:
-        """Return what the committed value of a key holds, by :meth:`peek`, or :meth:`settle` if fenced."""
+        """Return the record in a key's committed value, by :meth:`peek`, or :meth:`settle` if fenced."""
         value = (self.settle if fenced else self.peek)([key], routing=routing).get(key)
         return None if value is None else kind.from_json(value, key)
 
@@ -118,12 +118,12 @@ class Authority:
     ) -> Mapping[str, LedgerValue]:
         """Return committed values; a missing key is *not committed*, provided the caller holds the fence.
 
-        The fence completes the transactions of the caller's transactional id. For a record of a wanted key in
-        another open transaction this method waits.
+        The fence completes the transactions of the caller's transactional id. This method waits for any other
+        open transaction that has a record of a wanted key.
 
         :param prefixes: also return every key that begins with one of these.
-        :param exceptional: also return these keys, of which there are none as a rule: that one is missing
-            proves nothing, so it is no error in a partition that has lost its first records.
+        :param exceptional: also return these keys, which usually do not exist: their absence proves nothing,
+            so it is not an error in a partition that has lost its first records.
         :raises OutcomeUnknown: such a transaction stays open.
         :raises LedgerTruncated: a key is missing, and the partition has lost its first records.
         :raises LedgerTampered: a key is missing, and a record of it was not written by this package.
@@ -143,7 +143,7 @@ class Authority:
         while True:
             view = self.ledger.view(partition, [*keys, *exceptional], prefixes)
             answer = answer_of(view)
-            self._say(partition, view)
+            self._warn_of_ignored(partition, view)
             if not answer.open_records:
                 nothing_is_forged(partition, view.no_evidence, answer.committed, view.unsigned)
                 nothing_is_missing(
@@ -159,7 +159,7 @@ class Authority:
                 )
             self.sleep(_POLL_SECONDS)
 
-    def _say(self, partition: int, view: LedgerView) -> None:
+    def _warn_of_ignored(self, partition: int, view: LedgerView) -> None:
         for key, offset in view.no_evidence.items():
             if (partition, offset) not in self._warned:
                 self._warned.add((partition, offset))

@@ -45,7 +45,7 @@ CURSORS = "cursor:"
 BOUNDARIES = "boundary:"
 RESETS = "reset:"
 PRUNED = "pruned:"
-"""Of the records that list pruned runs."""
+"""Prefix of the records that list pruned runs."""
 HORIZONS = "horizon:"
 """One per pipeline: what its pruned runs have read."""
 INTENTS = "intent:"
@@ -54,8 +54,8 @@ INTENTS = "intent:"
 LEDGER_IDENTITY_KEY = "ledger:identity"
 LEDGER_IDENTITY_ROUTING = ""
 SIGNED_KEY = "ledger:signed"
-"""Key of the record, beside the identity, that says from which offsets on a ledger is signed that was first
-used without a key."""
+"""Key of the record, beside the identity, that says from which offsets on records are signed; written in a
+ledger that was first used without a key."""
 INDEX = IndexKeys(root="index:root", leaves="index:leaf/")
 """The ledger keys of a partition's index, which is stored in the partition itself."""
 OWN_KEYS = OwnKeys(LEDGER_IDENTITY_KEY, SIGNED_KEY, INDEX)
@@ -208,7 +208,7 @@ def run_name(pipeline: str, run_id: str) -> str:
 def named_runs(name: str) -> list[tuple[str, str]]:
     """Return pipeline and run id of a :func:`run_name`; a missing part is empty.
 
-    The others are what the name may mean if a slash in the pipeline's name is not quoted.
+    Further pairs are other readings of the name, if a slash in the pipeline's name is not quoted.
     """
     parts = name.split("/")
     ways = [("/".join(parts[:at]), "/".join(parts[at:])) for at in range(1, max(len(parts), 2))]
@@ -216,7 +216,7 @@ def named_runs(name: str) -> list[tuple[str, str]]:
 
 
 def quoted_key(key: str) -> str:
-    """Return the ledger key of a group or pipeline for one in which the name is not quoted."""
+    """Return the ledger key of a group or pipeline, given one in which the name is not quoted."""
     kind, colon, name = key.partition(":")
     return f"{kind}{colon}{_quoted(name)}"
 
@@ -379,7 +379,7 @@ def index_transactional_id(prefix: str, topic: str, partition: int) -> str:
 
 
 def prune_transactional_id(prefix: str, topic: str, partition: int) -> str:
-    """Return the id under which records of one ledger partition are pruned; fences as that of the index."""
+    """Return the id under which records of one ledger partition are pruned; it fences like the index's."""
     return _id(prefix, "ledger-prune", f"{partition}.{topic}")
 
 
@@ -447,22 +447,22 @@ def intent_key(transactional_id: str) -> str:
 
 
 def intent_routing(spec: RunSpec) -> str:
-    """Return what chooses the ledger partition of a run's INTENT: that of the cursor's record, if any."""
+    """Return the routing string of an INTENT: its partition is that of the cursor's record, if any."""
     return spec.group_id if moves_cursor(spec) else spec.pipeline
 
 
 def table_property(ledger_topic_id: str, group: str, branch: str | None) -> str:
     """Return the name of the table property that holds what a group's runs have published on a branch.
 
-    Another ledger counts from other tokens, and so has another property. A pipeline may be renamed, its group
-    stays. Commits to two branches do not refuse each other: one would write over what the other has set.
+    Each ledger has its own property, because its tokens are not comparable. A pipeline may be renamed, its
+    group stays. Commits to two branches do not conflict: in one property, one would overwrite the other.
     """
     owner = [ledger_topic_id, group] if branch is None else [ledger_topic_id, group, branch]
     return f"eos.{_digest(json.dumps(owner))}"
 
 
 def table_scope(transactional_id: str, branch: str | None) -> str:
-    """Return by which name a table property knows who works under an id: fenced by it, on one branch."""
+    """Return the key, within a table property, of the runs of one transactional id on one branch."""
     return _digest(json.dumps([transactional_id, branch]))
 
 

@@ -64,7 +64,7 @@ class LedgerCheck:
         return LedgerId(identity.topic_id, identity.partitions, prefix, _any_signed(own))
 
     def _existing_or_created(self) -> TopicDescription:
-        """Return the ledger topic, made now where there is none and one may be made."""
+        """Return the ledger topic; create it if it does not exist and may be created."""
         try:
             return self.ledger.describe(wait=False)
         except LedgerMissing as missing:
@@ -80,7 +80,7 @@ class LedgerCheck:
                 raise
 
     def _pinned_identity(self, topic: TopicDescription, own: Mapping[str, LedgerValue]) -> IdentityRecord:
-        """Return the identity that the ledger holds, pinned now where it has none and may get one."""
+        """Return the ledger's identity; pin it if there is none and it may be pinned."""
         key, routing = keys.LEDGER_IDENTITY_KEY, keys.LEDGER_IDENTITY_ROUTING
         if key in own:
             return IdentityRecord.from_json(own[key], key)
@@ -152,7 +152,7 @@ def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
 
 
 def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
-    """Return the error of a ledger that is missing and was there before; None where nobody remembers one."""
+    """Return the error of a lost ledger; None if no witness knows of an earlier one."""
     if not testimony.of_a_ledger:
         return None
     return LedgerReplaced(
@@ -164,7 +164,7 @@ def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
 
 
 def replaced_ledger(ledger: TopicDescription, ledger_id: LedgerId) -> LedgerReplaced:
-    """Return the error of a run under which the ledger was made again: its *no* proves nothing.
+    """Return the error of a run during which the ledger was created again: *not committed* proves nothing.
 
     :param ledger_id: the ledger that the run began with.
     """

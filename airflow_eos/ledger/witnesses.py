@@ -77,7 +77,7 @@ class Witnesses:
                 "group_id of its own)"
             )
         used = keys.ledger_witness_id(self.prefix, self.topic)
-        if self._seen(used):
+        if self._is_known(used):
             return Testimony(f"runs have used it (transactional id {used})")
         pinning = keys.ledger_transactional_id(self.prefix, self.topic)
         pin = self.cluster.describe_transaction(pinning)
@@ -89,7 +89,7 @@ class Witnesses:
                 return Testimony(f"this work was begun beside it (transactional id {own})")
         return Testimony(begun=pin is not None)
 
-    def _seen(self, transactional_id: str) -> bool:
+    def _is_known(self, transactional_id: str) -> bool:
         """Return whether the coordinator knows an id; False if this principal may not Describe it."""
         try:
             return self.cluster.describe_transaction(transactional_id) is not None

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 SEEN_SECONDS = 15.0
 """A marker takes milliseconds, or a failover if the ledger partition has no leader."""
 _POLL_SECONDS = 0.02
-_FENCES = 3
+_MAX_FENCES = 3
 """Attempts to abort transactions that earlier owners of the id left open; each attempt takes an epoch."""
 
 
@@ -183,7 +183,7 @@ class LedgerWriter:
     def _fence(
         self, transactional_id: str, places: Collection[TopicPartition], *, may_end: bool
     ) -> ProducerSession:
-        for _ in range(_FENCES):
+        for _ in range(_MAX_FENCES):
             session = self.transactions.fence(transactional_id)
             try:
                 left_open = open_of(self.cluster, session.identity.producer_id, places)

@@ -35,7 +35,7 @@ def returned_table(result: Any) -> pa.Table | None:
 def without_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return the values of a column that may be encoded by a dictionary or by views; both become large types.
 
-    A few bytes of either stand for any number. Arrow casts views to 32-bit offsets, which overflow unseen.
+    A few bytes of either may stand for many. Arrow casts views to 32-bit offsets, which overflow silently.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -45,10 +45,10 @@ def without_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chun
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's three for text."""
+    """Return whether a type is one of Arrow's three text types."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's three for bytes of any length."""
+    """Return whether a type is one of Arrow's three types for bytes of any length."""
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)

@@ -1,4 +1,4 @@
-"""The command line that reaches a deployment, for commands that are shown."""
+"""The command line that reaches a deployment, for commands that are shown to users."""
 
 from __future__ import annotations
 

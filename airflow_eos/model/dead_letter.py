@@ -13,7 +13,7 @@ from airflow_eos.model.versioned import integer, text, topic_name
 MOST_BESIDE_TABLE = 1_000
 """Maximum number of dead letters of a run, or round, with a table: the INTENT, one record, names each."""
 _ERROR_BYTES = 500
-"""Of the JSON form."""
+"""Maximum size of an error in its JSON form."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,7 +51,7 @@ class FailingRecord:
 class DueLetters:
     """Dead letters that belong to a run's transaction; the attempt that commits the run writes them.
 
-    :param topic: of the letters.
+    :param topic: the topic of the letters.
     :param records: the records that failed, in order.
     """
 
@@ -60,7 +60,7 @@ class DueLetters:
 
     @classmethod
     def of(cls, topic: str, records: Iterable[FailingRecord]) -> DueLetters:
-        """Return the letters of some records, with errors as long as the ledger takes."""
+        """Return the letters of some records, with errors shortened for the ledger."""
         shortened = (FailingRecord(r.topic, r.partition, r.offset, _shortened(r.error)) for r in records)
         return cls(topic, tuple(shortened))
 
@@ -75,7 +75,7 @@ class DueLetters:
 
 
 def _shortened(error: str) -> str:
-    """Return as much of a text as the ledger takes: JSON has up to twelve bytes for a character."""
+    """Return as much of a text as fits :data:`_ERROR_BYTES`: JSON has up to twelve bytes a character."""
     while (size := len(json.dumps(error))) > _ERROR_BYTES:
         error = error[: min(len(error) - 1, len(error) * _ERROR_BYTES // size)]
     return error

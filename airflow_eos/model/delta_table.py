@@ -26,12 +26,12 @@ class DeltaTable(SinkTable):
 
         ReadProcessWriteOperator(..., sink=DeltaTable("s3://lake/flights", connection="delta_default"))
 
-    :param uri: of the table's folder: ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfs://``, ``abfss://``,
+    :param uri: URI of the table's folder: ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfs://``, ``abfss://``,
         or an absolute path in a file system that driver and executors share.
     :param connection: Airflow connection with the credentials of the object store; None: driver and executors
-        have them by themselves (instance roles, environment).
+        have their own (instance roles, environment).
     :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run:
-        ``append`` leaves them, ``replace`` takes them out in the commit that appends the new ones, or is
+        ``append`` leaves them, ``replace`` removes them in the commit that appends the new ones, or is
         refused where they are not in the table as they were written.
     :param properties: storage options in deltalake's names, where no connection has them; never shown.
     :raises ConfigurationError: naming parameter and value.
@@ -65,7 +65,7 @@ class DeltaTable(SinkTable):
 
     @property
     def connection_id(self) -> str:
-        """Return the connection of the object store; its usual name where the table has none."""
+        """Return the connection of the object store; the default one if the table has none."""
         return self.connection or "delta_default"
 
     @property
@@ -78,9 +78,9 @@ class DeltaTable(SinkTable):
 
     @classmethod
     def named(cls, text: str) -> DeltaTable | None:
-        """Return the table that goes by a name, as run records have it; None if it is of another kind.
+        """Return the table with this name, as in run records; None if it is of another kind.
 
-        A name has no connection: it is the usual one of an object store, and none of a file system.
+        A name does not contain the connection: the default one for an object store, none for a file system.
         """
         if not text.startswith(_PREFIX):
             return None

@@ -31,7 +31,7 @@ class IcebergTable(SinkTable):
         configuration.
     :param branch: append to this branch, which exists; None: to the main one.
     :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run:
-        ``append`` leaves them, ``replace`` takes them out in the commit that appends the new ones, or is
+        ``append`` leaves them, ``replace`` removes them in the commit that appends the new ones, or is
         refused where they are not in the table as they were written.
     :param properties: of the catalog, in pyiceberg's names, where no connection or configuration names them;
         never shown.
@@ -67,7 +67,7 @@ class IcebergTable(SinkTable):
 
     @property
     def has_secrets(self) -> bool:
-        """Whether credentials go to the tasks: of the properties, or issued by a REST catalog."""
+        """Whether tasks receive credentials: from the properties, or issued by a REST catalog."""
         properties = self.properties or {}
         return properties.get("type", "rest") == "rest" or super(IcebergTable, self).has_secrets
 
@@ -88,7 +88,7 @@ class IcebergTable(SinkTable):
 
     @classmethod
     def named(cls, text: str) -> IcebergTable | None:
-        """Return the table that goes by a name, as run records have it; None if it is of another kind."""
+        """Return the table with this name, as in run records; None if it is of another kind."""
         match = _NAME.fullmatch(text)
         return None if match is None else cls(match["name"], match["catalog"], match["branch"])
 

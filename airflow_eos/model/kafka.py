@@ -94,7 +94,7 @@ class CommittedOffset:
 class LogBounds:
     """Offsets of logs by partition, requested at the same time.
 
-    :param starts: log start offsets: of the first record that is kept.
+    :param starts: log start offsets: offset of the first record that is kept.
     :param stable: last stable offsets (LSO): first offset of the oldest open transaction, or log end.
     :param ends: high watermarks, which include open transactions. One may be below ``stable`` if the log grew
         between both answers.

@@ -51,7 +51,7 @@ def whole_number(least: int) -> Kind:
 
 
 def duration(*, above: bool = False) -> Kind:
-    """Return the kind of durations from 0 s to 36500 days, to move a date by; > 0 s with ``above``."""
+    """Return the kind of durations from 0 s to 36500 days, which dates can add; > 0 s with ``above``."""
     zero, longest = dt.timedelta(0), dt.timedelta(days=36500)
     return Kind(
         f"a datetime.timedelta {'longer than' if above else 'of at least'} 0 s and at most 36500 days",

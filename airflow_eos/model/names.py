@@ -9,10 +9,10 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.versioned import is_topic_name
 
 NAME_BYTES = 8_000
-"""Most UTF-8 bytes in the name of a pipeline or a group. Quoted, with prefix and topic, it fits into a
+"""Maximum UTF-8 bytes in the name of a pipeline or a group. Quoted, with prefix and topic, it fits into a
 transactional id of at most 32,767 bytes: its length is an int16 in requests and in the coordinator's log."""
 PREFIX_LIMIT = 180
-"""Most characters of a prefix, and of an origin."""
+"""Maximum number of characters in a prefix, and in an origin."""
 _PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*")
 
 
@@ -22,7 +22,7 @@ def checked_prefix(prefix: str) -> str:
     :raises ConfigurationError: it contains a dot or another invalid character, or is too long.
     """
     if not isinstance(prefix, str):
-        raise ConfigurationError(f"prefix must be text, got {prefix!r}{_digits(prefix)}")
+        raise ConfigurationError(f"prefix must be text, got {prefix!r}{_number_hint(prefix)}")
     if not _PREFIX.fullmatch(prefix) or len(prefix) > PREFIX_LIMIT:
         raise ConfigurationError(
             f"prefix {prefix!r} must be 1 to {PREFIX_LIMIT} letters, digits, underscores or hyphens, without "
@@ -39,7 +39,7 @@ def checked_name(field: str, value: str) -> str:
     :raises ConfigurationError: it is not text, empty, too long, not valid Unicode, or contains NUL.
     """
     if not isinstance(value, str):
-        raise ConfigurationError(f"{field} must be text, got {value!r}{_digits(value)}")
+        raise ConfigurationError(f"{field} must be text, got {value!r}{_number_hint(value)}")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
@@ -59,7 +59,7 @@ def checked_topic(field: str, value: str) -> str:
     :raises ConfigurationError: Kafka does not allow the name.
     """
     if not isinstance(value, str):
-        raise ConfigurationError(f"{field} must be the name of a topic, got {value!r}{_digits(value)}")
+        raise ConfigurationError(f"{field} must be the name of a topic, got {value!r}{_number_hint(value)}")
     if not is_topic_name(value):
         raise ConfigurationError(
             f"{field} {value!r} is not the name of a topic: Kafka allows 1 to 249 letters, digits, dots, "
@@ -99,7 +99,7 @@ def checked_topics(field: str, value: Sequence[str]) -> Sequence[str]:
     return value
 
 
-def _digits(value: object) -> str:
+def _number_hint(value: object) -> str:
     """Return the hint for a name that a native template has rendered as a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return ""

@@ -49,7 +49,7 @@ class SealedManifest:
     :param records_read: records read per source partition; informative, a commit does not depend on it.
     :param records_late: records older than the interval's start, for interval runs.
     :param dead_letters: how many of the records are dead letters.
-    :param letters_due: those of which no letters are sealed: beside a table, the driver makes them.
+    :param letters_due: records whose dead letters are not sealed: with a table, the driver makes them.
     :param versions: of the executors that sealed them, and the application's id; informative.
     """
 

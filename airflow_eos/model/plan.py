@@ -26,8 +26,8 @@ class RunPlan:
     :param committed: the group's committed offset per partition at planning; partitions without one are
         absent.
     :param notes: notes for the log (for example: cursor restored from the ledger).
-    :param accepted_loss: offsets of the ranges that are, or may be, deleted, which was accepted; for the run
-        record.
+    :param accepted_loss: offsets of the ranges that are, or may be, deleted, and whose loss was accepted; for
+        the run record.
     :param lag: offsets between a cursor's ends and the last stable offsets; None for other modes.
     :param epochs: epochs of the source's leaders when the ends of a cursor were read.
     :param undecided: offsets between the last stable offsets and the high watermarks at planning.

@@ -34,7 +34,7 @@ class PostgresTable(SinkTable):
     :param mode: ``append`` inserts each row; ``upsert`` replaces the row that has the same key.
     :param key: with ``upsert``: columns of a primary key or unique index of the table.
     :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run:
-        ``append`` leaves them, ``replace`` takes them out in the commit that appends the new ones, or is
+        ``append`` leaves them, ``replace`` removes them in the commit that appends the new ones, or is
         refused where they are not in the table as they were written; not with ``mode="upsert"``.
     :param properties: in libpq's names (``host``, ``dbname``, ``password``), where no connection has them;
         never shown.
@@ -106,7 +106,7 @@ class PostgresTable(SinkTable):
 
     @classmethod
     def named(cls, text: str) -> PostgresTable | None:
-        """Return the table that goes by a name, as run records have it; None if it is of another kind."""
+        """Return the table with this name, as in run records; None if it is of another kind."""
         match = _NAME.fullmatch(text)
         return None if match is None else cls(match["name"], match["connection"])
 

@@ -20,13 +20,13 @@ TABLE_REFUSES: Mapping[str, tuple[object, str]] = {
     ),
     "allow_loop": (False, "a table is not read by the run"),
 }
-"""Parameters that do not apply to a table: the only value beside a table, and the advice."""
+"""Parameters that do not apply to a table: the only value allowed with a table, and the advice."""
 
 
 def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_loop: bool) -> None:
     """Check the topic that a run writes to.
 
-    :raises ConfigurationError: it is the ledger or a topic of the brokers, or the run reads it and
+    :raises ConfigurationError: it is the ledger or an internal topic, or the run reads it and
         ``allow_loop`` is False.
     """
     refuse_internal("sink_topic", sink)
@@ -72,7 +72,7 @@ def check_letters_beside_table(sink: object, topic: str | None, most: int | None
 
 
 def check_dead_letter_topic(topic: str | None, sources: Sequence[str], ledger: str) -> None:
-    """Raise ConfigurationError for dead letters to the ledger, a topic of the brokers, or a source topic."""
+    """Raise ConfigurationError for dead letters to the ledger, an internal topic, or a source topic."""
     refuse_internal("dead_letter_topic", topic)
     if topic is not None and topic in (*sources, ledger):
         raise ConfigurationError(
@@ -116,6 +116,6 @@ def check_explicit(ranges: object, sources: Sequence[str], partition: int | None
 
 
 def refuse_internal(field: str, topic: str | None) -> None:
-    """Refuse a topic that brokers alone write."""
+    """Refuse a topic that only brokers write."""
     if topic in INTERNAL_TOPICS:
         raise ConfigurationError(f"{field} {topic!r} is written by brokers only; choose another topic")

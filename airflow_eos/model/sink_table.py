@@ -23,7 +23,7 @@ _SECRET_PARTS = (
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a property of a table's connection is kept out of logs."""
-    # An address may hold a password, or the signature of a shared access.
+    # An address may contain a password, or a shared access signature.
     return any(part in name.lower() for part in _SECRET_PARTS) or "@" in value or "sig=" in value
 
 
@@ -36,9 +36,9 @@ def secrets_of(properties: Mapping[str, str] | None) -> dict[str, str]:
 class SinkTable(ABC):
     """A table that a run writes to, in place of topics: one subclass for each kind of table.
 
-    A new kind is a subclass in a module of its own, and a case in ``spec_json`` (how a run travels),
-    ``sinks.opening`` (who writes it), ``hooks.table_connections`` (where its secrets are) and
-    ``operations.table_checks`` (what the doctor looks at).
+    A new kind is a subclass in a module of its own, and a case in ``spec_json`` (JSON form of a run),
+    ``sinks.opening`` (its writer), ``hooks.table_connections`` (its secrets) and ``operations.table_checks``
+    (checks of the doctor).
 
     :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run.
     :param properties: of the connection, secrets included, where no Airflow connection has them; never shown.
@@ -66,7 +66,7 @@ class SinkTable(ABC):
     @property
     @abstractmethod
     def dataset(self) -> tuple[str, str]:
-        """Return namespace and name of the table as OpenLineage has them."""
+        """Return namespace and name of the table for OpenLineage."""
 
     @property
     def branch_name(self) -> str | None:
@@ -75,4 +75,4 @@ class SinkTable(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """Return the table in one word, without secrets: as ``iceberg:catalog/db.flights``."""
+        """Return the table's name, without secrets, such as ``iceberg:catalog/db.flights``."""

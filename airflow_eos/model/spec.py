@@ -90,7 +90,7 @@ class Deployment:
 
     :param kafka: client configuration in librdkafka's names; never shown.
     :param prefix: first part of every transactional id, without a dot.
-    :param command_line: reaches it; in the commands that pages and answers show.
+    :param command_line: reaches it; for the commands that pages and answers show.
     :raises ConfigurationError: ``prefix`` is invalid.
     """
 

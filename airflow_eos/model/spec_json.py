@@ -27,7 +27,7 @@ _CONVERTED = (
 _PLAIN = tuple(
     field.name for field in fields(RunSpec) if field.init and field.name not in (*_CONVERTED, "round")
 )
-"""Fields that JSON has as they are; the engine of the other process sets the round."""
+"""Fields that JSON represents unchanged; the engine of the other process sets the round."""
 
 
 def spec_to_json(spec: RunSpec) -> str:

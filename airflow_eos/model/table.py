@@ -45,9 +45,9 @@ class TableReceipt(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class EarlierRows:
-    """Rows of a run's earlier commit that a reprocessing takes out.
+    """Rows of a run's earlier commit that a reprocessing removes.
 
-    :param receipt: of that commit.
+    :param receipt: the receipt of that commit.
     :param label: first part of the names of its data files.
     """
 
@@ -84,13 +84,13 @@ class DataFileMade:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """The last note of a transactional id in a table.
+    """A table's latest note about a transactional id.
 
-    :param key: of the run that published, or was barred.
+    :param key: key of the run that published, or was barred.
     :param token: fencing token; a commit with a lower token of the same id is refused.
     :param receipt: None where a run was barred.
     :param lasting: keep the note forever, as for a cursor, whose next run has the same id. Other notes
-        are removed when the ledger has their run.
+        are removed once the ledger has their run.
     """
 
     key: str
@@ -157,11 +157,11 @@ class PublishedRuns:
 class TableCommit:
     """The changes of one commit to a table, and the notes that it sets.
 
-    :param scope: of the transactional id whose run it is.
+    :param scope: scope of the run's transactional id.
     :param published: the notes about the pipeline's runs, without the receipt of this run.
     :param files: data files that it appends.
-    :param replaces: rows of the run's earlier commits that it takes out.
-    :param summary: of the commit, for people.
+    :param replaces: rows of the run's earlier commits that it removes.
+    :param summary: summary of the commit, for people.
     :param label: first part of the names of the run's data files.
     """
 

@@ -144,9 +144,9 @@ def _name(kind: str, key: str, value: object) -> str:
 def readable(
     kind: type[V], values: Iterable[tuple[str, LedgerValue]], unreadable: list[str] | None = None
 ) -> Iterator[tuple[str, V]]:
-    """Yield the key of each ledger value and what it holds; omits unreadable ones.
+    """Yield the key and the parsed form of each ledger value; omits unreadable ones.
 
-    :param values: of one kind, with their keys.
+    :param values: ledger values of one kind, with their keys.
     :param unreadable: receives the errors of unreadable values; default: they are logged.
     """
     for key, value in values:

@@ -3,13 +3,13 @@
 Written: zstd and snappy by Arrow, gzip by zlib, lz4 by ``lz4.frame`` with independent blocks (brokers refuse
 linked blocks, which is all that Arrow can write). Read: what the broker, the Java client or librdkafka reads.
 That is snappy raw and in xerial streams (Java), one or several joined; lz4 linked or not; zstd frames with
-and without a content size (Java streams have none); gzip of several members. Behind the data these clients
-accept: of gzip what is not a member, of xerial streams up to three bytes, of lz4 anything, of zstd a frame
-that is cut off.
+and without a content size (Java streams have none); gzip of several members. Trailing bytes
+are accepted as by these clients: after gzip what is not a member, after xerial streams up to three bytes,
+after lz4 anything, after zstd a truncated frame.
 
-What a frame claims is not believed: kilobytes that decompress to gigabytes cost an error, not the memory.
+The size that a frame claims is not trusted: kilobytes that decompress to gigabytes raise an error in time.
 
-Executors need lz4 only where records are in it, so that it is imported when the first such batch is there.
+Executors need lz4 only for records compressed with it, so it is imported with the first such batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from airflow_eos.recordbatch.limits import OverBudget
 from airflow_eos.recordbatch.varint import varint_at
 from airflow_eos.recordbatch.zstd_frames import end_of_whole_frames, zstd_content_size
 
-# A content size is believed up to so many times the compressed size and a bit; beyond, the data is streamed.
+# A content size is trusted up to this multiple of the compressed size plus _SMALL; beyond, data is streamed.
 _USUAL_RATIO = 64
 _SMALL = 1 << 20
 _SNAPPY_RATIO = 22  # a copy of 64 bytes takes three
@@ -96,8 +96,8 @@ def decompress(codec: int, data: bytes, budget: int) -> bytes | pa.Buffer:
     """Records section as it was before compression.
 
     :param codec: bits 0-2 of the batch attributes
-    :param budget: bytes it may have decompressed; not much more is ever allocated
-    :raises OverBudget: it has more
+    :param budget: maximum size decompressed, in bytes; not much more is ever allocated
+    :raises OverBudget: it is larger
     :raises ValueError: the codec is unknown, or the data is not what the codec writes
     :raises EnvironmentMismatch: the codec is lz4, and its package is not installed here
     """
@@ -149,7 +149,7 @@ def _zstd(data: bytes, budget: int) -> bytes | pa.Buffer:
         try:
             return _ZSTD.decompress(data, size)
         except (pa.ArrowException, OSError):
-            pass  # several frames: the first one's size is not the whole; the stream knows, or fails clearly
+            pass  # several frames: the first one's size is not the total; the stream reads all, or fails
     try:
         return _zstd_stream(data, budget)
     except (pa.ArrowException, OSError):
@@ -163,7 +163,7 @@ def _zstd_stream(data: bytes | memoryview, budget: int) -> bytes | pa.Buffer:
     parts: list[pa.Buffer] = []
     left = budget
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        # Arrow's read() loses the memory of its answer where the data is damaged; read_buffer() does not.
+        # Arrow's read() leaks the memory of its result if the data is damaged; read_buffer() does not.
         while len(part := stream.read_buffer(min(_CHUNK, left + 1))):
             left -= len(part)
             if left < 0:
@@ -189,8 +189,8 @@ def _snappy(data: bytes, budget: int) -> bytes | pa.Buffer:
     blocks = []
     left = budget
     at = _XERIAL_HEADER
-    while at + 4 <= len(data):  # the Java client ignores up to three bytes behind the last block
-        if data[at : at + 4] == _XERIAL[:4]:  # a further stream: as a size of a block it would be negative
+    while at + 4 <= len(data):  # the Java client ignores up to three bytes after the last block
+        if data[at : at + 4] == _XERIAL[:4]:  # another stream: as a block size, these bytes would be negative
             at += _XERIAL_HEADER
             if at > len(data):
                 raise ValueError("the header of a joined snappy stream is cut off")
@@ -207,7 +207,7 @@ def _snappy(data: bytes, budget: int) -> bytes | pa.Buffer:
 
 
 def _snappy_block(data: bytes | memoryview, left: int, budget: int) -> pa.Buffer:
-    """One raw block of at most ``left`` bytes; its length stands in front as a plain varint."""
+    """One raw block of at most ``left`` bytes; a plain varint with its length precedes it."""
     size, _ = varint_at(data, 0)
     if size > left:
         raise OverBudget(budget)

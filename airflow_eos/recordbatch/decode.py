@@ -28,7 +28,7 @@ from airflow_eos.recordbatch.record_fields import read_frames, read_strings
 from airflow_eos.recordbatch.record_starts import LEAST_BYTES
 from airflow_eos.recordbatch.varint import Int64s
 
-# Batches are read together up to so many bytes, as they are in the log, and records.
+# Limits of the batches that are decoded together: bytes as in the log, and records.
 _GROUP_BYTES = 1_000_000
 _GROUP_RECORDS = 8192
 
@@ -36,7 +36,7 @@ _GROUP_RECORDS = 8192
 class DecodedBatch(NamedTuple):
     """Columns of the records of one batch, or of neighbouring ones, in offset order.
 
-    ``headers`` is ``None`` when no record has any or nobody asked for them, else
+    ``headers`` is ``None`` if no record has any or they were not requested, else
     ``list<struct<key: string, value: binary>>``.
     """
 
@@ -66,10 +66,10 @@ def decode_batch(
     Compacted batches have holes and may be empty; offsets are read, never counted.
 
     :param start: first offset wanted; ``None`` for all
-    :param end: offset behind the last one wanted; ``None`` for all
+    :param end: offset after the last one wanted; ``None`` for all
     :raises CorruptBatch: checksum, compression or framing are wrong; the message names topic, partition and
         offset
-    :raises EnvironmentMismatch: the package of its codec is not installed here; names the same
+    :raises EnvironmentMismatch: the package of its codec is not installed here; the message names the same
     """
     return _decode_one(batch, _Wanted(start, end, check_crc, headers, limits))
 
@@ -116,7 +116,7 @@ def decode_batches(
 
 
 class _Wanted(NamedTuple):
-    """What is read of batches, as the parameters of :func:`decode_batch` say."""
+    """What to read from batches; see the parameters of :func:`decode_batch`."""
 
     start: int | None
     end: int | None
@@ -126,7 +126,7 @@ class _Wanted(NamedTuple):
 
 
 def way_on(topic: str, partition: int, ranges: Sequence[tuple[int, int]]) -> str:
-    """End of an error: what a run must be given to go on behind these offsets.
+    """End of an error message: the parameter with which a run continues after these offsets.
 
     :param ranges: start and end (exclusive) of each
     """
@@ -169,10 +169,10 @@ def _decode_group(group: Sequence[RawBatch], wanted: _Wanted) -> Iterator[Decode
         for batch in group if wanted.check_crc else ():
             batch.check_crc()
         together = _decode(group, wanted)
-    except OverBudget:  # together; each of them may not be
+    except OverBudget:  # all together; each alone may fit
         yield from one_by_one
     except (ValueError, IndexError, pa.ArrowException) as error:
-        for _ in one_by_one:  # one of them raises with its own name
+        for _ in one_by_one:  # the damaged one raises, and names itself
             pass
         raise CorruptBatch(f"{len(group)} record batches from {group[0].where()} on: {error}") from error
     else:
@@ -220,7 +220,7 @@ def _decode(group: Sequence[RawBatch], wanted: _Wanted) -> DecodedBatch:
 
 
 def _body(batch: RawBatch, budget: int) -> bytes | pa.Buffer:
-    """Records section of a batch, decompressed, at most so many bytes."""
+    """Decompressed records section of a batch; at most ``budget`` bytes."""
     if not batch.header.record_count:
         return b""
     try:
@@ -235,7 +235,7 @@ def _each(headers: Sequence[BatchHeader], field: str, counts: Sequence[int]) -> 
 
 
 def _check_bounds(starts: Int64s, counts: Sequence[int], sizes: Sequence[int]) -> None:
-    """Each batch begins where the one before ends: no record reaches into its neighbour."""
+    """Check that each batch begins where the previous one ends: no record crosses the boundary."""
     ends = np.append(starts, sum(sizes))[np.cumsum(counts)]
     if (ends != np.cumsum(sizes)).any():
         raise ValueError("a record reaches over the end of its batch")

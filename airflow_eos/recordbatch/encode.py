@@ -31,7 +31,7 @@ class RecordColumns(NamedTuple):
     """Columns to encode, row by row in input order; their types: :mod:`airflow_eos.recordbatch.sink_columns`.
 
     ``key`` is ``None`` when every key is null. ``tail`` holds header count and headers of each row as they
-    will stand at the end of the record; ``None`` when no record has headers.
+    are at the end of the record; ``None`` when no record has headers.
     """
 
     key: pa.Array | None
@@ -110,7 +110,7 @@ def _ordered(column: Strings, order: Int64s | None) -> Strings:
 
 
 def encode_headers(headers: pa.Array) -> pa.Array:
-    """Header count and headers of each row, as they stand at the end of a record: a binary array.
+    """Header count and headers of each row, as they are at the end of a record: a binary array.
 
     :param headers: ``list<struct<key: string, value: binary>>``; a null list is no headers, repeated keys are
         kept

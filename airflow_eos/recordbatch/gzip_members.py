@@ -1,8 +1,8 @@
 """gzip (RFC 1952) of one or several members, read as the broker and the Java client read it.
 
-``java.util.zip.GZIPInputStream`` reads member after member. Behind the first one, bytes that are not the
-header of a member end the data: padding is ignored. Behind a header, damage is an error. librdkafka ignores
-everything behind the first member.
+``java.util.zip.GZIPInputStream`` reads member after member. After the first one, bytes that are not the
+header of a member end the data: padding is ignored. After a header, damage is an error. librdkafka ignores
+everything after the first member.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _MAGIC = b"\x1f\x8b\x08"  # the last byte: deflate, the only method there is
 _FIXED_HEADER = 10
 _HEADER_CRC, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
 _TRAILER = struct.Struct("<II")  # CRC-32 and size, modulo 2^32, of what was compressed
-# zlib copies what it is given and does not use. So a further member gets pieces that begin small and double:
-# the work stays proportional to the data however many members there are.
+# zlib copies the input that it does not consume. So later members are fed in pieces that start small and
+# double: the work stays proportional to the data, however many members there are.
 _FIRST_PIECE = 256
 _LAST_PIECE = 1 << 20
 
@@ -25,9 +25,9 @@ _LAST_PIECE = 1 << 20
 def decompress_members(data: bytes, budget: int) -> bytes:
     """Return the content of all members.
 
-    :param budget: bytes they may have decompressed; one more is allocated at most.
-    :raises OverBudget: they have more.
-    :raises ValueError: the first header, or what stands behind any header, is damaged or cut off.
+    :param budget: maximum size decompressed, in bytes; at most one more is allocated.
+    :raises OverBudget: it is larger.
+    :raises ValueError: the first header, or the data after any header, is damaged or truncated.
     :raises zlib.error: the same, of deflate data.
     """
     view = memoryview(data)
@@ -51,7 +51,7 @@ def decompress_members(data: bytes, budget: int) -> bytes:
 
 
 def _inflated(view: memoryview, start: int, left: int, piece: int) -> tuple[bytes, int]:
-    """Return what one member holds, at most a byte more than ``left``, and where its deflate data ends.
+    """Return the content of one member, at most ``left`` + 1 bytes, and the end of its deflate data.
 
     :param piece: bytes that zlib gets first.
     """
@@ -71,7 +71,7 @@ def _inflated(view: memoryview, start: int, left: int, piece: int) -> tuple[byte
 
 
 def _deflate_start(data: bytes, at: int) -> int | None:
-    """Return where the deflate data of the member at this position begins, None where no header stands."""
+    """Return the start of the deflate data of the member at this position; None if it has no header."""
     if data[at : at + len(_MAGIC)] != _MAGIC or len(data) < at + _FIXED_HEADER:
         return None
     flags = data[at + len(_MAGIC)]

@@ -96,7 +96,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """First offset behind the batch: where the next fetch begins."""
+        """First offset after the batch: where the next fetch begins."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -106,7 +106,7 @@ class BatchHeader(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """A batch as it lies in the log: header, all its bytes, and where it was read from."""
+    """A batch as stored in the log: header, all its bytes, and where it was read from."""
 
     header: BatchHeader
     data: memoryview
@@ -115,7 +115,7 @@ class RawBatch(NamedTuple):
 
     @property
     def records(self) -> memoryview:
-        """The records section, compressed as it is."""
+        """The records section, still compressed."""
         return self.data[HEADER_BYTES:]
 
     def where(self) -> str:

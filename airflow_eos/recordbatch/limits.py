@@ -1,7 +1,7 @@
 """Limits for reading a record batch that another program wrote.
 
-Brokers bound the compressed size of a batch and count nothing in it, so that a writer of a source topic
-chooses what its readers spend. Both bounds are client settings, and go wherever those of librdkafka go.
+Brokers limit only the compressed size of a batch, so a writer of a source topic determines how much memory
+its readers use. Both limits are client settings, and go wherever those of librdkafka go.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ MAX_BYTES_SETTING = "eos.max.batch.bytes"
 MAX_HEADERS_SETTING = "eos.max.record.headers"
 
 RECORD_BYTES = 150
-"""Memory a record takes while it is read, beside its bytes: it may have as few as seven of them."""
+"""Bytes of memory that a record takes while it is read, besides its own, which may be as few as seven."""
 HEADER_BYTES = 40
-"""The same for a header, which may have two."""
+"""The same for a header, which may have as few as two."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
     """Bounds of one record batch.
 
-    :param max_bytes: bytes of memory: its records decompressed, :data:`RECORD_BYTES` more for each of them
+    :param max_bytes: bytes of memory: its decompressed records, :data:`RECORD_BYTES` more for each of them
         and :data:`HEADER_BYTES` for each header that is read
     :param max_record_headers: headers of one record, where headers are read
     """
@@ -49,7 +49,7 @@ class TooManyHeaders(ValueError):
 
     :param counts: headers each record has
     :param limit: headers a record may have
-    :ivar offset: of the first of these records, once the offsets are known
+    :ivar offset: offset of the first of these records, once the offsets are known
     """
 
     offset = -1

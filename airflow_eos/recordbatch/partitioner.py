@@ -1,7 +1,7 @@
 """Chooses target partitions as Kafka's Java producer does, whole columns at a time.
 
 An explicit partition wins; a key, also an empty one, is hashed by murmur2; null keys are spread. Java spreads
-them by broker load; here it is runs of rows, so that a retried task chooses the same partitions again.
+them by broker load; here they are spread in runs, so that a retried task chooses the same partitions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POSITIVE = np.uint32(0x7FFFFFFF)
 _FEW_ROWS = 16
 _LONG_STEP = 65536
 
-# Null keys change partition after so many rows: enough to fill batches, few enough to balance a task's
+# Null keys change partition after this many rows: enough to fill batches, few enough to balance a task's
 # output.
 NULL_KEY_RUN = 1024
 
@@ -124,8 +124,8 @@ def partitions_for(
 
     :param key: keys; ``None`` when every key is null
     :param explicit: integer column of wanted partitions; null leaves the choice to the key
-    :param seed: where the spread of null keys begins: the number of null keys spread before, or any number of
-        a task
+    :param seed: where the spread of null keys begins: the number of null keys spread before, or a number
+        that identifies the task
     :raises ProcessFailed: an explicit partition does not exist; the message names value, row and topic
     """
     if partitions < 1:

@@ -22,18 +22,18 @@ from airflow_eos.recordbatch.varint import Int64s, UInt8s, read_varints, varint_
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 
-_FEW_RECORDS = 64  # a round of array operations over so many takes longer than a walk
-_TEXTS = 65_536  # header keys that are text of Python at a time
+_FEW_RECORDS = 64  # up to so many, a walk is faster than a round of array operations
+_TEXTS = 65_536  # header keys converted to Python text at a time
 
 
 class Frames(NamedTuple):
-    """Fields in front of the key: one entry a record, positions in the records section."""
+    """The fields before the key, one entry per record; positions are in the records section."""
 
     start: Int64s
     time_delta: Int64s
     offset_delta: Int64s
     key: Int64s  # position of the key's length
-    end: Int64s  # position behind the record
+    end: Int64s  # position after the record
 
     def rows(self, first: int, last: int) -> Frames:
         """Records ``[first, last)``."""
@@ -45,7 +45,7 @@ def read_frames(buffer: UInt8s, count: int) -> Frames:
     start = record_starts(buffer, count)
     length, at = read_varints(buffer, start)
     end = at + length
-    time_delta, at = read_varints(buffer, at + 1)  # behind the attributes, which have no meaning yet
+    time_delta, at = read_varints(buffer, at + 1)  # after the attributes, which have no meaning yet
     offset_delta, at = read_varints(buffer, at)
     return Frames(start, time_delta, offset_delta, at, end)
 
@@ -78,7 +78,7 @@ def read_strings(
 
 
 def _end(length: Int64s, at: Int64s, ends: Int64s) -> Int64s:
-    """Position behind strings of these lengths at these positions; negative is null, as Java reads it."""
+    """Position after strings of these lengths at these positions; negative is null, as Java reads it."""
     behind = at + np.maximum(length, 0)
     if (behind > ends).any() or (behind < at).any():
         raise ValueError("a key or value is longer than its record")
@@ -116,8 +116,8 @@ def _headers(
 ) -> pa.Array | None:
     """Headers column, or ``None`` without any.
 
-    Rounds: first headers of all records, then second ones, ... The few records that have far more headers
-    than others are walked alone.
+    Works in rounds: the first headers of all records, then the second ones, ... The few records with far more
+    headers than the others are walked one by one.
     """
     if not buffer[at].any():
         if (at + 1 != ends).any():
@@ -173,14 +173,14 @@ def _headers(
     values = _gather(pool, first + np.int32(2), null)
     fields = [HEADERS_TYPE.value_type.field("key"), HEADERS_TYPE.value_type.field("value")]
     flat = pa.StructArray.from_arrays([keys, values], fields=fields)
-    # Null where there are none, whatever neighbours have: as in batches without headers.
+    # Null for records without headers, whatever others have, as in batches without headers.
     return pa.ListArray.from_arrays(
         pa.array(lists.astype(np.int32)), flat, type=HEADERS_TYPE, mask=pa.array(counts == 0)
     )
 
 
 def _walk_headers(data: bytes, at: int, end: int, count: int) -> tuple[list[int], int]:
-    """Key begin, key end, value begin, value end (-1: null) of each header, flat; and the position behind."""
+    """Key begin, key end, value begin, value end (-1: null) of each header, flat; and the position after."""
     cuts: list[int] = []
     for _ in range(count):
         length, at = _length(data, at)
@@ -200,7 +200,7 @@ def _walk_headers(data: bytes, at: int, end: int, count: int) -> tuple[list[int]
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """One zigzag varint, and the position behind it."""
+    """One zigzag varint, and the position after it."""
     value, behind = varint_at(data, at)
     return (value >> 1) ^ -(value & 1), behind
 

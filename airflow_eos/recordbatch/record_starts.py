@@ -1,10 +1,10 @@
 """Finds where the records of a batch begin.
 
-A record says only how long it is, so records must be walked one by one: the one loop over records in the wire
-layer, and once its largest cost. Most batches hold small records without headers and with few zero bytes in
-their payload; there, every record ends with a zero (no headers), and a zero (attributes) follows its length.
-So zeros tell where records *may* begin, all at once, and the chain of lengths from the first record on tells,
-by comparing arrays, which of them do. The result is that of the walk, whatever the payload is.
+A record contains only its own length, so records must be walked one by one: the only loop over records in the
+wire layer, and once its largest cost. Most batches hold small records without headers and with few zero bytes
+in their payload; there, every record ends with a zero (no headers), and a zero (attributes) follows its
+length. So the zeros are the candidates for record starts, found all at once, and the chain of lengths from
+the first record on, followed by comparing arrays, confirms them. The result always equals that of the walk.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from airflow_eos.recordbatch.varint import CONTINUED, Int64s, UInt8s, varint_at
 
 LEAST_BYTES = 7
 """Bytes of the smallest record: seven fields, none of them empty."""
-# Larger records are walked faster than their bytes are searched for zeros.
+# For larger records, a walk is faster than searching their bytes for zeros.
 _SMALL_RECORD = 400
-# More zeros, or more breaks of the chain, than this share of the records and searching has not paid.
+# With more zeros, or more breaks of the chain, per record than this, the search does not pay.
 _ZEROS_EACH = 6
 _BREAKS_EACH = 1 / 16
 
@@ -46,11 +46,11 @@ def record_starts(buffer: UInt8s, count: int) -> Int64s:
 
 
 def _search(buffer: UInt8s, count: int) -> Int64s | None:
-    """Starts by way of zeros; ``None`` when that does not pay, or when anything is unusual."""
+    """Starts found by zeros; ``None`` if that does not pay, or if anything is unusual."""
     zeros = np.flatnonzero(buffer == 0)
     if not count <= len(zeros) <= _ZEROS_EACH * count:
         return None
-    # Byte -1 stands for the end of a record before the first one.
+    # Position -1 acts as the zero at the end of a record before the first one.
     zeros = np.concatenate((np.array([-1]), zeros))
     apart = np.diff(zeros)
     one_byte, two_bytes = 2, 3  # distance of two zeros with a length of so many bytes between them
@@ -58,7 +58,7 @@ def _search(buffer: UInt8s, count: int) -> Int64s | None:
     apart = apart[chosen]
     starts = zeros[chosen] + 1
     first = buffer[starts].astype(np.int64)
-    second = buffer[starts + 1].astype(np.int64)  # the zero itself behind a length of one byte
+    second = buffer[starts + 1].astype(np.int64)  # the zero itself after a length of one byte
     fits = (first >= CONTINUED) == (apart == two_bytes)
     behind = starts + _step(first, second)
     if not fits.all() or (second >= CONTINUED).any():
@@ -109,7 +109,7 @@ def _chain(buffer: UInt8s, starts: Int64s, behind: Int64s, count: int) -> Int64s
 
 
 def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[list[int], int]:
-    """Start of each of ``count`` records from ``at`` on, and the position behind the last."""
+    """Start of each of ``count`` records from ``at`` on, and the position after the last."""
     begins = [0] * count
     for index in range(count):
         begins[index] = at

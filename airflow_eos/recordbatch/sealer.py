@@ -1,8 +1,8 @@
 """Seals Arrow columns into compressed record batches, each for one target partition.
 
-A sealed batch is complete but for producer id, epoch, base sequence and CRC, which
-:func:`airflow_eos.recordbatch.stamp.stamp` writes when the batch is sent. The transactional bit is set
-already, always: a batch without it would be visible after an abort.
+A sealed batch is complete except for producer id, epoch, base sequence and CRC, which
+:func:`airflow_eos.recordbatch.stamp.stamp` writes when the batch is sent. The transactional bit is
+always set: a batch without it would be visible after an abort.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def seal(
     :param partition: target partition of each row, see
         :func:`airflow_eos.recordbatch.partitioner.partitions_for`
     :param key: as ``value``; ``None`` when every key is null
-    :param timestamp: milliseconds; where missing, the present time
+    :param timestamp: milliseconds; the current time where missing
     :param headers: ``list<struct<key: string, value: binary>>``; null is no headers
     :param compressor: made once per task, or a codec's name
     :param batch_bytes: bound of a batch's records before compression; a larger record gets a batch of its
         own. Default: 900,000, or less where ``max_message_bytes`` asks for it
     :param max_message_bytes: the topic's ``max.message.bytes``, or its ``segment.bytes`` if that is less:
-        what the broker compares with the batch as it is sent
+        the broker's limit for the batch as it is sent
     :raises RecordTooLarge: one record alone exceeds ``max_message_bytes``, compressed
     :raises ProcessFailed: a column's type cannot be written
     """
@@ -99,7 +99,7 @@ def seal(
     if isinstance(compressor, str):
         compressor = Compressor(compressor)
     if batch_bytes is None:
-        # A hundredth less: a topic's own codec makes a little more of what is compressed already.
+        # 1% less: a topic's own codec may enlarge data that is already compressed a little.
         batch_bytes = min(BATCH_BYTES, max_message_bytes * 99 // 100 - HEADER_BYTES)
     limits = _Limits(topic, compressor, max_message_bytes)
     listed = headers_column(headers)
@@ -127,7 +127,7 @@ def seal(
 
 
 def _order(partition: npt.NDArray[np.int32]) -> Int64s | None:
-    """Stable order by partition, ``None`` when it is there already."""
+    """Stable order by partition, ``None`` if the rows are already in it."""
     if (partition[1:] >= partition[:-1]).all():
         return None
     # NumPy sorts 8 and 16 bits by radix, ten times faster than 32 bits.
@@ -220,7 +220,7 @@ def _seal_block(
 
 
 def _split(columns: RecordColumns, partition: int, size: int, limits: _Limits) -> Iterator[SealedBatch]:
-    """A batch that came out too large, as two of about half its bytes each."""
+    """Seal the rows of a batch that is too large as two of about half its bytes each."""
     rows = len(columns.timestamp)
     if rows == 1:
         raise _too_large(limits, partition, size)

@@ -1,9 +1,8 @@
 """Gathers byte strings from many places into one buffer: the inner loop of encoding and decoding.
 
 Arrow's ``take`` on a binary array copies byte strings in C++ at memory speed. A binary array is only a buffer
-and the offsets at which strings begin, so *any* cut of a buffer can be presented as one: the pieces wanted
-are taken, the bytes between them are strings that nobody takes. Records are written and read by this one
-trick.
+and the offsets at which strings begin, so *any* cut of a buffer can be presented as one: the wanted pieces
+are taken, the bytes between them are strings that are not. Records are written and read in this way.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Interleaved(NamedTuple):
 
 
 class _Scratch(threading.local):
-    """Memory that each call fills anew: fresh pages would cost more than the work done in them."""
+    """Memory that calls reuse: fresh pages would cost more than the work done in them."""
 
     def __init__(self) -> None:
         self._kept: dict[str, npt.NDArray[Any]] = {}
@@ -152,8 +151,8 @@ def _write_varints(
 ) -> None:
     """Write a group's varints of every row at positions ``at``, side by side.
 
-    Each is written eight bytes wide: what is too much is overwritten by the next varint, or lies in the gap
-    behind the group. So no masks and no compaction are needed.
+    Each is written eight bytes wide: the excess is overwritten by the next varint, or is in the gap after the
+    group. So no masks and no compaction are needed.
     """
     words = np.ndarray((len(pool) - _WORD + 1,), "<u8", pool, strides=(1,))
     begins[:] = at

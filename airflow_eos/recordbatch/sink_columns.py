@@ -1,8 +1,8 @@
-"""Brings the columns of a sink into the few Arrow types that the encoder reads.
+"""Converts the columns of a sink to the few Arrow types that the encoder reads.
 
 Spark, Arrow and pandas deliver the same data as ``binary``, ``string``, their ``large`` and ``view`` forms,
 dictionaries and chunks. Here they become one array of ``binary`` or ``large_binary`` (large where 32-bit
-offsets might not reach), int64 milliseconds, and one list array of headers.
+offsets might not suffice), int64 milliseconds, and one list array of headers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEADER = ("key", "value")
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 SMALL = (1 << 31) - 1
-"""Bytes of a column up to which 32-bit offsets always reach."""
+"""Size of a column, in bytes, up to which 32-bit offsets always suffice."""
 
 
 class Strings(NamedTuple):
@@ -76,7 +76,7 @@ def strings(array: pa.Array) -> Strings:
 
 
 def timestamp_column(column: Column | Int64s | None, rows: int) -> Int64s:
-    """Milliseconds since 1970 as int64; missing ones become the present time.
+    """Milliseconds since 1970 as int64; missing ones become the current time.
 
     :param column: int64 milliseconds, or ``None``
     """
@@ -101,7 +101,7 @@ def headers_column(column: Column | None) -> pa.Array | None:
 def distinct_topics(column: Column) -> list[Any]:
     """Return the different names in a column of topics.
 
-    :raises RecordRefused: one is not UTF-8; Spark casts bytes to text unseen.
+    :raises RecordRefused: one is not UTF-8; Spark casts bytes to text unchecked.
     """
     try:
         return list(pc.unique(column).to_pylist())
@@ -114,7 +114,7 @@ def distinct_topics(column: Column) -> list[Any]:
 def listed_headers(column: Column) -> Column:
     """Return headers as :data:`HEADERS_TYPE`, from lists of structs with these fields, or from maps.
 
-    Of others Arrow's cast loses values: it fills a field of another name with null, and cuts off list views.
+    Arrow's cast of others loses values: it fills a field of another name with null, and truncates list views.
 
     :raises pyarrow.ArrowException: another type.
     """
@@ -133,7 +133,7 @@ def listed_headers(column: Column) -> Column:
 
 
 def with_headers(table: pa.Table, added: Sequence[tuple[str, str]]) -> pa.Table:
-    """Return the table with these headers added to those of every row, behind them."""
+    """Return the table with these headers appended to those of every row."""
     mark = pa.array([{"key": key, "value": value.encode()} for key, value in added], HEADERS_TYPE.value_type)
     count, each = table.num_rows, len(added)
     has_own = "headers" in table.column_names

@@ -1,7 +1,7 @@
 """Writes a producer's identity into sealed batches.
 
-Sealing (compressing, the expensive part) happens before a transaction is open and may be repeated by Spark;
-who sends the batch, in which epoch and with which sequence is known only when it is sent.
+Sealing (compressing, the expensive part) happens before a transaction is open, and Spark may repeat it; who
+sends the batch, in which epoch and with which sequence is known only when it is sent.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _SEQUENCES = 1 << 31
 
 
 def next_sequence(sequence: int, records: int) -> int:
-    """Sequence ``records`` behind ``sequence``; 0 follows 2^31 - 1 (Java: ``incrementSequence``)."""
+    """Sequence ``records`` after ``sequence``; 0 follows 2^31 - 1 (Java: ``incrementSequence``)."""
     return (sequence + records) % _SEQUENCES
 
 
 def stamp(data: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """Batch of this producer: identity and CRC written, everything else as sealed.
+    """Sealed batch with this producer's identity and a new CRC; everything else is unchanged.
 
     The same arguments give the same bytes, which is what a retry must send.
 
     :param data: a sealed batch
     :param base_sequence: sequence of the first record, 0..2^31-1
     :raises ProtocolViolation: the batch is not transactional (it would be visible after an abort), or is a
-        control batch, or the identity is none
+        control batch, or the identity is invalid
     """
     if len(data) < HEADER_BYTES or data[MAGIC_AT] != MAGIC:
         raise ProtocolViolation(f"{len(data)} bytes to be stamped are not a record batch of magic {MAGIC}")

@@ -89,7 +89,7 @@ def _pack_many(unsigned: npt.NDArray[np.uint64], widest: int) -> PackedVarints:
 
 
 def varint_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Decode one varint of an int32, without zigzag: its value, and the position behind it.
+    """Decode one varint of an int32, without zigzag: its value, and the position after it.
 
     :raises IndexError: it runs over the end
     :raises ValueError: it is longer than five bytes
@@ -105,7 +105,7 @@ def varint_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def read_varints(buffer: UInt8s, at: Int64s) -> tuple[Int64s, Int64s]:
-    """Decode one varint at each position: the values, and the positions behind them.
+    """Decode one varint at each position: the values, and the positions after them.
 
     :param at: positions, each the first byte of a varint
     :raises IndexError: a varint runs over the end of the buffer

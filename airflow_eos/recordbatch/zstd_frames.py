@@ -1,11 +1,11 @@
-"""The outline of zstd frames (RFC 8878, 3.1): what a header claims, and where a frame ends."""
+"""The structure of zstd frames (RFC 8878, 3.1): content size and end."""
 
 from __future__ import annotations
 
 import struct
 
 _MAGIC = struct.pack("<I", 0xFD2FB528)
-_SKIPPABLE = bytes.fromhex("2a4d18")  # behind a byte from 0x50 to 0x5F
+_SKIPPABLE = bytes.fromhex("2a4d18")  # after a byte from 0x50 to 0x5F
 _SINGLE_SEGMENT, _CHECKSUM = 0x20, 0x04
 _RLE_BLOCK = 1
 
@@ -22,10 +22,10 @@ def zstd_content_size(data: bytes) -> int | None:
 
 
 def end_of_whole_frames(data: bytes) -> int | None:
-    """Return where the last whole frame ends, if a frame that is cut off is behind it; else ``None``.
+    """Return the end of the last complete frame, if a truncated one follows it; else ``None``.
 
-    The Java client ignores such a rest. It refuses anything else behind a frame, and a single frame that is
-    cut off.
+    The Java client ignores such a remainder. It refuses anything else after a frame, and a single frame that
+    is truncated.
     """
     at = 0
     while at < len(data):
@@ -39,14 +39,14 @@ def end_of_whole_frames(data: bytes) -> int | None:
 
 
 def _begins_frame(data: bytes, at: int) -> bool:
-    """Return whether a frame begins here, or what may be the beginning of one."""
+    """Return whether a frame, or the truncated start of one, begins here."""
     magic = data[at : at + len(_MAGIC)]
     is_skippable = magic[0] & 0xF0 == 0x50 and _SKIPPABLE.startswith(magic[1:])  # noqa: PLR2004
     return _MAGIC.startswith(magic) or is_skippable
 
 
 def _frame_end(data: bytes, at: int) -> int | None:
-    """Return where the frame ends that begins here, perhaps beyond the data; None where that is not known."""
+    """Return the end of the frame that begins here, perhaps beyond the data; None if it is unknown."""
     begin = at
     if len(data) < at + 5:
         return None
@@ -67,7 +67,7 @@ def _frame_end(data: bytes, at: int) -> int | None:
 
 
 def _size_field(descriptor: int) -> tuple[int, int]:
-    """Return where in a frame the content size stands, and how many bytes it has; the blocks follow."""
+    """Return the position of the content size in a frame, and its width in bytes; the blocks follow it."""
     is_single = bool(descriptor & _SINGLE_SEGMENT)
     at = len(_MAGIC) + 1 + (0 if is_single else 1) + (0, 1, 2, 4)[descriptor & 3]
     return at, (1 if is_single else 0, 2, 4, 8)[descriptor >> 6]

@@ -19,14 +19,14 @@ from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage
 
 NEIGHBOURS = 8
-"""Pinned boundaries that are read on each side of one that is to be pinned."""
+"""Number of pinned boundaries to read on each side of the one to pin."""
 
 
 @dataclass(eq=False)
 class Boundaries:
     """Pins boundaries so that the intervals of a topic tile its log, for all runs and in any order.
 
-    :param prefix: the ledger's, not the run's: all that share a boundary share its fence.
+    :param prefix: the ledger's prefix, not the run's: all runs that share a boundary share its fence.
     :param now: returns the current time, aware.
     """
 
@@ -45,11 +45,11 @@ class Boundaries:
     ) -> Boundary:
         """Return the topic's boundary at ``moment``; pin it first if it is not pinned yet.
 
-        :param accept_deleted: also if deleted records may belong to its intervals.
-        :raises IntervalUnaccountable: the log does not show the boundary, or was written anew below an
-            earlier one; nothing is pinned.
-        :raises IntervalNotReady: a partition has no record at or after ``moment`` and may still get one in
-            time.
+        :param accept_deleted: accept a boundary whose intervals may have lost deleted records.
+        :raises IntervalUnaccountable: the log cannot prove the boundary, or was rewritten below an earlier
+            one; nothing is pinned.
+        :raises IntervalNotReady: a partition has no record at or after ``moment``, and the allowed lateness
+            has not passed.
         :raises TopicRecreated: the boundary was pinned on an earlier topic of that name.
         """
         key = keys.boundary_key(topic.topic, moment)
@@ -93,7 +93,7 @@ class Boundaries:
     ) -> Boundary:
         """Return the boundary as it would be pinned now; errors as :meth:`boundary`.
 
-        :param pinned: the topic's boundaries, as far as they are needed.
+        :param pinned: the topic's pinned boundaries, loaded on demand.
         """
         partitions = topic.topic_partitions
         look = log_coverage.look(self.cluster, partitions, moment)
@@ -110,14 +110,14 @@ class Boundaries:
             raise error
         others = pinned.near()
         heads = look.unproven({tp: _bounds(tp.partition, text, others) for tp in partitions}, moment)
-        if heads:  # one that is farther away may prove more
+        if heads:  # a boundary farther away may prove more
             others = pinned.all()
             heads = look.unproven({tp: _bounds(tp.partition, text, others) for tp in partitions}, moment)
         unproven = {tp.partition: head for tp, head in heads.items()}
         if not accept_deleted:
             log_coverage.refuse_deleted(topic.topic, text, unproven, pinned=False)
             self._refuse_rewritten([other for other in others if other.moment < text], look)
-        # What is left without timestamps belongs to the first interval that accepts it.
+        # Remaining records without timestamps belong to the first interval that accepts them.
         is_first = not any(other.moment < text for other in others)
         offsets = {}
         for tp in partitions:
@@ -137,7 +137,7 @@ class Boundaries:
         )
 
     def _refuse_rewritten(self, earlier: Collection[Boundary], look: log_coverage.Look) -> None:
-        """Refuse if a later leader lacked records below the last boundary: no interval reads the new ones."""
+        """Refuse if a later leader lacked records below the last boundary and wrote others in their place."""
         if not earlier:
             return
         last = max(earlier, key=lambda boundary: boundary.moment)
@@ -156,7 +156,7 @@ class Boundaries:
 class Pinned:
     """The pinned boundaries of a topic, without those of an earlier topic of that name.
 
-    :param values: by ledger keys: at least the :data:`NEIGHBOURS` of ``moment`` on each side.
+    :param values: values by ledger key: at least the :data:`NEIGHBOURS` of ``moment`` on each side.
     :param whole: returns the values of all boundaries.
     """
 
@@ -178,7 +178,7 @@ class Pinned:
         for before in (True, False):
             side = [key for key in self.values if key != self._key and (key < self._key) == before]
             if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in others):
-                return self.all()  # all that are near are of an earlier topic of that name
+                return self.all()  # all neighbours belong to an earlier topic of that name
         return list(others.values())
 
     def all(self) -> list[Boundary]:
@@ -216,16 +216,19 @@ class Unpinned(Boundaries):
     ) -> Boundary:
         """Return the pinned boundary, or the one that would be pinned now."""
         key = keys.boundary_key(topic.topic, moment)
-        pinned = self._known(topic.topic, key, neighbours(topic.topic, moment))
+        pinned = self._pinned_values(topic.topic, key, neighbours(topic.topic, moment))
         if key in pinned:
             return self.known(topic, pinned[key], accept_deleted=accept_deleted)
         self.notes.append(f"{topic.topic}: the boundary at {keys.utc_text(moment)} is not pinned yet")
         near = Pinned(
-            topic, moment, pinned, lambda: self._known(topic.topic, key, keys.boundary_prefix(topic.topic))
+            topic,
+            moment,
+            pinned,
+            lambda: self._pinned_values(topic.topic, key, keys.boundary_prefix(topic.topic)),
         )
         return self.compute(topic, moment, lateness, near, accept_deleted=accept_deleted)
 
-    def _known(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, LedgerValue]:
+    def _pinned_values(self, topic: str, key: str, prefix: str | Around) -> Mapping[str, LedgerValue]:
         if self.authority is None:
             return {}
         return self.authority.settle([key], routing=topic, prefixes=(prefix,))
@@ -239,7 +242,7 @@ def neighbours(topic: str, moment: dt.datetime) -> Around:
 def moved_by(first: Boundary, last: Boundary) -> list[str]:
     """Return a note if an interval of a topic is empty although records were written meanwhile."""
     if not first.pinned_at or not last.pinned_at or first.pinned_at >= last.moment:
-        return []  # not fixed as time went by
+        return []  # pinned after the interval, as in a backfill: its growth is unknown
     has_moved = any(end > first.offsets.get(partition, 0) for partition, end in last.offsets.items())
     grown = sum(end - first.ends.get(partition, 0) for partition, end in last.ends.items())
     if has_moved or grown <= 0:
@@ -252,7 +255,7 @@ def moved_by(first: Boundary, last: Boundary) -> list[str]:
 
 
 def _bounds(partition: int, moment: str, neighbours: Collection[Boundary]) -> tuple[int, int | None]:
-    """Return offsets between which the pinned neighbours place a boundary; None for an unknown upper one.
+    """Return the lower and the upper bound that pinned neighbours set for a boundary; None: no upper bound.
 
     Records that were in the log when a neighbour was pinned belong before this moment if all of their
     timestamps were older. The driver's clock does not prove it: producers may be ahead of it.
@@ -265,19 +268,19 @@ def _bounds(partition: int, moment: str, neighbours: Collection[Boundary]) -> tu
             highest = offset if highest is None else min(offset, highest)
         elif partition not in other.unproven:
             lowest = max(offset, lowest)
-        if _stood_before(other, partition, moment):
+        if _is_log_before(other, partition, moment):
             lowest = max(other.ends.get(partition, 0), lowest)
     return lowest, highest
 
 
-def _stood_before(other: Boundary, partition: int, moment: str) -> bool:
-    """Return whether all records in a log when a neighbour was pinned belong before a moment."""
+def _is_log_before(other: Boundary, partition: int, moment: str) -> bool:
+    """Return whether all records that a log had when a neighbour was pinned are older than a moment."""
     highest = other.highest.get(partition)
     if highest is None:
         return False
-    if highest < 0:  # nothing was left to tell: only a loss that was accepted with that boundary counts
+    if highest < 0:  # no timestamp was left to compare: only a loss accepted with that boundary counts
         return partition in other.unproven and bool(other.pinned_at) and other.pinned_at <= moment
-    # As numbers: a timestamp beyond the calendar, of a producer that counts microseconds, has no such text.
+    # Compare numbers: a timestamp in microseconds, from a faulty producer, is beyond the range of datetime.
     return highest < timestamp_of(dt.datetime.fromisoformat(moment.replace("Z", "+00:00")))
 
 

@@ -36,7 +36,7 @@ class CommitEntry:
 
     :param key: the run key; a reprocessing has its own.
     :param verification: the brokers' partition verification; None if unknown.
-    :param letters: dead letters of the transaction beside a table; else they are among the sealed records.
+    :param letters: dead letters of the transaction if the sink is a table; else they are sealed records.
     """
 
     spec: RunSpec

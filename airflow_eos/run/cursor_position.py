@@ -1,4 +1,4 @@
-"""Where a cursor stands, by its consumer group and by the ledger, and where its next ranges start."""
+"""The position of a cursor in its consumer group and in the ledger, and the starts of its next ranges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_eos.ports import Cluster
 from airflow_eos.run import laws
 from airflow_eos.run.log_coverage import written_anew
 
-# Offsets whose metadata names the ledger are of one of its runs.
+# Advice for offsets that a run committed: their metadata names the ledger.
 _OFFSETS_ARE_NEWER = (
     "a run committed that offset beside this ledger, in which somebody put an older cursor since, or which "
     "lost its end in an unclean leader election: see who writes to it, and `airflow eos doctor`, then "
@@ -33,7 +33,7 @@ _OFFSETS_ARE_OLDER = (
 
 @dataclass(frozen=True, slots=True)
 class CursorPosition:
-    """Where a cursor stands; group and ledger may differ.
+    """The position of a cursor; group and ledger may differ.
 
     :param committed: the group's committed offsets; omits partitions without one.
     :param cursor: the ledger's record of this cursor; None before its first run.
@@ -61,7 +61,7 @@ class CursorReader:
     def position(
         self, topics: Mapping[str, TopicDescription], partitions: Collection[TopicPartition]
     ) -> CursorPosition:
-        """Return the position, after checks that offsets and records are this pipeline's.
+        """Return the position, after checking that offsets and records belong to this pipeline.
 
         :raises PlanError: names the condition that does not hold.
         """
@@ -100,10 +100,10 @@ class CursorReader:
     ) -> tuple[dict[TopicPartition, int], tuple[str, ...]]:
         """Return where the ranges start, and notes for the log.
 
-        :param bounds: of the partitions to read.
+        :param bounds: log bounds of the partitions to read.
         :raises CursorMoved: group and ledger differ, or the position is beyond the log.
         :raises NoStartingPoint: there is no position, and the mode accepts none.
-        :raises OffsetsOutOfRange: the log was cut below the position, and written anew.
+        :raises OffsetsOutOfRange: the log was truncated below the position, and rewritten.
         """
         notes = self._unread_partitions(topics, position.layout)
         starts = {tp: self._start(tp, position, bounds, mode, notes) for tp in sorted(bounds.starts)}
@@ -123,7 +123,7 @@ class CursorReader:
     def _refuse_rewritten(
         self, starts: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], bounds: LogBounds
     ) -> None:
-        """Refuse a position above the place where a later leader began: it lacked what was read there."""
+        """Refuse a position above the start of a later leader epoch: that leader lacked what was read."""
         for tp, end in written_anew(self.cluster, starts, epochs, bounds.epochs).items():
             raise OffsetsOutOfRange(
                 f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the last "
@@ -133,7 +133,7 @@ class CursorReader:
             )
 
     def check_start(self, position: CursorPosition, wanted: OffsetRange) -> None:
-        """Check that a given range starts where the cursor stands; in an added partition, at offset 0.
+        """Check that a given range starts at the cursor's position; in an added partition, at offset 0.
 
         :raises CursorMoved: names all three offsets.
         """
@@ -219,7 +219,7 @@ class CursorReader:
                 )
 
     def _moved(self, difference: str, advice: str) -> CursorMoved:
-        """Return the refusal, with unsigned records of the cursor instead of the advice, if there are any."""
+        """Return the error; unsigned records of the cursor, if any, take the place of the advice."""
         group = self.spec.group_id
         names = {keys.cursor_key(group), keys.cursor_key(group, keys.mapped_partition(self.spec))}
         unsigned = self.authority.unsigned(names, routing=group)

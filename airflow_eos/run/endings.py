@@ -36,9 +36,9 @@ from airflow_eos.run.unit_of_work import UnitOfWork
 log = logging.getLogger(__name__)
 
 MAX_ENDED_OLDER = 4
-"""Epochs spent on ending what earlier attempts left open, before that is given up.
+"""Maximum number of epochs to spend on ending transactions that earlier attempts left open.
 
-Each of two (a commit, an abort) may have left something open in two places (topics, ledger and offsets)."""
+A commit and an abort may each have left one open in two places (topics, ledger and offsets)."""
 
 # An attempt that failed for one of these would fail again under a new epoch.
 _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordRefused)
@@ -46,7 +46,7 @@ _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, Proc
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """Ends failures. Each method returns a record to answer with, or None: try again under a new epoch.
+    """Ends failed attempts. Each method returns the run's record, or None: try again under a new epoch.
 
     :param data: holds the sealed batches.
     :param answer: looks the work up in the ledger without a fence; returns a record that readers see.
@@ -83,12 +83,12 @@ class Endings:
         return None
 
     def unknown(self, work: UnitOfWork, session: ProducerSession, failure: Exception) -> RunRecord | None:
-        """Determine the outcome of a commit without an answer.
+        """Determine the outcome of a commit that was not answered.
 
         :raises OutcomeUnknown: the run was killed, or the coordinator did not answer.
         """
         self.trace.enter(State.UNKNOWN)
-        log.warning("%s: the answer of the commit is missing (%s); finding out", work.key, failure)
+        log.warning("%s: the commit was not answered (%s); determining its outcome", work.key, failure)
         answer = self._end(session, failure)
         if not laws.may_take_epoch(answer):
             return self.superseded(work, failure)
@@ -100,7 +100,7 @@ class Endings:
         return None
 
     def superseded(self, work: UnitOfWork, failure: Exception) -> RunRecord:
-        """Look the work up once, without another epoch: ours is lost; raises RunFenced without a record."""
+        """Look the work up once, without taking another epoch; raises RunFenced if there is no record."""
         record = self.answer(work)
         if record is not None:
             return record
@@ -112,8 +112,8 @@ class Endings:
         ) from failure
 
     def overtaken(self, work: UnitOfWork, session: ProducerSession, refusal: Exception) -> RunRecord | None:
-        """Drop a plan that no longer holds; the next epoch settles what was pinned for it, and plans anew."""
-        log.info("%s: what was planned no longer holds (%s); planning anew", work.key, refusal)
+        """Drop a plan that no longer holds; the next epoch settles its INTENT, if any, and plans again."""
+        log.info("%s: the plan no longer holds (%s); planning again", work.key, refusal)
         work.forget(self.data)
         work.count(refusal)
         return self.used_up(work, session)
@@ -128,7 +128,7 @@ class Endings:
     def ended_older(
         self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer
     ) -> RunRecord | None:
-        """Count a transaction of an earlier attempt that was ended: this epoch is used up.
+        """Count an epoch that was used up to end a transaction of an earlier attempt.
 
         :raises RunFenced: a newer attempt exists.
         :raises OutcomeUnknown: the transaction stays open.
@@ -159,7 +159,7 @@ class Endings:
         _clear_frames(failure)
         try:
             return self.transactions.abort(session.identity)
-        except Exception as unreachable:  # noqa: BLE001 - nothing is known then
+        except Exception as unreachable:  # noqa: BLE001 - the outcome is unknown
             raise OutcomeUnknown(
                 f"{session.identity.transactional_id}: {failure}; the coordinator could not be asked "
                 f"to abort ({unreachable}). A retry will fence this attempt and ask the ledger"

@@ -16,7 +16,7 @@ from airflow_eos.exceptions import RunFailed
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 4.5
-"""Seconds of a kill, all its steps together: Airflow sends SIGKILL 5 s after SIGTERM."""
+"""Seconds for all steps of a kill together: Airflow sends SIGKILL 5 s after SIGTERM."""
 
 
 class KillBudget:
@@ -37,7 +37,7 @@ class KillBudget:
         return max(self._deadline - self._clock() - keep, 0.0)
 
     def spend(self, *steps: Callable[[float], object]) -> None:
-        """Run steps in parallel, each with the seconds that are left; return when these are over.
+        """Run steps in parallel, each with the seconds that are left; return when these have passed.
 
         Never raises, and does not wait for a step that hangs: its thread ends with the process.
         """
@@ -54,7 +54,7 @@ class KillBudget:
 
 
 class Kill:
-    """Whether a run was told to end; shared by its rounds, attempts and Spark jobs.
+    """The request to end a run; shared by its rounds, attempts and Spark jobs.
 
     Guarantee: once :meth:`ask` has returned, no commit is sent, except one that had taken the turn before.
     The first of kill and commit to take the turn wins. Neither waits for it: a signal handler runs in the
@@ -80,23 +80,23 @@ class Kill:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
 
     def take_turn(self) -> None:
-        """Take the turn, which :meth:`turn_taken` gives back, right before the commit; raises RunFailed."""
+        """Take the turn right before the commit; :meth:`turn_taken` releases it. RunFailed if killed."""
         if self._turn.acquire(blocking=False) and self.asked:
             self._turn.release()
         self.check()
 
     @contextmanager
     def turn_taken(self) -> Iterator[None]:
-        """Return a context for the commit, with the turn taken; it ends before the answer is evaluated."""
+        """Return a context for the commit that releases the turn before the answer is evaluated."""
         try:
             yield
         finally:
             self._turn.release()
 
     def await_commit(self, timeout: float) -> None:
-        """Wait until no commit is under way; for a kill without an answer of the coordinator.
+        """Wait until no commit is in progress; for a kill that the coordinator has not answered.
 
-        :param timeout: seconds. In the thread that commits, waiting does not help.
+        :param timeout: seconds. Waiting in the committing thread itself does not help.
         """
         if not self._kept and self._turn.acquire(timeout=max(timeout, 0.0)):
             self._kept = True

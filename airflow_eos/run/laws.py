@@ -1,33 +1,33 @@
 """The laws of a run, one function each. The protocol calls them by module, so a test can switch one off.
 
-1. Never a second attempt of a send task within one epoch. The refusal stands in the send task
-   (:mod:`airflow_eos.spark.send_task`); :func:`exactly_one_receipt` is the guard behind it.
-2. One transaction per producer instance; only a first act or a proved owner takes an epoch:
+1. Never a second attempt of a send task within one epoch. The send task refuses it
+   (:mod:`airflow_eos.spark.send_task`); :func:`exactly_one_receipt` is the second guard.
+2. One transaction per producer instance; after its first epoch, only a proven owner takes another:
    :func:`may_take_epoch`.
-3. A yes may be believed before the fence, a no only after it (the protocol asks again there), and only of a
-   ledger that lost nothing and that nobody else wrote to:
+3. *Committed* may be believed before the fence, *not committed* only after it (the protocol asks again
+   there), and only from a ledger that lost no record and that nobody else wrote to:
    :func:`~airflow_eos.ledger.authority.nothing_is_missing`,
-   :func:`~airflow_eos.ledger.authority.nothing_is_forged`. An index speaks for nothing undecided:
+   :func:`~airflow_eos.ledger.authority.nothing_is_forged`. An index covers decided records only:
    :func:`~airflow_eos.ledger.records.ledger_index.may_speak_for`.
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
-   :func:`within_log`, :func:`is_decided`, :func:`topics_unchanged`. What the log cannot tell of an interval
-   is refused before its boundary is fixed (:mod:`airflow_eos.run.log_coverage`).
+   :func:`within_log`, :func:`is_decided`, :func:`topics_unchanged`. An interval whose records the log cannot
+   prove is refused before its boundary is fixed (:mod:`airflow_eos.run.log_coverage`).
 6. The cursor's group has no live members and moves forward only, from the plan's start:
    :func:`group_is_empty`, :func:`cursor_unmoved`.
 7. A group has one owner; ids name the work (:mod:`airflow_eos.ledger.keys`): :func:`group_is_ours`,
    :func:`same_work`.
-8. No input or no output is a success that still commits: the protocol knows no other way to end well.
+8. A run without input or output commits, too: the protocol has no other way to succeed.
 9. Brokers without partition verification are refused: :func:`broker_verifies`.
 10. Delivery time-out + 30 s < transaction time-out <= the broker's maximum: :func:`timeouts_fit`,
     :func:`send_timeout`.
 11. Source and sink topics are one cluster: a :class:`~airflow_eos.model.spec.RunSpec` has one client
     configuration, and nothing outside Kafka is covered but the table that is the sink
     (:mod:`airflow_eos.run.publishing`).
-12. The coordinator's word that a transaction is over is none of its leaders': nothing is written behind one
-    that is open (:func:`nothing_open`, :func:`begins_with_receipts`), and success waits until all are over
-    (:func:`over_everywhere`).
+12. The coordinator may call a transaction complete that a leader still has open: nothing is written behind an
+    open one (:func:`nothing_open`, :func:`begins_with_receipts`), and success waits until every leader has
+    ended it (:func:`over_everywhere`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def exactly_one_receipt(receipts: Sequence[PartitionReceipt]) -> None:
 
 
 def may_take_epoch(answer: EndTxnAnswer | None) -> bool:
-    """Law 2: only EndTxn's proof that the last epoch is ours allows to take the next one."""
+    """Law 2: only EndTxn's proof that the last epoch is ours permits taking the next one."""
     return answer in (EndTxnAnswer.ENDED, EndTxnAnswer.NOTHING_OPEN)
 
 
@@ -171,7 +171,7 @@ def begins_with_receipts(
     Our marker would decide an earlier transaction that is still open.
 
     :param staged: ledger partitions, in which it begins at any offset.
-    :param producers: as of :func:`proof_holds`.
+    :param producers: as in :func:`proof_holds`.
     """
     first = {TopicPartition(r.topic, r.partition): r.first_offset for r in receipts if r.records}
     for tp in sorted(producers.keys() | first.keys()):
@@ -318,7 +318,7 @@ def no_open_intent(group: str, key: str, value: LedgerValue | None) -> None:
 def same_work(
     record: RunRecord, transactional_id: str, current: WorkDefinition, *, but_for: Collection[str] = ()
 ) -> None:
-    """Law 7: a record answers for a run only if both have the same fence and the same work.
+    """Law 7: a record counts for a run only if both have the same transactional id and the same work.
 
     :param but_for: fields that may differ.
     :raises DifferentWork: lists the recorded and the requested values.
@@ -358,7 +358,7 @@ def broker_verifies(verification: bool | None) -> None:
 
 
 def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maximum_ms: int | None) -> None:
-    """Law 10: a batch gives up before its transaction does, and the brokers allow the time-out."""
+    """Law 10: a batch times out before its transaction does, and the brokers allow the time-out."""
     if delivery.total_seconds() + MARGIN_SECONDS >= transaction.total_seconds():
         raise TimeoutsInconsistent(
             f"delivery_timeout {delivery.total_seconds():.0f} s + {MARGIN_SECONDS:.0f} s must be below "
@@ -372,5 +372,5 @@ def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maxim
 
 
 def send_timeout(transaction: dt.timedelta, open_for: float) -> float:
-    """Law 10: return the seconds of a send stage: what is left of the transaction, less a margin."""
+    """Law 10: return the seconds for a send stage: what is left of the transaction, less a margin."""
     return transaction.total_seconds() - open_for - MARGIN_SECONDS

@@ -1,4 +1,4 @@
-"""Whether a log shows the boundary at a moment, or cannot: deleted head, future or missing timestamps.
+"""Checks whether a log proves a boundary: deleted heads, future and missing timestamps prevent it.
 
 A boundary is the first offset with a timestamp at or after a moment. If records before the first remaining
 one are deleted, some of them may have been after the moment. A record from the far future is the first one
@@ -22,7 +22,7 @@ from airflow_eos.wording import moment_text
 
 FUTURE_TOLERANCE = dt.timedelta(hours=1)
 """How far a timestamp may be ahead of our clock: the brokers' default ``message.timestamp.after.max.ms``."""
-_LOOKS = 5
+_MAX_ATTEMPTS = 5
 WAYS_ON = (
     "Publish them again, into a topic of another name, or accept the loss with accept_deleted=True: what is "
     "left is read then, and the run's record says what was accepted"
@@ -53,12 +53,12 @@ class Look:
     def unproven(
         self, bounds: Mapping[TopicPartition, tuple[int, int | None]], moment: dt.datetime
     ) -> dict[TopicPartition, Deleted]:
-        """Return the partitions that do not show which records belong at or after ``moment``.
+        """Return the partitions that do not prove which records belong at or after ``moment``.
 
-        If the first remaining record is older than the moment, so are the deleted ones before it, as far as
-        timestamps follow offsets.
+        If the first remaining record is older than the moment, so are the deleted ones before it, provided
+        that timestamps rise with offsets.
 
-        :param bounds: per partition, offsets between which the boundary must be; None for no upper one.
+        :param bounds: per partition, lower and upper bound of the boundary; None: no upper bound.
         """
         heads = {}
         for tp, (lowest, highest) in bounds.items():
@@ -75,14 +75,14 @@ class Look:
 
 
 def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.datetime) -> Look:
-    """Look a moment up, in logs whose starts do not move meanwhile.
+    """Look up a moment, in logs whose starts do not move meanwhile.
 
-    Brokers find no timestamp before 1970, and no missing one: such a moment is at the log's start.
+    Brokers find no record whose timestamp is missing or before 1970: such a moment is at the log's start.
 
     :raises IntervalNotReady: the log starts keep moving.
     """
     timestamp = timestamp_of(moment)
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_ATTEMPTS):
         # The stable offsets come first: a record that arrives in between is then found, never skipped.
         bounds = cluster.log_bounds(partitions, ends=False)
         starts, stable = bounds.starts, bounds.stable
@@ -93,7 +93,7 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
             if timestamp < 0
             else cluster.offsets_for_time(list(starts), timestamp)
         )
-        # Behind the stable offsets: what stands below them is among these timestamps.
+        # Requested after the stable offsets, so that every record below them counts.
         highest = cluster.max_timestamps(partitions)
         if cluster.log_starts(partitions) == starts:
             break
@@ -134,10 +134,10 @@ def written_anew(
     epochs: Mapping[TopicPartition, int],
     now: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Return where a later leader began below these offsets, because it lacked what stood there (KIP-101).
+    """Return the ends of leader epochs that end below these offsets: later leaders lacked the rest (KIP-101).
 
     :param epochs: leader epochs at which the offsets were read; -1 if unknown.
-    :param now: the present ones.
+    :param now: the current leader epochs.
     """
     earlier = {tp: epoch for tp, epoch in epochs.items() if 0 <= epoch < now.get(tp, -1)}
     ends = cluster.epoch_ends(earlier) if earlier else {}
@@ -147,7 +147,7 @@ def written_anew(
 def deleted_heads(
     cluster: Cluster, log_starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Deleted]:
-    """Return the remaining records of logs whose heads are deleted, by the logs' starts."""
+    """Return, for logs whose heads are deleted, log start and timestamp of the first remaining record."""
     oldest = cluster.offsets_for_time(list(log_starts), 0, markers=True) if log_starts else {}
     return {tp: _head(log_start, oldest[tp]) for tp, log_start in log_starts.items()}
 
@@ -157,10 +157,10 @@ def _head(log_start: int, oldest: TimedOffset | None) -> Deleted:
 
 
 def refuse_deleted(topic: str, moment: str, heads: Mapping[int, Deleted], *, pinned: bool) -> None:
-    """Refuse a boundary whose partitions do not show which records belong to its intervals.
+    """Refuse a boundary whose partitions do not prove which records belong to its intervals.
 
     :param pinned: the boundary was fixed by a run that accepted the loss.
-    :raises IntervalUnaccountable: names partitions, log starts and first timestamps, and the ways on.
+    :raises IntervalUnaccountable: names partitions, log starts and first timestamps, and the remedies.
     """
     if not heads:
         return
@@ -188,7 +188,7 @@ def _listed(topic: str, heads: Mapping[int, Deleted], *, undated: bool) -> str:
 def refuse_future(first_records: Mapping[TopicPartition, TimedOffset | None], now: dt.datetime) -> None:
     """Refuse a boundary before a record from the far future.
 
-    :raises IntervalUnaccountable: names partitions, offsets and timestamps, and the way on.
+    :raises IntervalUnaccountable: names partitions, offsets and timestamps, and the remedy.
     """
     latest = timestamp_of(now + FUTURE_TOLERANCE)
     ahead = [
@@ -221,7 +221,7 @@ def accepted(
 def without_deleted(
     ranges: Iterable[OffsetRange], heads: Mapping[TopicPartition, Deleted]
 ) -> tuple[tuple[OffsetRange, ...], list[dict[str, Any]]]:
-    """Return the ranges from their log starts on, and the accepted loss for the run's record."""
+    """Return the ranges without deleted offsets, and the accepted loss for the run's record."""
     left: list[OffsetRange] = []
     losses: list[dict[str, Any]] = []
     for whole in ranges:

@@ -35,9 +35,9 @@ class Reprocess:
 class CommittedRuns:
     """Looks a run up and applies ``on_committed``.
 
-    A record with the same run id, ``max_tries`` of the task, and clear number or start of the Dag run is this
-    very work, whatever ``on_committed`` is; for another one ``on_committed`` decides. A record of other work,
-    such as another environment's, answers nothing (law 7). Only if the author changed the work on purpose,
+    A record with the same run id, ``max_tries`` of the task, and clear number or start of the Dag run is of
+    this very work, whatever ``on_committed`` is; for any other, ``on_committed`` decides. A record of other
+    work, such as another environment's, does not count (law 7). If the author changed the work on purpose,
     ``accept`` lets the record stand, and ``reprocess`` may write the recorded ranges to another sink.
     """
 
@@ -48,51 +48,51 @@ class CommittedRuns:
         self._may_differ = AUTHORS if spec.on_committed == "accept" else frozenset[str]()
 
     def ask(self, *, fenced: bool, wait: bool = False) -> RunRecord | Reprocess | None:
-        """Return the record to answer with, what to do again, or None: not committed.
+        """Return the run's record, the run to reprocess, or None: not committed.
 
         :param fenced: whether the caller holds the fence; only then does None prove anything (law 3).
         :param wait: wait for a record whose transaction is being ended, as with the fence.
         :raises RunAlreadyCommitted: another run committed it and ``on_committed`` is ``fail``.
-        :raises DifferentWork: other work has the same run key, or the task was mapped since, or is no longer.
+        :raises DifferentWork: other work has the same run key, or the task has become mapped or unmapped.
         """
         wait = fenced or wait
         try:
-            # This Dag run may have been made before its author did without rounds.
+            # The author may have given up rounds after this Dag run was created.
             was_tried = self._spec.clear_number > 0 or self._spec.try_number > 1
             if keys.loops(self._spec) or (was_tried and isinstance(self._spec.ranges, Cursor)):
                 return self._ask_rounds(wait=wait)
             key, others = keys.run_key(self._spec), keys.other_layout_keys(self._spec)
             records = self._look_up([key, *others], wait=wait, whole=(key, *others))
         except LedgerPruned:
-            # It may have been pruned while this very work repeated it: that record stands.
-            repetition = self._repetition(wait=wait)
-            if repetition is None:
+            # It may have been pruned while this very work reprocessed it: then that record counts.
+            own = self._reprocessing_of_pruned(wait=wait)
+            if own is None:
                 raise
-            return repetition
+            return own
         if (first := records.get(key)) is not None:
             return self._settled(first, [first], wait=wait)
         return self._of_other_layout(records[others[0]]) if records else None
 
     def _of_other_layout(self, record: RunRecord) -> RunRecord:
-        """Let the record of a task that is mapped since stand, if asked to: that run read all partitions."""
+        """Accept the record of a task that was not mapped then, if asked to: that run read all partitions."""
         mapped = self._spec.source_partition is not None
         if mapped and self._may_differ:
             laws.same_work(record, record.producer.transactional_id, self._work, but_for=AUTHORS)
             return _answer(record, "its task, not mapped yet")
         raise mapped_otherwise(record.run_key, mapped=mapped)
 
-    def _repetition(self, *, wait: bool) -> RunRecord | None:
-        """Return this very work's record as a repetition of a run, even if the run's record is pruned."""
+    def _reprocessing_of_pruned(self, *, wait: bool) -> RunRecord | None:
+        """Return this very work's record as a reprocessing, even if the run's own record is pruned."""
         names = [keys.run_key(replace(self._spec, ranges=Cursor())), keys.final_key(self._spec)]
         for key in names if keys.loops(self._spec) else [keys.run_key(self._spec)]:
             repeats = self._look_up(keys.reprocess_keys(key), wait=wait)
-            record = self._own(repeats, keys.reprocess_transactional_id(self._spec, key))
+            record = self._own_reprocessing(repeats, keys.reprocess_transactional_id(self._spec, key))
             if record is not None:
                 return record
         return None
 
-    def _own(self, repeats: Mapping[str, RunRecord], again_id: str) -> RunRecord | None:
-        """Return the repetition that is this very work; it must have the id of the run's repetitions."""
+    def _own_reprocessing(self, repeats: Mapping[str, RunRecord], again_id: str) -> RunRecord | None:
+        """Return the reprocessing that is this very work; it must have the id of the run's reprocessings."""
         for record in repeats.values():
             if self._is_ours(record):
                 self._check([record], again_id)
@@ -100,16 +100,16 @@ class CommittedRuns:
         return None
 
     def _ask_rounds(self, *, wait: bool) -> RunRecord | Reprocess | None:
-        """Like :meth:`ask` once the final round is committed; before, answer for the spec's own round.
+        """Like :meth:`ask` once the final round is committed; before that, look up the spec's own round.
 
-        Rounds committed before a clear are not reprocessed: the run had not ended, and goes on.
+        Rounds committed before a clear are not reprocessed: the run had not ended, and continues.
         """
         whole = keys.run_key(replace(self._spec, ranges=Cursor()))
         records = self._look_up([whole], wait=wait, whole=(whole,), prefix=keys.rounds_prefix(self._spec))
         parts, final = rounds.in_order(self._spec, records)
         if final is not None:
             return self._settled(rounds.merged([*parts, final]), [*parts, final], wait=wait)
-        if whole in records:  # the Dag run was made before its author asked for rounds
+        if whole in records:  # the author asked for rounds after this Dag run was created
             return self._settled(records[whole], [records[whole]], wait=wait)
         self._check(parts)
         number = self._spec.round
@@ -124,16 +124,16 @@ class CommittedRuns:
         self._check(parts, but_for=AUTHORS)  # same fence, same environment: no on_committed helps otherwise
         again_id = keys.reprocess_transactional_id(self._spec, key)
         repeats = self._look_up(keys.reprocess_keys(key), wait=wait)
-        if (own := self._own(repeats, again_id)) is not None:
+        if (own := self._own_reprocessing(repeats, again_id)) is not None:
             return own
         other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
         if self._spec.on_committed == "reprocess":
             self._check(parts, but_for={SINK})
             earlier = (*parts, *repeats.values())
-            # The record of an earlier one may have been dismissed: the numbers have gaps then.
+            # The numbers have gaps if the record of an earlier reprocessing was dismissed.
             latest = max((keys.reprocessing_number(repeat) or 0 for repeat in repeats), default=0)
             return Reprocess(keys.reprocess_key(key, latest + 1), first, again_id, earlier)
-        answer = self._answering(first, parts, repeats)
+        answer = self._matching_record(first, parts, repeats)
         if self._spec.on_committed == "fail":
             raise RunAlreadyCommitted(
                 f"{answer.run_key} was committed by {other} at {answer.staged_at}; on_committed is 'fail'. "
@@ -141,7 +141,7 @@ class CommittedRuns:
             )
         return _answer(answer, other)
 
-    def _answering(
+    def _matching_record(
         self, first: RunRecord, parts: Sequence[RunRecord], repeats: Mapping[str, RunRecord]
     ) -> RunRecord:
         """Return the run, or else its latest reprocessing, that did the requested work."""

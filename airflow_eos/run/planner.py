@@ -35,7 +35,7 @@ from airflow_eos.run.undecided import undecided
 from airflow_eos.run.work import mapped_otherwise
 
 MOST_NOTES = 100
-"""Most notes of a plan: of thousands of partitions they would not fit into a record of the ledger."""
+"""Maximum number of notes of a plan; notes on thousands of partitions would not fit into its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Planner:
     def plan(self, described: Mapping[str, TopicDescription], recorded: RunRecord | None = None) -> Planned:
         """Pin the ranges; the caller has checked that a group whose cursor moves has no members (law 6).
 
-        :param described: the source topics as they are now, and those of output if they are known.
+        :param described: the source topics as they are now, and the output topics if they are known.
         :param recorded: a committed run whose ranges are read again.
         :raises PlanError: names the condition that does not hold.
         """
@@ -152,9 +152,9 @@ class Planner:
     def _refuse_changed_task(
         self, topics: Mapping[str, TopicDescription], recorded: RunRecord | None
     ) -> None:
-        """Refuse records that the task has written, or may have, before its mapping or sink was changed.
+        """Refuse to repeat what the task has written, or may have, before its mapping or sink was changed.
 
-        An INTENT of a cursor is looked at with its position, one of a table by this run by the table.
+        The INTENT of a cursor is checked with its position; a table that is this run's sink settles its own.
 
         :raises DifferentWork: names the other run.
         """
@@ -197,7 +197,7 @@ class Planner:
             laws.within_log(wanted, starts[tp], ends[tp], plan.mode)
             laws.is_decided(wanted, stable[wanted.topic_partition])
         waiting = undecided(self.cluster, bounds.ends, stable)
-        # A range that ends below them was not meant to reach them.
+        # A range that ends below them was not meant to include them.
         reached = [
             offsets
             for offsets in waiting
@@ -295,7 +295,7 @@ class Planner:
         mode: ModeName,
         position: CursorPosition | None = None,
     ) -> Planned:
-        """Return a plan of ranges; with a position, its commit moves the cursor that stands there."""
+        """Return a plan of ranges; with a position, its commit moves the cursor on from there."""
         group, counts = self.spec.group_id, {name: t.partitions for name, t in topics.items()}
         plan = RunPlan(
             mode=mode,

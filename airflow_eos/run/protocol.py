@@ -79,7 +79,7 @@ class RunProtocol:
             spec, cluster, transactions, collaborators.ledger, collaborators.authority
         )
         self._visibility = Visibility(cluster, transactions, collaborators.clock, collaborators.sleep)
-        # For so long another transaction may block readers.
+        # Another transaction may block readers for that long.
         self._visible_seconds = spec.transaction_timeout.total_seconds()
         self._targets = Targets(cluster)
         self._endings = Endings(spec, transactions, collaborators.data, self._trace, self._kill, self._answer)
@@ -91,7 +91,7 @@ class RunProtocol:
         self.producer: ProducerIdentity | None = None
 
     def execute(self) -> RunRecord:
-        """Run, or answer from the ledger.
+        """Run, or return the record that the ledger already has.
 
         :raises PlanError: nothing was read or written.
         :raises LedgerMissing: the ledger was deleted.
@@ -111,11 +111,11 @@ class RunProtocol:
                 if record is not None:
                     return record
         except UnknownTopic:
-            self._collaborators.ledger.describe()  # says what a ledger is that does not exist
+            self._collaborators.ledger.describe()  # raises LedgerMissing if it is the ledger that is unknown
             raise
         except AuthorizationFailed as refused:
             named = work.sealed.manifest.topics if work.sealed is not None else frozenset[str]()
-            # Permissions on topics that only rows name, and those of a catalog, are not checked before.
+            # Permissions on topics that only rows name, and those of a catalog, are not checked in advance.
             if work.planned is None or self._table is not None or named - set(self._spec.output_topics):
                 raise
             raise RunFailed(
@@ -146,7 +146,7 @@ class RunProtocol:
         log.info("killed: the transaction of %r: %s", self.producer.transactional_id, answer.value)
 
     def _ask(self, work: UnitOfWork, *, fenced: bool) -> RunRecord | None:
-        """Ask the authority; return a record to answer with, or None: do the work (again)."""
+        """Look the run up; return its record, or None: do the work (again)."""
         answer = self._committed.ask(fenced=fenced)
         if isinstance(answer, RunRecord):
             return answer
@@ -176,25 +176,23 @@ class RunProtocol:
             ended = self._unfinished.end_in_ledger(session.identity, topics)
             if ended is not None:
                 return self._endings.ended_older(work, session, ended)
-            return self._behind_the_fence(work, session, topics)
+            return self._under_fence(work, session, topics)
         finally:
             session.close()
 
-    def _behind_the_fence(
-        self, work: UnitOfWork, session: ProducerSession, topics: TopicsNow
-    ) -> RunRecord | None:
+    def _under_fence(self, work: UnitOfWork, session: ProducerSession, topics: TopicsNow) -> RunRecord | None:
         fenced_id, asked_key = work.transactional_id, work.key
-        # Only here a no is final, and another may have committed meanwhile (law 3).
+        # Only here is *not committed* final, and another attempt may have committed meanwhile (law 3).
         record = self._ask(work, fenced=True)
         if record is not None:
             return self._visible(record)
         self._trace.enter(State.CHECKED)
         if work.transactional_id != fenced_id:
-            # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
+            # Another run has committed it since the first look-up: reprocess it, under the id for that.
             work.forget(self._collaborators.data)
             return None
         if work.key != asked_key:
-            # Another one has reprocessed it meanwhile: what is sealed may name the run.
+            # Another run has reprocessed it meanwhile: the sealed headers may name the old run key.
             work.forget(self._collaborators.data)
         if self._table is not None:
             intent = self._table.intent_of_others(work)
@@ -209,7 +207,7 @@ class RunProtocol:
             # Another run may have committed while we read, or between two of our epochs.
             if not is_ours(self._collaborators.cluster, session.identity):
                 return self._endings.superseded(work, refusal)
-            # Offsets of a topic that was made again mean other records.
+            # In a topic that was created again, the offsets are those of other records.
             if was_planned and not isinstance(refusal, TopicRecreated):
                 return self._endings.overtaken(work, session, refusal)
             raise
@@ -221,8 +219,8 @@ class RunProtocol:
         try:
             self._seal(work, planned)
         except OffsetsOutOfRange as deleted:
-            # Since the plan: a new one reads what is left, or its refusal says how the mode accepts the loss.
-            # A cursor that begins at the earliest record would begin behind the loss without a word.
+            # Deleted since the plan: a new plan reads what is left, or its error says how to accept the loss.
+            # A cursor that starts at the earliest record would silently start behind the loss.
             if isinstance(self._spec.ranges, Cursor):
                 raise
             sources = self._collaborators.cluster.describe_topics(self._spec.source_topics)

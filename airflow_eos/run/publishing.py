@@ -48,9 +48,9 @@ from airflow_eos.table_ports import TableMoved, TableSink, TableVersion
 log = logging.getLogger(__name__)
 
 MAX_LOOKS = 60
-"""Looks at the table before a run gives up: each further one follows a commit of others, or an error."""
+"""Attempts to commit before a run gives up; a retry follows a concurrent commit of others, or an error."""
 RUN_KEY = "eos.run-key"
-"""Part of the summary of each commit: the key of the run that made it."""
+"""Property in the summary of each commit: the key of the run that made it."""
 _LONGEST_PAUSE = 2.0
 
 
@@ -58,7 +58,7 @@ _LONGEST_PAUSE = 2.0
 class Claim:
     """One INTENT's claim to a table.
 
-    :param scope: the table's name for the transactional id.
+    :param scope: the key of the transactional id in the table's property.
     :param lasting: see :class:`~airflow_eos.model.table.PublishedRun`.
     :param dismissal: the command that dismisses the INTENT.
     :param replaces: rows that its commit removes; a bar removes none.
@@ -117,7 +117,7 @@ class Publisher:
         :raises TableChanged: the files do not fit the table as it is.
         :raises TableReplaced: it is another table.
         :raises TableRewritten: the rows to replace are not there as they were written.
-        :raises OutcomeUnknown: the catalog did not tell the outcome; a retry settles it.
+        :raises OutcomeUnknown: the catalog did not report the outcome; a retry settles it.
         """
 
         def append(version: TableVersion, over: frozenset[str]) -> TableReceipt:
@@ -139,7 +139,7 @@ class Publisher:
 
         try:
             receipt = self._until_decided(claim, append)
-        except ConfigurationError as error:  # the run has looked before: a password was changed since
+        except ConfigurationError as error:  # the run loaded the table before: a password was changed since
             raise OutcomeUnknown(
                 f"{claim.key}: {self.table.name} is no longer reached, and it is not known whether it has "
                 f"the run's rows: {error.message}. A retry, with what the connection says then, finds out"
@@ -151,7 +151,7 @@ class Publisher:
         """Return what a claim published; None after barring it. The caller holds the fence.
 
         :raises TableReplaced: it is another table.
-        :raises OutcomeUnknown: the catalog did not tell the outcome; a retry settles it.
+        :raises OutcomeUnknown: the catalog did not report the outcome; a retry settles it.
         """
 
         def bar(version: TableVersion, over: frozenset[str]) -> None:
@@ -160,7 +160,7 @@ class Publisher:
             own = PublishedRun(claim.key, claim.token + 1, None, claim.lasting)
             self._commit(version, claim, own, (), over)
             log.info(
-                "%s: an earlier attempt at %s can publish nothing any more",
+                "%s: an earlier attempt at %s can no longer publish",
                 self.table.name,
                 claim.key,
             )
@@ -180,7 +180,7 @@ class Publisher:
                 receipt = published_by(version, claim)
                 if receipt is not None:
                     return receipt
-                # Asked behind the look: what was taken out of the table's property was committed before.
+                # After the load: a run that was removed from the table's property was committed before that.
                 others = [run.key for run in version.published.runs.values() if not run.lasting]
                 return act(version, self.committed([claim.key, *others]))
             except TableMoved as moved:
@@ -191,10 +191,10 @@ class Publisher:
             except OutcomeUnknown as unknown:
                 log.warning("%s", unknown)
                 problem = unknown
-            except (EosError, ImportError):  # a package without what is used here: the store was not asked
+            except (EosError, ImportError):  # a package lacks what is used here: no request was sent
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it was, the table says what came of it
-                log.warning("%s: the commit's outcome is not known (%s); looking", self.table.name, error)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the table shows the outcome
+                log.warning("%s: the commit's outcome is not known (%s); reloading", self.table.name, error)
                 problem = error
         raise OutcomeUnknown(
             f"{claim.key}: {self.table.name} did not take the run's commit in {MAX_LOOKS} tries, and it is "
@@ -205,7 +205,7 @@ class Publisher:
         try:
             return self.table.load()
         except UnknownTable:
-            # It may have the rows all the same, such as when its format was raised behind them.
+            # It may have the rows nevertheless, such as when its format was upgraded after them.
             version = self.table.load(to_write=False)
             if version.layout.uuid != claim.layout.uuid or published_by(version, claim) is None:
                 raise
@@ -242,12 +242,12 @@ class Publisher:
 
 
 def rows_taken_out(claim: Claim, own: PublishedRun) -> tuple[EarlierRows, ...]:
-    """Return the rows that a commit takes out: a bar changes no row."""
+    """Return the rows that a commit removes; a bar removes none."""
     return () if own.receipt is None else claim.replaces
 
 
 def published_by(version: TableVersion, claim: Claim) -> TableReceipt | None:
-    """Return the rows in the table under the claim's run key."""
+    """Return the receipt of the claim's rows; None if they are not in the table."""
     own = version.published.runs.get(claim.scope)
     if own is not None and (own.key, own.token) == (claim.key, claim.token):
         return own.receipt

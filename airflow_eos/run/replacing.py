@@ -20,10 +20,10 @@ def earlier_rows(
 ) -> tuple[EarlierRows, ...]:
     """Return the rows of a run's committed rounds and reprocessings that are not replaced yet.
 
-    Rows in other sinks stay. A table may go by another name since: its connection was renamed, or its folder
-    is spelt otherwise.
+    Rows in other sinks stay. The table may have another name by now: its connection was renamed, or its path
+    is spelt differently.
 
-    :param uuid: of the table as it is now.
+    :param uuid: the table's current uuid.
     :raises TableRewritten: the rows are in an earlier table of that name.
     """
     tables = [(record.run_key, record.details[TABLE]) for record in records if TABLE in record.details]
@@ -67,8 +67,8 @@ def refuse_fewer(
     :param recorded: the run, merged from all of its rounds.
     :param ranges: of the replacement: those of the run, without offsets that it skips.
     :param read: by partition; a partition that is missing was not read.
-    :param kept_whole: topics that lose records at the log's start alone, which was compared with the ranges:
-        there it does not matter that a count is unknown, if no offset is skipped.
+    :param kept_whole: topics that lose records only at the log's start, which was compared with the ranges:
+        there an unknown count is acceptable if no offset is skipped.
     :raises OffsetsOutOfRange: names the partition and both counts.
     """
     now = {str(tp): count for tp, count in read.items()}

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def kept(settings: Mapping[str, str] | None, now: dt.datetime) -> dt.timedelta | None:
     """Return how long a topic keeps records by their timestamps; None if for ever, or unknown.
 
-    What reaches back to before 1970 is for ever: no timestamp is older.
+    A retention that reaches back to before 1970 counts as for ever: no timestamp is older.
     """
     if settings is None or "delete" not in settings.get("cleanup.policy", "delete"):
         return None
@@ -38,7 +38,7 @@ def is_stamped_by_broker(settings: Mapping[str, str] | None) -> bool:
 
 
 def is_compacted(settings: Mapping[str, str] | None) -> bool:
-    """Return whether a cleaner removes records that a later one of their key replaces."""
+    """Return whether the log cleaner removes records that a later one with the same key replaces."""
     return settings is not None and "compact" in settings.get("cleanup.policy", "")
 
 
@@ -50,7 +50,7 @@ def notes(
         of_sources = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)
         return of_sources if sink_topic is None else [*of_sources, *_of_sink(cluster, plan, sink_topic, now)]
     except EosError as error:
-        log.info("retention could not be looked at: %s", error)
+        log.info("cannot check retention: %s", error)
         return []
 
 
@@ -74,7 +74,7 @@ def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> li
     if keeps is None or is_stamped_by_broker(settings):
         return []
     oldest = now - keeps
-    # A note is not worth reading a log for: markers may count.
+    # A note does not justify reading the log: markers may count.
     kept_from = cluster.offsets_for_time(
         {r.topic_partition for r in ranges}, timestamp_of(oldest), markers=True
     )

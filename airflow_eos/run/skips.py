@@ -13,8 +13,8 @@ from airflow_eos.model.ranges import OffsetRange
 def without(plan: RunPlan, skip_offsets: Sequence[OffsetRange]) -> RunPlan:
     """Return the plan without these offsets; its start and end stay.
 
-    Each range becomes the pieces around the skipped offsets. An empty piece keeps a start or an end of the
-    cursor.
+    Each range becomes the pieces around the skipped offsets. An empty piece keeps the cursor's start
+    or end.
     """
     left: list[OffsetRange] = []
     skipped: list[OffsetRange] = []

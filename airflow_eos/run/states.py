@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 
 class State(str, enum.Enum):
-    """States in the order of a run that meets no obstacle; each is entered when what it says is true."""
+    """The states of a run, in the order without failures; each is entered once its description is true."""
 
     ASKED = "ASKED"
-    """The authority is asked before anything is touched; a yes is final."""
+    """The ledger was asked before anything was changed; *committed* is final."""
     FENCED = "FENCED"
     """A new producer instance took the epoch: older attempts are fenced, their transaction is aborted."""
     CHECKED = "CHECKED"
-    """The authority is asked again: only after the fence may a no be believed."""
+    """The ledger was asked again: only after the fence may *not committed* be believed."""
     PLANNED = "PLANNED"
     """The offset ranges are pinned and the plan's conditions are checked."""
     SEALED = "SEALED"
@@ -40,14 +40,14 @@ class State(str, enum.Enum):
     ABORTED = "ABORTED"
     """Our own transaction was ended by EndTxn(abort) with our own identity."""
     UNKNOWN = "UNKNOWN"
-    """The commit's answer is missing: ended like an abort, then the authority says which it was."""
+    """The commit was not answered: the transaction is ended as by an abort, the ledger has the outcome."""
 
 
 HOLDS_OPEN: frozenset[State] = frozenset({State.OPEN, State.WRITTEN, State.STAGED, State.PROVEN})
 """The transaction is open from the moment such a state is entered until the next one is."""
 
-# The answer of the ledger, and what ends an attempt, hold for a killed run, too.
-_ENTERED_NEVERTHELESS = frozenset({State.ASKED, State.COMMITTED, State.ABORTED, State.UNKNOWN})
+# A killed run enters these, too: they report the ledger's answer, or how an attempt ended.
+_ENTERED_WHEN_KILLED = frozenset({State.ASKED, State.COMMITTED, State.ABORTED, State.UNKNOWN})
 
 IN_WORDS: dict[State, str] = {
     State.ASKED: "the ledger is asked whether the run is committed",
@@ -63,9 +63,9 @@ IN_WORDS: dict[State, str] = {
     State.PROVEN: "the brokers confirm what was written",
     State.COMMITTED: "readers see the output",
     State.ABORTED: "the transaction was aborted, readers see none of it",
-    State.UNKNOWN: "the commit was not answered; the ledger will tell",
+    State.UNKNOWN: "the commit was not answered; the ledger will show the outcome",
 }
-"""For a task's log, and for the page."""
+"""Descriptions of the states, for the task log and the page."""
 
 LEGAL_STEPS: dict[State, frozenset[State]] = {
     State.ASKED: frozenset({State.FENCED}),
@@ -85,7 +85,7 @@ LEGAL_STEPS: dict[State, frozenset[State]] = {
     State.UNKNOWN: frozenset({State.FENCED}),
     State.COMMITTED: frozenset(),
 }
-"""Where a run may go.
+"""The legal next states of each state.
 
 PLANNED to OPEN is a resend of sealed batches, or a run with nothing to read. CHECKED to FENCED is a run found
 committed by another, to be reprocessed under an id of its own. FENCED, PLANNED and SEALED to FENCED: what an
@@ -105,7 +105,7 @@ class Trace:
 
     :param clock: monotonic seconds.
     :param on_state: called at each state entered.
-    :param check: called then at each state that a killed run does not enter; raises if it is killed.
+    :param check: called after it at each state that a killed run must not enter; raises if it was killed.
     :ivar steps: ``(state, seconds since the start)``, in order.
     """
 
@@ -131,5 +131,5 @@ class Trace:
         log.info("state %s after %.3f s: %s", state.value, elapsed, IN_WORDS[state])
         if self.on_state is not None:
             self.on_state(state)
-        if self.check is not None and state not in _ENTERED_NEVERTHELESS:
+        if self.check is not None and state not in _ENTERED_WHEN_KILLED:
             self.check()

@@ -82,9 +82,9 @@ def tombstone(spec: RunSpec, transactional_id: str) -> LedgerMessage:
 
 @dataclass(eq=False)
 class TableSteps:
-    """Takes the steps of one run.
+    """The table steps of one run.
 
-    A method that ends an epoch returns a record to answer with, or None: go on under a new epoch.
+    A method that ends an epoch returns the run's record, or None: continue under a new epoch.
     """
 
     spec: RunSpec
@@ -104,7 +104,7 @@ class TableSteps:
     def intent_of_others(self, work: UnitOfWork) -> Intent | None:
         """Return the INTENT of this id in the ledger, unless this process has pinned it.
 
-        Call it after the fence, where a no is final.
+        Call it after the fence, where None is final.
 
         :raises DifferentWork: it is of another table, which alone knows its outcome.
         """
@@ -214,7 +214,7 @@ class TableSteps:
         return self._entry(work, work.intent, receipt)
 
     def without_rows(self, entry: CommitEntry) -> CommitEntry:
-        """Return what the transaction of a run says that leaves the table as it is: its dead letters too."""
+        """Return the commit of a run that does not change the table, with its dead letters, if any."""
         due = self.letters_due(entry.manifest)
         if due is None:
             return entry
@@ -228,11 +228,11 @@ class TableSteps:
         """Return the commit of an earlier attempt's INTENT; None if it is not published and never can be."""
         receipt = self._publisher.settle(self._claim(work, intent))
         became = "was not published" if receipt is None else f"was published as snapshot {receipt.snapshot}"
-        log.info("%s: what an earlier attempt sealed for %s %s", intent.sink, intent.key, became)
+        log.info("%s: the output that an earlier attempt sealed for %s %s", intent.sink, intent.key, became)
         return None if receipt is None else self._entry(work, intent, receipt)
 
     def take_back(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
-        """Take an INTENT back that can never be published any more."""
+        """Take back an INTENT that can no longer be published."""
         try:
             self._write(session, tombstone(self.spec, work.transactional_id))
         except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
@@ -244,7 +244,7 @@ class TableSteps:
     def _entry(self, work: UnitOfWork, intent: Intent, receipt: TableReceipt) -> TableEntry:
         """Return the commit of a published run, the same for every attempt.
 
-        The rows are in the table, so later changes (a moved group, a topic made again) do not prevent their
+        The rows are in the table, so later changes (a moved group, a re-created topic) do not prevent their
         record. The plan was checked before it was published, and the next plan will be.
         """
         self.endings.trace.enter(State.PUBLISHED)
@@ -278,7 +278,7 @@ class TableSteps:
         return self._version
 
     def _committed(self, run_keys: Sequence[str]) -> frozenset[str]:
-        """Return the run keys that the ledger holds: a yes needs no fence."""
+        """Return which of the run keys are committed; *committed* needs no fence."""
         pipeline = self.spec.pipeline
         wanted = [keys.run_record_key(key) for key in run_keys]
         pruned = [keys.pruned_key(pipeline, keys.whole_run_key(key)) for key in run_keys]
@@ -290,8 +290,8 @@ class TableSteps:
         )
 
     def _write(self, session: ProducerSession, message: LedgerMessage) -> None:
-        around = self.collaborators
-        place = around.authority.place(message.routing)
+        ports = self.collaborators
+        place = ports.authority.place(message.routing)
         LedgerTransaction(
-            around.cluster, around.transactions, session, [place], around.sleep, around.clock
+            ports.cluster, ports.transactions, session, [place], ports.sleep, ports.clock
         ).commit([message])

@@ -1,6 +1,6 @@
-"""The topics of a run: what it may do with them, and whether they are still those that it began with.
+"""The topics of a run: its permissions on them, and whether they are still those that it began with.
 
-Brokers report little of it: a request for a missing partition is repeated until its time-out, and the commit
+Brokers report little of this: a request for a missing partition is retried until its time-out, and the commit
 of a transaction whose topic was deleted succeeds.
 """
 
@@ -39,9 +39,9 @@ class TopicsNow:
         return cls(cluster, spec, cluster.describe_topics((), optional=sorted(_needed(spec))))
 
     def described(self, *, output: bool = False) -> Mapping[str, TopicDescription]:
-        """Return the source topics, which must exist; errors as of :func:`described`.
+        """Return the source topics, which must exist; raises as :func:`described`.
 
-        :param output: also those of output that are known before the run reads.
+        :param output: also the output topics that are known before the run reads.
         """
         roles: dict[str, Collection[str]] = {"source": self.spec.source_topics}
         written = {"sink": self.spec.sink_topic, "dead letter": self.spec.dead_letter_topic}
@@ -85,7 +85,7 @@ def described(cluster: Cluster, roles: Mapping[str, Collection[str]]) -> Mapping
 
 
 def described_group(cluster: Cluster, name: str) -> GroupDescription:
-    """Return a group; where Describe is missing, one without any allowed operation."""
+    """Return a group; if Describe is not granted, one without any allowed operation."""
     try:
         return cluster.describe_group(name)
     except AuthorizationFailed:  # brokers do not even name the coordinator
@@ -93,7 +93,7 @@ def described_group(cluster: Cluster, name: str) -> GroupDescription:
 
 
 def refuse_targets(spec: RunSpec, manifest: SealedManifest) -> None:
-    """Refuse rows whose own ``topic`` is a topic of the brokers, or a source topic unless the run may loop.
+    """Refuse rows whose own ``topic`` is an internal topic, or a source topic unless the run may loop.
 
     :raises ProcessFailed: naming the topics; nothing was written.
     """
@@ -165,8 +165,8 @@ class Targets:
             now = self.cluster.describe_topics([name])[name]
         except UnknownTopic:
             return False
-        except Exception as failure:  # noqa: BLE001 - the run is committed; nothing speaks against its output
-            log.warning("the commit is done, topic %s could not be looked at again: %s", name, failure)
+        except Exception as failure:  # noqa: BLE001 - the run is committed; its output is not known to be lost
+            log.warning("the run is committed, but cannot check topic %s again: %s", name, failure)
             return True
         return now.topic_id == self.proven[name].topic_id
 
@@ -185,7 +185,7 @@ def _refuse_missing(
 ) -> None:
     """Refuse a run that lacks operations on topics.
 
-    :param allowed: None for a topic: its brokers do not say.
+    :param allowed: None for a topic whose brokers do not report them.
     :param others: what else is missing.
     """
     missing = [

@@ -27,7 +27,7 @@ class Undecided:
     """Undecided offsets of one partition, and the open transaction at their start.
 
     :param offsets: from the last stable offset to the high watermark.
-    :param producer: of the transaction; None if its leader does not tell.
+    :param producer: of the transaction; None if its leader does not report it.
     :param transactional_id: of the transaction; None if it is forgotten, or this client may not see it.
     :param since: start of the transaction by its coordinator, else the time of its last record; None if
         unknown.
@@ -95,7 +95,7 @@ def undecided(
     try:
         return _described(cluster, open_ranges)
     except EosError as error:
-        log.info("the open transactions could not be looked at: %s", error)
+        log.info("cannot look up the open transactions: %s", error)
         return [Undecided(offsets) for offsets in open_ranges]
 
 

@@ -1,9 +1,9 @@
 """Ends transactions that a coordinator has left open.
 
-Brokers of 4.x omit the markers of a partition whose leader is away when a transaction ends, and call the
-transaction complete (KAFKA-20734). Its records there stay open: readers wait below them, and the next marker
-of the same producer id, of any transaction, decides them. So nothing is written after an open transaction of
-our own: it is ended first, as it was decided, by an empty transaction.
+Brokers of 4.x omit the markers of a partition whose leader is unavailable when a transaction ends, and call
+the transaction complete (KAFKA-20734). Its records there stay open: readers wait below them, and the next
+marker of the same producer id, of any transaction, decides them. So nothing is written after an open
+transaction of our own: it is ended first, as it was decided, by an empty transaction.
 
 The ledger knows the decision: its record is part of the transaction, and names producer id and epoch, which
 belong to one transaction only (law 2).
@@ -78,7 +78,7 @@ class UnfinishedEnds:
     def end_in_ledger(self, producer: ProducerIdentity, topics: TopicsNow) -> EndTxnAnswer | None:
         """End open transactions in the ledger's partitions of this run, and pending offsets of its cursor.
 
-        :param topics: as they are behind the fence.
+        :param topics: as they are after the fence.
         :returns: None if nothing was open; else the coordinator's answer, and the epoch is used up.
         :raises OutcomeUnknown: the decision about such a transaction is unknown.
         :raises UnknownTopic: the ledger was deleted.
@@ -133,7 +133,7 @@ class UnfinishedEnds:
             ]
         decision = coordinator_decision(self.description, producer_id, epoch)
         if decision is None and not undecided and complete:
-            return False  # a run's commit has its record; of a moved cursor the coordinator knows
+            return False  # a committed run has a record; the coordinator knows of a moved cursor
         if decision is None and undecided:
             decision = visible_decision(self.cluster, undecided[0])
         if decision is None:
@@ -176,7 +176,7 @@ class UnfinishedEnds:
         cursor = self.authority.record(CursorRecord, cursor_key, routing=group, fenced=True)
         committed = self.cluster.committed(group, partitions, stable=False)
         log.warning("group %r: offsets of an earlier transaction are still pending", group)
-        # The ledger's cursor was committed with the offsets: behind it are the pending ones.
+        # The ledger's cursor was committed with its offsets: if they are behind it, they lack a marker.
         if cursor and any(
             tp not in committed or committed[tp].offset < end for tp, end in cursor.ends.items()
         ):
@@ -189,7 +189,7 @@ class UnfinishedEnds:
         key = keys.run_record_key(cursor.run_key)
         run = self.authority.record(RunRecord, key, routing=cursor.pipeline, fenced=True)
         if run is None:
-            return  # a reset moved it; the planner says how offsets and cursor differ
+            return  # a reset moved it; the planner reports how offsets and cursor differ
         owner = run.producer
         pending = ActiveProducer(owner.producer_id, owner.producer_epoch, last_sequence=-1)
         write_commit_markers(
@@ -200,7 +200,7 @@ class UnfinishedEnds:
 def write_commit_markers(
     transactions: Transactions, owner: ProducerIdentity, open_there: Mapping[TopicPartition, ActiveProducer]
 ) -> None:
-    """Write missing markers of committed transactions; raises NotYetVisible without the right to."""
+    """Write missing markers of committed transactions; raises NotYetVisible without permission."""
     places = ", ".join(map(str, sorted(open_there)))
     log.warning(
         "%s: markers of a committed transaction of %s are missing; writing them now",
@@ -236,7 +236,7 @@ def coordinator_decision(
 
 
 def visible_decision(cluster: Cluster, record: RunRecord) -> bool | None:
-    """Return the decision about a run's transaction that its output or its offsets show, else None."""
+    """Return True if output or offsets show that a run's transaction committed, False if not; else None."""
     for receipt in record.receipts:
         if receipt.records:
             tp = TopicPartition(receipt.topic, receipt.partition)

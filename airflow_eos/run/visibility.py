@@ -1,6 +1,6 @@
 """Waits until the leaders of all partitions show the end of a commit.
 
-The coordinator's word does not suffice: see :mod:`airflow_eos.run.unfinished`. The next task must see
+The coordinator's answer does not suffice: see :mod:`airflow_eos.run.unfinished`. The next task must see
 everything, and a successful task must not have invisible output.
 """
 
@@ -23,7 +23,7 @@ from airflow_eos.run.unfinished import write_commit_markers
 
 log = logging.getLogger(__name__)
 
-_SAY_SECONDS = 5.0
+_LOG_AFTER_SECONDS = 5.0
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
@@ -52,14 +52,14 @@ class Visibility:
         *,
         seconds: float,
     ) -> None:
-        """Wait until nothing is missing; write the markers that the coordinator has left out, once.
+        """Wait until nothing is missing; write the markers that the coordinator has omitted, once.
 
-        Of a run that another attempt committed, perhaps long ago, only the output is looked at.
+        For a run that another attempt committed, perhaps long ago, only the output is checked.
 
         :param ledger: of this process's own commit, under the identity that it still holds: the ledger
             partitions of the transaction.
         :param offsets: the committed offsets of ``group`` in it.
-        :raises NotYetVisible: after ``seconds``, or at once if it cannot be asked.
+        :raises NotYetVisible: after ``seconds``, or at once if visibility cannot be checked.
         """
         producer = record.producer
         began, pause, is_logged = self.clock(), _POLL_SECONDS, False
@@ -67,7 +67,7 @@ class Visibility:
         while True:
             waited = self.clock() - began
             try:
-                missing, open_there = self._look(record, ledger, offsets or {}, group, is_ended=ended)
+                missing, open_there = self._check(record, ledger, offsets or {}, group, is_ended=ended)
                 if laws.over_everywhere(missing):
                     return
                 if over and open_there and not ended:
@@ -75,14 +75,14 @@ class Visibility:
                     left_out = ActiveProducer(producer.producer_id, producer.producer_epoch, last_sequence=-1)
                     write_commit_markers(self.transactions, producer, dict.fromkeys(open_there, left_out))
                     continue
-                # Before the next look: after a yes no marker is on its way.
+                # Before the next check: once the transaction is complete, no marker is in flight.
                 over = over or (not ended and bool(open_there) and self._is_over(producer))
             except BrokersUnavailable as error:
                 missing = [str(error)]
             except NotYetVisible:
                 raise
             except EosError as error:
-                # Such as a grant that was taken meanwhile: its class says that nothing is committed.
+                # Such as a permission revoked meanwhile: its error class says that nothing is committed.
                 raise NotYetVisible(
                     f"{record.run_key} is committed, but whether readers see it cannot be asked: {error}; a "
                     "retry asks again and writes nothing"
@@ -92,7 +92,7 @@ class Visibility:
                     f"{record.run_key} is committed, not yet visible in {'; '.join(missing)}; a retry waits "
                     "for it and writes nothing. If it stays so see `airflow eos repair`"
                 )
-            if waited >= _SAY_SECONDS and not is_logged:
+            if waited >= _LOG_AFTER_SECONDS and not is_logged:
                 is_logged = True
                 log.warning(
                     "%s is committed; waiting until readers see %s", record.run_key, "; ".join(missing)
@@ -100,9 +100,9 @@ class Visibility:
             self.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
-    # -- looks --
+    # -- checks --
 
-    def _look(
+    def _check(
         self,
         record: RunRecord,
         ledger: Collection[TopicPartition],
@@ -113,14 +113,14 @@ class Visibility:
     ) -> tuple[list[str], set[TopicPartition]]:
         """Return what is missing, and where our transaction is open.
 
-        :param is_ended: the markers that were left out are written.
+        :param is_ended: whether the omitted markers were written.
         """
         hidden = self._invisible(record)
         in_ledger = own_open(self.cluster, record.producer, ledger)
         texts = [text for text, _ in hidden.values()]
         texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
         open_there = {tp for tp, (_, own) in hidden.items() if own}.union(in_ledger)
-        # Offsets of intervals have no meaning: another run's may be pending when ours are not.
+        # Offsets of intervals have no meaning, and pending ones may be those of another run.
         if (group == record.group_id or not is_ended) and self._is_pending(record, group, offsets):
             texts.append(f"the offsets of group {group!r} (pending)")
             open_there.add(self.cluster.group_offsets_partition(group))
@@ -132,13 +132,13 @@ class Visibility:
         try:
             stable = self.cluster.last_stable_offsets(sorted(written)) if written else {}
         except UnknownTopic:
-            stable = self._stable_of_the_others(written)
+            stable = self._stable_of_remaining(written)
         behind = [tp for tp, last in sorted(written.items()) if tp in stable and stable[tp] <= last]
         ends = self.cluster.log_ends(behind) if behind else {}
         for tp in behind:
             if ends[tp] <= written[tp]:
                 log.warning(
-                    "%s ends at %d, the run wrote up to %d: the topic was made again or cut",
+                    "%s ends at %d, the run wrote up to %d: the topic was created again or truncated",
                     tp,
                     ends[tp],
                     written[tp],
@@ -152,15 +152,15 @@ class Visibility:
             hidden[tp] = (f"{tp} (offsets {stable[tp]} to {written[tp]}: {why})", own)
         return hidden
 
-    def _stable_of_the_others(self, written: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets where a topic that was written is gone: of those that are left."""
+    def _stable_of_remaining(self, written: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets of the written topics that still exist."""
         stable: dict[TopicPartition, int] = {}
         for topic in sorted({tp.topic for tp in written}):
             partitions = [tp for tp in written if tp.topic == topic]
             try:
                 stable.update(self.cluster.last_stable_offsets(partitions))
             except UnknownTopic as error:
-                log.warning("whether readers see the output cannot be looked at: %s", error)
+                log.warning("cannot check whether readers see the output: %s", error)
         return stable
 
     def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:

@@ -1,4 +1,4 @@
-"""The definition of a run's work, kept in its record, which answers for exactly this work (law 7).
+"""The definition of a run's work, kept in its record, which counts for exactly this work (law 7).
 
 It excludes *how* the work is done: the size of a round, where a new cursor starts, allowed lateness, codecs,
 time-outs, the group of an interval; and ``process``: a transform cannot be compared.
@@ -103,7 +103,7 @@ class WorkDefinition:
 
 
 def recorded_interval(record: RunRecord) -> tuple[str, str] | None:
-    """Return the data interval of a record, which may be a stranger's, as ISO texts; None without one."""
+    """Return the data interval of a record, which others may have written, as ISO texts; None without one."""
     work = record.details.get(WORK)
     interval = work.get("interval") if isinstance(work, Mapping) else None
     if not isinstance(interval, (list, tuple)) or [type(end) for end in interval] != [str, str]:
@@ -142,7 +142,7 @@ def differences(recorded: WorkDefinition, current: WorkDefinition) -> list[Diffe
 def disagreement(
     record: RunRecord, transactional_id: str, current: WorkDefinition, but_for: Collection[str] = ()
 ) -> str | None:
-    """Return why a record does not answer for a run, and how to go on; None if it does.
+    """Return why a record does not count for a run, and what to do about it; None if it does.
 
     :param but_for: fields that may differ.
     """
@@ -152,7 +152,7 @@ def disagreement(
     differing: list[Difference] = []
     if fence != transactional_id:
         reasons.append(f"it was committed under transactional id {fence!r}, not {transactional_id!r}")
-    if recorded is None:  # of a version that did not say: compare what it read
+    if recorded is None:  # of a version that did not record the work: compare the topics read
         read = sorted({offsets.topic for offsets in record.ranges})
         if read and not set(read).intersection(current.topics):
             reasons.append(f"it read {', '.join(read)}, not {', '.join(current.topics)}")
@@ -163,7 +163,7 @@ def disagreement(
 
 
 def as_named(record: RunRecord, fields: Mapping[str, Any]) -> WorkDefinition | None:
-    """Return a record's work with some fields as a waiting task names them; None if the record has none.
+    """Return a record's work with some fields replaced by a waiting task's; None if the record has none.
 
     :param fields: some fields of :meth:`WorkDefinition.to_dict`; the others are as recorded.
     """
@@ -230,7 +230,7 @@ def _ranges_texts(was: Sequence[OffsetRange], now: Sequence[OffsetRange]) -> tup
 
 
 def mapped_otherwise(run_key: str, *, mapped: bool) -> DifferentWork:
-    """Return the refusal (law 7) of a run whose records a run of another layout of its task has written."""
+    """Return the error (law 7) of a run whose task wrote its records while mapped differently."""
     return DifferentWork(
         f"{run_key} is committed, by this task before it was {'' if mapped else 'no longer '}mapped over "
         "source_partition: this run would write the same records again. Undo that for this Dag run; or give "

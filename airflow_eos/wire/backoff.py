@@ -64,7 +64,7 @@ class Backoff:
         return min(pause, self.left)
 
     def tell(self, doing: str, error: Exception) -> None:
-        """Log once, after :data:`SILENT_SECONDS`, what is waited for: a silent minute looks like a hang."""
+        """Log once, after :data:`SILENT_SECONDS`, why the caller waits: a silent minute looks like a hang."""
         if not self.told and self.timeout - self.left >= SILENT_SECONDS and not self.expired:
             self.told = True
             log.warning("%s: still waiting (%s), for up to %.0f s more", doing, describe(error), self.left)

@@ -26,7 +26,7 @@ from airflow_eos.recordbatch.limits import (
 )
 
 CLUSTER_SETTING = "eos.cluster.id"
-"""Id of the cluster of the bootstrap servers: a run gives that of its driver to its executors."""
+"""Id of the cluster of the bootstrap servers: the driver passes its own to the executors."""
 OUR_SETTINGS = frozenset({CLUSTER_SETTING, MAX_BYTES_SETTING, MAX_HEADERS_SETTING})
 """Settings of this package, unknown to the client libraries."""
 

@@ -101,7 +101,7 @@ class BrokerConnections(NodeConnections):
         async def attempt() -> dict[str, TopicDescription]:
             missing = await self._metadata(wanted)
             if missing and time.monotonic() - started > grace:
-                hint = await self._near(missing)
+                hint = await self._similar_topic(missing)
                 raise UnknownTopic(
                     f"topic {', '.join(map(repr, missing))} does not exist on {self._servers}, or "
                     f"this principal may not see it: create it, or correct the name{hint}"
@@ -141,7 +141,7 @@ class BrokerConnections(NodeConnections):
         :raises UnknownTopic: names a topic or partition that does not exist.
         """
         wanted = sorted(set(partitions))
-        # A leader that has just failed to answer may lead no longer.
+        # A leader that has just failed to answer may no longer be the leader.
         suspects = {None, *self._suspects}
         unknown = {tp.topic for tp in wanted if self.leader(tp.topic, tp.partition) in suspects}
         if unknown:
@@ -174,8 +174,8 @@ class BrokerConnections(NodeConnections):
                 raise refusal
         return sorted(failed)
 
-    async def _near(self, missing: list[str]) -> str:
-        """Return the end of a message: which visible topic has a name like the first of the missing ones."""
+    async def _similar_topic(self, missing: list[str]) -> str:
+        """Return a hint for an error: the visible topic whose name is most like the first missing one."""
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False, max_version=12)
         answer = await self.ask_any_async(request)
         return did_you_mean(missing[0], (topic.name for topic in answer.topics if not topic.is_internal))
@@ -187,7 +187,7 @@ class BrokerConnections(NodeConnections):
     async def _ask_metadata(self, names: list[str]) -> dict[str, EosError | None]:
         """Request metadata; return the error of each topic that has one, None where the topic is unknown."""
         invalid = kafka_errors.InvalidTopicError.errno
-        # On a name that is too long a broker closes the connection, as if it were unavailable.
+        # A broker closes the connection on a name that is too long, as if it were unavailable.
         failed = {name: _refusal(name, invalid) for name in names if not is_topic_name(name)}
         wanted = [name for name in names if name not in failed]
         if names and not wanted:
@@ -225,7 +225,7 @@ class BrokerConnections(NodeConnections):
         return self.known_brokers()
 
     def silent_brokers(self) -> list[int]:
-        """Return the node ids of the brokers that metadata names, and that do not answer at their address."""
+        """Return the node ids of the brokers in the metadata that do not answer at their address."""
         request = MetadataRequest(topics=[], max_version=12)
         futures = {node: self.send(request, node) for node in self.brokers()}
         _, failures = self.run(answers_to(futures, "metadata of a broker"))
@@ -311,8 +311,8 @@ def by_topic(
 ) -> list[T]:
     """Return the parts of a request, one for each topic, sorted.
 
-    :param topic_part: makes one from a topic and the entries of its partitions, sorted.
-    :param entry: makes that of a partition, by default its number.
+    :param topic_part: makes a part from a topic and the entries of its partitions, sorted.
+    :param entry: makes the entry of a partition, by default its number.
     """
     grouped: dict[str, list[Any]] = {}
     for tp in sorted(set(partitions)):
@@ -321,7 +321,7 @@ def by_topic(
 
 
 def parts_of(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
-    """Yield each partition of an answer, or of a part of one that has ``topics``, and what it says of it."""
+    """Yield each partition of an answer, or of any part with ``topics``, and its part of the answer."""
     for topic in answer.topics:
         for part in topic.partitions:
             yield TopicPartition(topic.name, part.partition_index), part

@@ -12,7 +12,7 @@ from airflow_eos.wire.backoff import is_transient
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 
 _BROKERS_TIMEOUT_MS = 8_000
-"""Brokers answer before :meth:`BrokerConnections.ask_any_async` takes them for dead."""
+"""Brokers answer before :meth:`BrokerConnections.ask_any_async` gives up on them."""
 
 
 def create_topic(
@@ -28,8 +28,8 @@ def create_topic(
     :param replication_factor: -1 for the brokers' default.
     :raises AuthorizationFailed: Create on the cluster or the topic is missing.
     :raises RequestRefused: the brokers refuse the topic, with their reason.
-    :raises BrokersUnavailable: no broker has created it after :data:`METADATA_TIMEOUT` seconds; or fewer
-        brokers are there than it has replicas, of a cluster that may be starting.
+    :raises BrokersUnavailable: no broker has created it after :data:`METADATA_TIMEOUT` seconds; or there
+        are fewer brokers than replicas, perhaps because the cluster is starting.
     """
     topic_class = CreateTopicsRequest.CreatableTopic
     topic = topic_class(
@@ -47,7 +47,7 @@ def create_topic(
     async def attempt() -> bool:
         answer = (await connections.ask_any_async(request)).topics[0]
         error = kafka_errors.for_code(answer.error_code)(answer.error_message)
-        if is_transient(error):  # also of a broker that is not the controller: another one is asked
+        if is_transient(error):  # also from a broker that is not the controller: the retry asks another one
             raise error
         if isinstance(error, kafka_errors.AuthorizationError):
             raise AuthorizationFailed(

@@ -94,7 +94,7 @@ PRODUCE: Mapping[int, Reaction] = {
     18: Fatal(
         RecordTooLarge, "RECORD_LIST_TOO_LARGE: the batch exceeds the topic's segment.bytes; raise that"
     ),
-    # Brokers hide 13, 14-16 and 51 of the transaction check behind it: the common one.
+    # Usually the transaction verification, whose codes 13, 14-16 and 51 brokers return as this one.
     19: Retry("NOT_ENOUGH_REPLICAS: the transaction is being verified, or replicas are missing"),
     20: Retry("NOT_ENOUGH_REPLICAS_AFTER_APPEND: written, replicas are missing"),
     21: Fatal(ProtocolViolation, "INVALID_REQUIRED_ACKS"),
@@ -149,7 +149,7 @@ BATCH_TOO_LARGE = Fatal(
     "was lowered since they were sealed, and the next try makes smaller batches; or this principal may not "
     "read it: grant DescribeConfigs on the topic",
 )
-"""Reaction where the broker calls a batch of several records too large: other batches of them may fit."""
+"""Reaction to a batch of several records that is too large: its records may fit into smaller batches."""
 
 _LEADER: Mapping[int, Reaction] = {
     **_MOVED,
@@ -180,7 +180,7 @@ LIST_OFFSETS: Mapping[int, Reaction] = {
         BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not know this question of ListOffsets 2 to 8"
     ),
 }
-"""Answer to ListOffsets, version 2 to 8: brokers answer so to a negative time that they do not know."""
+"""Answer to ListOffsets, version 2 to 8: brokers answer 35 to a special timestamp they do not know."""
 
 PRODUCERS: Mapping[int, Reaction] = {
     **_LEADER,

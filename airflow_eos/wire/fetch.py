@@ -57,7 +57,7 @@ class FetchedAnswer:
 
     @classmethod
     def of(cls, part: Any, tp: TopicPartition, position: int, isolation: Isolation) -> FetchedAnswer | None:
-        """Return what a Fetch answer holds of a partition; None without one whole batch."""
+        """Return a partition's part of a Fetch answer; None if it has no whole batch."""
         batches = tuple(iter_batches(part.records or b"", tp.topic, tp.partition))
         if not batches:
             return None
@@ -88,7 +88,7 @@ def fetch_answers(
         ``stall_timeout`` for it.
     :param max_bytes: bytes per answer.
     :param stall_timeout: seconds without progress until :class:`FetchStalled`. An answer that a quota left
-        empty starts them anew.
+        empty restarts them.
     :param first: the first answer of the range, if it was already fetched.
     :raises OffsetsOutOfRange: the log begins above the position: records have been deleted.
     :raises FetchStalled: names the position and the reason.
@@ -191,20 +191,20 @@ class _RangeReader:
             await self._out_of_range(position)
         if code:
             self._raise_for(code)
-        if part is None:  # so brokers answer a client that has used up its quota
+        if part is None:  # the answer to a client that has used up its quota
             raise _Throttled(THROTTLED)
         if part.log_start_offset > position:
-            raise self._gone(position, part.log_start_offset)
+            raise self._deleted(position, part.log_start_offset)
         fetched = FetchedAnswer.of(part, tp, position, self.isolation)
         if fetched is None:
-            return await self._nothing(position, answer, part)
+            return await self._empty_answer(position, answer, part)
         if fetched.next_position <= position:
             raise CorruptBatch(
                 f"{tp} was asked for offset {position}, the answer ends before {fetched.next_position}"
             )
         return fetched
 
-    async def _nothing(self, position: int, answer: Any, part: Any) -> FetchedAnswer:
+    async def _empty_answer(self, position: int, answer: Any, part: Any) -> FetchedAnswer:
         """Interpret an empty answer: not yet readable, or compaction has removed the rest of the range."""
         committed = self.isolation == "read_committed"
         bound = part.last_stable_offset if committed else part.high_watermark
@@ -232,7 +232,7 @@ class _RangeReader:
         """Raise for the bound that the position is beyond; retry if none, because the leader may be new."""
         begin = (await list_offsets_async(self.connections, [self.tp], "earliest"))[self.tp]
         if begin > position:
-            raise self._gone(position, begin)
+            raise self._deleted(position, begin)
         latest = await list_offsets_async(self.connections, [self.tp], "latest", isolation="read_uncommitted")
         if latest[self.tp] < position:
             raise OffsetsOutOfRange(
@@ -242,7 +242,7 @@ class _RangeReader:
         self.connections.forget_leader(self.tp.topic)
         raise NotYet("OFFSET_OUT_OF_RANGE of an offset that is in range")
 
-    def _gone(self, position: int, log_start: int) -> OffsetsOutOfRange:
+    def _deleted(self, position: int, log_start: int) -> OffsetsOutOfRange:
         return OffsetsOutOfRange(
             f"{self.tp} begins at offset {log_start}, above the requested {position}: the records "
             "between are deleted (retention, or DeleteRecords); nothing was skipped"
@@ -299,4 +299,4 @@ class _Waiting(NotYet):
 
 
 class _Throttled(NotYet):
-    """A quota left the answer empty: the readers who share it take turns, as long as the broker answers."""
+    """A quota left the answer empty: the readers that share it take turns, as long as the broker answers."""

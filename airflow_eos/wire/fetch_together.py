@@ -24,7 +24,7 @@ SMALL_SPAN = 5_000
 GROUP_SPAN = 20_000
 """Largest sum of offsets in one group: about what :data:`MAX_BYTES` hold."""
 GROUP_SIZE = 200
-"""Most ranges in one group."""
+"""Maximum number of ranges in one group."""
 _MAX_WAIT_MS = 100  # if no record is readable yet, the reader of the single range waits
 _TURNS = 4
 
@@ -102,7 +102,7 @@ async def _ask(
 
 
 def _usable(wanted: OffsetRange, part: Any) -> FetchedAnswer | None:
-    """Return a partition's part of an answer; None for errors, empty parts and parts behind the range."""
+    """Return a partition's part of an answer; None for errors, and without a usable batch."""
     if part.error_code or part.log_start_offset > wanted.start:
         return None
     fetched = FetchedAnswer.of(part, wanted.topic_partition, wanted.start, "read_committed")

@@ -4,8 +4,8 @@ A marker has the time of the broker's clock, not that of the records around it. 
 is loaded, ListOffsets would return the first transaction's marker for every later time of that history.
 
 Brokers search one segment only, the first whose highest timestamp is not older. Its record of that time may
-be gone, by compaction (a producer's last batch stays without records, but with its time) or DeleteRecords, or
-no record of it has a timestamp: then they find nothing, whatever the next segments hold.
+have been removed, by compaction (a producer's last batch stays, without records, but with its timestamp) or
+DeleteRecords, or none of its records has a timestamp. Then they find nothing, whatever later segments hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import first_since, list_offsets, max_timestamps
 
-_LOOKS = 5
+_MAX_ATTEMPTS = 5
 
 
 def first_records(
@@ -46,7 +46,7 @@ def first_records(
     idle = [tp for tp, first in firsts.items() if first is None]
     newest = max_timestamps(connections, idle) if idle else {}
     later = [tp for tp, highest in newest.items() if highest >= max(timestamp, 0)]
-    # It may have come since.
+    # Such a record may have arrived since the first look-up.
     firsts = {**firsts, **(first_since(connections, later, timestamp) if later else {})}
     missed = {tp for tp in later if firsts[tp] is None}
     return {
@@ -61,7 +61,7 @@ def _first_record(
     connections: BrokerConnections, tp: TopicPartition, first: TimedOffset | None, timestamp: int
 ) -> TimedOffset | None:
     """Return the broker's answer if it is a record, else (also for None) search for the first record."""
-    for looks_left in reversed(range(_LOOKS)):
+    for attempts_left in reversed(range(_MAX_ATTEMPTS)):
         try:
             if first is None:
                 start = list_offsets(connections, [tp], "earliest")[tp]
@@ -70,7 +70,7 @@ def _first_record(
                 return _search(connections, tp, first.offset + 1, timestamp)
             break
         except OffsetsOutOfRange:  # deleted since the look-up
-            if not looks_left:
+            if not attempts_left:
                 raise
             first = first_since(connections, [tp], timestamp)[tp]
     return first
@@ -98,7 +98,7 @@ def _search(
 ) -> TimedOffset | None:
     """Read the log from ``start``; return the first record at or after the time.
 
-    A batch that cannot be read has one by its header: its first offset, since a run skips all of it or none.
+    A batch that cannot be decoded counts by its header, with its first offset: a run skips all of it or none.
     """
     end = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
     answers = fetch_answers(connections, tp, start, end, isolation="read_uncommitted")

@@ -3,7 +3,7 @@
 The requests do not go through librdkafka: its admin client aborts the whole process when a broker goes away
 during a request to a group's coordinator (an assertion in its coordinator requests, seen with 2.16). They
 raise BrokersUnavailable after their time-out, with the last answer, and AuthorizationFailed if Describe on
-the group, or a topic of the question, is missing.
+the group, or on a topic in the request, is missing.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ async def ask_leaders(
     """Send requests until every partition has an answer.
 
     :param request_for: builds the request for some partitions.
-    :param value: returns the value in what an answer says of a partition.
+    :param value: returns the value in a partition's part of an answer.
     :param subject: names the request in errors, such as "offsets".
     :param table: reactions to error codes, one of :mod:`airflow_eos.wire.error_codes`.
-    :param read: yields the partitions of a broker's answer, and what it says of each.
+    :param read: yields each partition of a broker's answer, and its part of the answer.
     :raises UnknownTopic: names the topic or partition.
     :raises AuthorizationFailed: names the partition and what to grant.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.

@@ -11,7 +11,7 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import FetchedAnswer, fetch_answers
 
 LOOK_BYTES = 64 << 20
-"""Bytes of one partition that the search reads at most."""
+"""Maximum number of bytes that the search reads in one partition."""
 
 
 def next_data(connections: BrokerConnections, wanted: OffsetRange) -> int:
@@ -32,13 +32,13 @@ def next_data(connections: BrokerConnections, wanted: OffsetRange) -> int:
         return min(max(wanted.start, begin), wanted.end)
     else:
         position = first.next_position
-    looked = 0
+    read_bytes = 0
     if position < wanted.end:
         for answer in fetch_answers(connections, tp, position, wanted.end):
             begin = _begin(answer)
             position = answer.next_position if begin is None else max(answer.position, begin)
-            looked += len(answer.data)
-            if begin is not None or looked >= LOOK_BYTES:
+            read_bytes += len(answer.data)
+            if begin is not None or read_bytes >= LOOK_BYTES:
                 return min(position, wanted.end)
     return wanted.end
 

@@ -37,9 +37,9 @@ ANSWER_TIMEOUT = 12.0
 
 
 _THROTTLED = "throttle"
-"""Why kafka-python pauses a connection whose broker has named a time to wait (KIP-219)."""
+"""kafka-python's reason for pausing a connection whose broker has requested a delay (KIP-219)."""
 _FIRST_SLICE_MS = 500.0
-"""To find a broker, at first: each further try may take twice as long."""
+"""Time limit of the first attempt to find a broker; each further attempt may take twice as long."""
 
 
 class NodeConnections(Closeable):
@@ -47,11 +47,11 @@ class NodeConnections(Closeable):
 
     :param config: client configuration in librdkafka's names.
     :param bootstrap_timeout: seconds to wait for an answer of a bootstrap server.
-    :ivar cluster_id: None if its brokers do not say.
+    :ivar cluster_id: None if the brokers do not report it.
     :ivar request_timeout: seconds to wait for an answer to Fetch or Produce.
     :ivar answer_timeout: seconds to wait for other answers.
-    :ivar throttled: whether a broker has let this client wait because of a quota.
-    :ivar patience: upper bound of the seconds for which a request is asked again.
+    :ivar throttled: whether a broker has throttled this client because of a quota.
+    :ivar patience: upper bound of the seconds for which a request is retried.
     :raises BrokersUnavailable: none answered; the message names the servers and the last error.
     :raises ConfigurationError: a setting cannot be used, or the broker refused the credentials.
     :raises EnvironmentMismatch: the servers are of another cluster than ``eos.cluster.id``.
@@ -69,7 +69,7 @@ class NodeConnections(Closeable):
         self.cluster_id: str | None = None
         self._suspects: dict[Any, float] = {}
         self.throttled = False
-        self._held: dict[Any, deque[Any]] = {}  # requests that wait for the end of that, by connection
+        self._held: dict[Any, deque[Any]] = {}  # requests that wait for the end of throttling, by connection
         # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
         self._net = EventLoop(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self._manager = Manager(self._net, **settings)
@@ -156,10 +156,10 @@ class NodeConnections(Closeable):
         return future
 
     async def _throttled(self, connection: Any, request: Any, milliseconds: int) -> Any:
-        """Send a request, on this connection only, when its broker takes requests of this client again.
+        """Send a request, on this connection only, once its broker no longer throttles this client.
 
-        A failure would make its sender ask for leader or coordinator, whose answer is throttled too. Requests
-        keep their order: brokers refuse a batch that comes before an earlier one.
+        A failure would make the sender look up leader or coordinator, which is throttled, too. Requests keep
+        their order: brokers refuse a batch that arrives before an earlier one.
         """
         if not self.throttled:
             self.throttled = True
@@ -190,7 +190,7 @@ class NodeConnections(Closeable):
     def _candidates(self) -> list[Any]:
         """Return all nodes; nodes that failed recently come last, the least recent failure first.
 
-        Bootstrap servers come third: brokers that are known may all have left their addresses.
+        Bootstrap servers come third: the known brokers may all have changed their addresses.
         """
         cluster = self._manager.cluster
         nodes = [broker.node_id for broker in cluster.brokers()]
@@ -237,7 +237,7 @@ class NodeConnections(Closeable):
             try:
                 self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
             except kafka_errors.KafkaTimeoutError:
-                reason = self._why_not(min(slice_ms, 5000.0))
+                reason = self._bootstrap_error(min(slice_ms, 5000.0))
                 backoff.tell(f"connecting to {self._servers}", reason or NotYet("too slow"))
                 if reason is None and not backoff.expired:
                     continue
@@ -263,10 +263,10 @@ class NodeConnections(Closeable):
                 ) from reason
             slice_ms *= 2
 
-    def _why_not(self, timeout_ms: float) -> Exception | None:
+    def _bootstrap_error(self, timeout_ms: float) -> Exception | None:
         """Connect to one bootstrap server and return its error; None if it answers now.
 
-        :param timeout_ms: milliseconds to wait for it, as one that drops packets is not the only one.
+        :param timeout_ms: milliseconds to wait for it: if it drops packets, another server may answer.
         :raises ConfigurationError: credentials or certificates are wrong, which a retry cannot fix.
         """
         node = random.choice(self._manager.cluster.bootstrap_brokers()).node_id

@@ -97,7 +97,7 @@ def log_bounds(
 def epoch_ends(
     connections: BrokerConnections, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the first offset behind what leaders up to an epoch have written (KIP-101); -1 if unknown.
+    """Return the end offset of a leader epoch in each partition (KIP-101); -1 if unknown.
 
     Raises as :func:`list_offsets`.
     """
@@ -137,7 +137,7 @@ def first_since(
     """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
     Includes records of open and aborted transactions, and transaction markers. The record's timestamp may be
-    much later than ``timestamp``. Times before 1970, and errors, are as of :func:`list_offsets`.
+    much later than ``timestamp``. Times before 1970, and errors, are as in :func:`list_offsets`.
     """
     timestamp = max(timestamp, 0)
     timed_offsets = connections.run(_ask(connections, partitions, timestamp, "read_uncommitted"))

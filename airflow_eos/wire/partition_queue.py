@@ -6,7 +6,7 @@ The rules (KIP-98, KIP-679, and measurements: see :mod:`airflow_eos.wire.produce
   flight, because a broker keeps the last five batches to detect duplicates. Across a restart it keeps only
   the last one: if more than one batch was unanswered, "out of order" then ends the attempt.
 - A retry sends the same bytes with the same sequence.
-- Only the error of the first unacknowledged batch counts: "out of order" behind a failed batch is expected.
+- Only the error of the first unacknowledged batch counts: "out of order" after a failed batch is expected.
 - After a failure no batch is retried before every batch in flight has an answer; then one batch is sent
   alone.
 """

@@ -46,7 +46,7 @@ MAX_BYTES_IN_FLIGHT = 16 << 20
 MAX_REQUESTS_PER_BROKER = 5
 _MIN_VERSION, _MAX_VERSION = 9, 11
 _NAMED, _KEY_BYTES = 3, 100  # of refused records, in messages
-_LEAST_WAIT = 1.0  # seconds without any answer, before a batch that has none is given up
+_LEAST_WAIT = 1.0  # seconds to wait for any answer before an overdue batch is given up
 # The broker should answer before the client's own timeout, which would close the connection.
 _BROKER_TIMEOUT_SHARE = 0.8
 
@@ -72,7 +72,7 @@ def send_partitions(
     :raises DeliveryTimedOut: names the partition and the last error.
     :raises DuplicateReceipt: another attempt wrote in the same epoch.
     :raises RecordRefused: the topic's settings refuse a record, for example because of its size.
-    :raises SinkChanged: they refuse a batch, whose records may fit smaller ones.
+    :raises SinkChanged: they refuse a batch whose records may fit into smaller ones.
     :raises AuthorizationFailed: names what to grant.
     :raises ProtocolViolation: the broker's answer violates the protocol; the run must abort.
     """
@@ -140,7 +140,7 @@ class _Dispatcher:
                 raise self._too_late()
             while load := self._next_load(now):
                 self._dispatch(load, now)
-            await self._something(now)
+            await self._wait_for_event(now)
 
     def _too_late(self) -> DeliveryTimedOut:
         queue = self.queues[0]
@@ -199,7 +199,7 @@ class _Dispatcher:
             self._requests[node] -= 1
             self._bytes -= size
             self._answered.append((load, future))
-            self._rouse()
+            self._wake_up()
 
         future.add_both(answered)
 
@@ -265,17 +265,17 @@ class _Dispatcher:
 
     # -- waiting ------------------------------------------------------------------------------------------
 
-    def _rouse(self) -> None:
+    def _wake_up(self) -> None:
         if not self._wake.is_done:
             self._wake.success(None)
 
-    async def _something(self, now: float) -> None:
+    async def _wait_for_event(self, now: float) -> None:
         """Wait for an answer, new leaders, the end of a pause, of a delivery timeout, or the deadline."""
         if self._answered:
             return
         self._wake = Future()
         times = [queue.pause_until for queue in self.queues if queue.pause_until > now]
-        # Whatever time the sources took, a broker gets some to answer in.
+        # A broker gets some time to answer, however long the sources took.
         overdue = time.monotonic() + _LEAST_WAIT
         times += [max(queue.give_up_at, overdue) for queue in self.queues if queue.give_up_at is not None]
         if self.deadline is not None:
@@ -302,7 +302,7 @@ class _Dispatcher:
                 self._refresh_error = error
             finally:
                 self._refreshing = False
-                self._rouse()
+                self._wake_up()
 
         self.connections.spawn(refresh())
 

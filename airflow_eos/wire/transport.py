@@ -104,7 +104,7 @@ class _LargeReads:
         return b"".join(pieces), None if pieces else failure
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close at once; kafka-python takes whatever is raised while it sends for a lost connection."""
+        """Close at once; raise interrupts, which kafka-python takes for a lost connection during a send."""
         super().abort(error)  # type: ignore[misc]
         for cause in () if error is None else error.args:
             if isinstance(cause, BaseException) and not isinstance(cause, Exception):
@@ -130,7 +130,7 @@ class TlsTransport(_LargeReads, KafkaSSLTransport):
         """Agree on keys; kafka-python would wait for ever for a broker that hangs.
 
         :param timeout_at: deadline, in seconds of the monotonic clock.
-        :raises KafkaTimeoutError: the broker did not answer until then.
+        :raises KafkaTimeoutError: the broker did not answer by then.
         """
         while True:
             try:
@@ -160,7 +160,7 @@ class EventLoop(NetworkSelector):
     """A loop that the time-out of an Airflow task, or Ctrl-C, ends: kafka-python would only log it."""
 
     def _task_done(self, task: Any) -> None:
-        error = sys.exc_info()[1]  # that the loop handles; StopIteration is the end of a task
+        error = sys.exc_info()[1]  # the one being handled; StopIteration is the normal end of a task
         if error is not None and not isinstance(error, Exception):
             raise error
         super()._task_done(task)
@@ -190,7 +190,7 @@ class Manager(KafkaConnectionManager):
         transport.node = node
         connection = self._conns.get(node.node_id)
         if connection is not None:
-            # kafka-python forgets the transport, open, when a request that it kept cannot be encoded.
+            # kafka-python leaks the open transport if a request that it has queued cannot be encoded.
             connection.close_future.add_errback(lambda _: transport.abort())
         return transport
 

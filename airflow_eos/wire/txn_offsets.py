@@ -5,7 +5,7 @@ The requests do not go through librdkafka: it waits forever for a group coordina
 later. The driver's producer does not have to know the offsets: its commit covers everything that the
 coordinator has under its producer id and epoch.
 
-All raise ProducerFenced if a newer attempt exists, AuthorizationFailed with the name of what may not be used,
+All functions raise ProducerFenced if a newer attempt exists, AuthorizationFailed, which names the resource,
 and BrokersUnavailable after ``timeout`` seconds, with the last answer.
 """
 
@@ -58,8 +58,8 @@ def commit_offsets_in_txn(
 ) -> None:
     """Send offsets to the group's coordinator, where they are pending until the transaction ends; idempotent.
 
-    It writes those of a request as one batch of ``__consumer_offsets``, so thousands of partitions take
-    several requests.
+    It writes the offsets of a request as one batch of ``__consumer_offsets``, so thousands of partitions
+    take several requests.
 
     Call :func:`add_offsets_to_txn` first.
 

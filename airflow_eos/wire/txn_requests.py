@@ -209,8 +209,8 @@ def _listed(connections: BrokerConnections, request: Any) -> list[Any]:
 
     entries: list[Any] = []
     for node in connections.brokers():
-        subject, look = f"listing transactions of broker {node}", partial(list_on, node)
-        entries += connections.run(connections.retry_async(look, subject=subject, timeout=METADATA_TIMEOUT))
+        subject, once = f"listing transactions of broker {node}", partial(list_on, node)
+        entries += connections.run(connections.retry_async(once, subject=subject, timeout=METADATA_TIMEOUT))
     return entries
 
 
@@ -244,7 +244,7 @@ def write_txn_markers(
     *,
     commit: bool,
 ) -> None:
-    """Make leaders write the markers that a coordinator left out (WriteTxnMarkers, as KIP-664's tool does).
+    """Make leaders write the markers that a coordinator omitted (WriteTxnMarkers, as KIP-664's tool does).
 
     :param epoch: producer epoch of the open transaction; a leader refuses it if a newer one has written
         since.

@@ -87,7 +87,7 @@ class Evidence:
         except CorruptBatch as error:
             if header.is_transactional:
                 raise
-            log.warning("ignored, for it was written in no transaction: %s", error)
+            log.warning("ignored, because it was written outside a transaction: %s", error)
             # Compaction may still read such a batch. The keys of a compressed one are unknown.
             damaged_keys = [key for key in query.keys if not header.codec and may_hold(batch, needles(key))]
             return [], [Rejected(key, header.last_offset, is_unsigned=False) for key in damaged_keys]
@@ -125,8 +125,8 @@ def is_evidence(header: BatchHeader, value: str | None) -> bool:
 def needles(key: str) -> tuple[bytes, bytes]:
     """Return two byte strings, of which an uncompressed record with this key contains at least one.
 
-    They are the key behind its length, a zigzag varint. Other writers may encode the length with more bytes
-    than necessary; the last of them is then 0.
+    Both are the key preceded by its length, a zigzag varint. Other writers may encode the length with more
+    bytes than necessary; the last of them is then 0.
     """
     encoded = key.encode()
     left = len(encoded) << 1

@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 _FIRST_WINDOW = 32
 _GROWTH = 3
 _PAGE_BYTES = 1 << 20
-_MOST_PLACES = 500
-"""Most records to fetch one by one; beyond that a full scan is faster."""
+_MAX_PLACES = 500
+"""Maximum number of records to fetch one by one; beyond that a full scan is faster."""
 _LEAVES_KEPT = 32
-_LOOKS = 2
+_MAX_ATTEMPTS = 2
 _LONGEST_KEY = LEAF_CHARACTERS
 
 
@@ -67,7 +67,7 @@ class PartitionIndex:
 
         :param end: the last stable offset.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_ATTEMPTS):
             findings = Findings(self.tp, evidence)
             root = self._scan_tail(connections, start, end, query, findings)
             if root is None:
@@ -83,7 +83,7 @@ class PartitionIndex:
                 self._root = -1, None  # a newer root may have replaced it, and compaction removed the old one
         else:
             findings = committed_values(connections, self.tp, start, end, query, evidence)
-        findings.latest.pop(self.keys.root, None)  # wanted on the way alone
+        findings.latest.pop(self.keys.root, None)  # needed only to find the index
         findings.all_rejected = [record for record in findings.all_rejected if record.key != self.keys.root]
         return findings
 
@@ -148,7 +148,7 @@ class PartitionIndex:
         findings: Findings,
         evidence: Evidence,
     ) -> None:
-        """Add the indexed records behind those of the tail; raises IndexUnusable where one is missing."""
+        """Add the indexed records to those of the tail; raises IndexUnusable if one is missing."""
         places = root.places(
             [key for key in query.keys if key not in findings.latest],
             query.prefixes,
@@ -159,7 +159,7 @@ class PartitionIndex:
             raise IndexUnusable(f"somebody else wrote a record of {others[0]!r}")
         at = {place.offset: key for key, place in places.items() if place.kind == "record"}
         at = {offset: key for offset, key in at.items() if offset >= start}
-        if len(at) > _MOST_PLACES:
+        if len(at) > _MAX_PLACES:
             raise IndexUnusable(f"{len(at)} records are asked for")
         records = records_at(connections, self.tp, at, evidence)
         if missing := sorted(at.keys() - records.keys()):

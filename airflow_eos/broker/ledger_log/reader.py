@@ -97,7 +97,7 @@ class LedgerReader:
         starts, stable, high = bounds.starts, bounds.stable, bounds.ends
         lost = any(stable[tp] < self._positions.get(tp.partition, 0) for tp in tps)
         if lost:
-            log.warning("ledger %s has lost the end of a partition; it is read again", self._ledger.topic)
+            log.warning("ledger %s has lost the end of a partition; reading it again", self._ledger.topic)
             self.start_over()
         self.behind = frozenset(tp.partition for tp in tps if stable[tp] < high[tp])
         self.begins_at = {tp.partition: starts[tp] for tp in tps if starts[tp] > 0}
@@ -109,7 +109,7 @@ class LedgerReader:
     def changes(self) -> Iterator[LedgerChange]:
         """Yield the committed records between the positions and the ends of the last look.
 
-        After an interruption the next call resumes behind the last answer that was consumed completely. Do
+        After an interruption the next call resumes after the last answer that was consumed completely. Do
         not use the link otherwise while iterating.
 
         :raises FetchStalled: a leader did not answer in time.
@@ -138,7 +138,7 @@ class LedgerReader:
                             continue
                         yield LedgerChange(partition, record.offset, record.key, record.value_in(partition))
                 self._positions[partition] = max(self._positions[partition], min(answer.next_position, end))
-        ignored = dict(self.ignored)  # others may look at it meanwhile
+        ignored = dict(self.ignored)  # other threads may read it meanwhile
         for other in rejected:
             if len(ignored) < _IGNORED_KEPT or other.key in ignored:
                 ignored[other.key] = (partition, other.offset)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _FEW_BYTES = 64 << 10
 _MANY_KEYS = 200
-"""So many searches of an answer take longer than decoding all of it."""
+"""More searches of an answer than this take longer than decoding all of it."""
 
 
 @dataclass(eq=False)
@@ -288,7 +288,7 @@ class _Page:
                 if not batch.header.is_control and may_hold(batch, sought)
             )
             return
-        # The bytes behind the last whole batch belong to the next answer.
+        # The bytes after the last whole batch belong to the next answer.
         limit = self._begins[-1]
         # The last position of each; searched again once the batch with that position is done.
         last = {key_bytes: self._answer.data.rfind(key_bytes, 0, limit) for key_bytes in sought}

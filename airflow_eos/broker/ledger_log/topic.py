@@ -87,7 +87,7 @@ class KafkaLedger:
         return self._topic_id or self.describe().topic_id
 
     def describe(self, *, wait: bool = True) -> TopicDescription:
-        """See :class:`~airflow_eos.ports.Ledger`; waits no second time after that was in vain.
+        """See :class:`~airflow_eos.ports.Ledger`; does not wait again if waiting did not help before.
 
         :raises AuthorizationFailed: Describe on the topic is missing.
         """
@@ -119,11 +119,11 @@ class KafkaLedger:
         """Return the partition that the Java producer would choose for a key; partition 0 for ""."""
         if not routing:
             return 0
-        partitions = self._partitions or self._partitions_at_first()
+        partitions = self._partitions or self._first_partition_count()
         return int((murmur2(routing.encode()) & 0x7FFFFFFF) % partitions)
 
-    def _partitions_at_first(self) -> int:
-        """Return the number in the identity record; before there is one, the topic's."""
+    def _first_partition_count(self) -> int:
+        """Return the partition count in the identity record; the topic's if there is no such record yet."""
         partitions, key = self.describe().partitions, self.own_keys.identity
         value = self.view(0, [key]).committed.get(key) if key else None
         if value is not None:

@@ -1,7 +1,7 @@
 """The record of an INTENT: announces the rows that a run is about to publish in a table.
 
-Output that a table holds and the ledger does not is explained by it. The record is taken back in the very
-transaction that commits the run: an INTENT that is there is one whose outcome only the table tells.
+It explains output that the table has and the ledger does not. The transaction that commits the run also
+deletes the record: while it exists, only the table shows whether the rows were published.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from airflow_eos.model.table import EarlierRows, TableLayout
 from airflow_eos.model.versioned import VersionedOfTransaction, integer, text
 
 WITH_LETTERS = 2
-"""Version of an INTENT with dead letters: who does not know them must not commit the run without."""
+"""Version of an INTENT with dead letters: a reader that does not know them must not commit the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent(VersionedOfTransaction):
     """The data for a run's commit once its rows are in the table; any attempt may make that commit.
 
-    :param sink: the table, in words.
-    :param layout: of the table for which the data files were written.
+    :param sink: the table's name.
+    :param layout: the layout of the table for which the data files were written.
     :param token: fencing token in the table: the end of the ledger partition's log when this was written,
-        behind the fence, and so higher than that of each earlier INTENT of the id.
-    :param record: the run's record, but for producer, receipt and the time of the commit.
+        after the fence, and therefore higher than that of each earlier INTENT of the id.
+    :param record: the run's record, except for producer, receipt and time of the commit.
     :param offsets_group: consumer group the end offsets are committed to.
-    :param replaces: rows of the run's earlier commits that the same commit of the table takes out.
+    :param replaces: rows of the run's earlier commits that the same commit of the table removes.
     """
 
     KIND = "intent"

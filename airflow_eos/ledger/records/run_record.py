@@ -22,7 +22,7 @@ DEAD_LETTERS = "dead_letters"
 TABLE = "table"
 """The detail about the rows of a table: ``{sink, uuid, snapshot, files, rows}``; absent without rows."""
 REPLACED = "replaced"
-"""Part of the detail of a table: the snapshots whose rows the run's own took the place of."""
+"""Part of the detail of a table: the snapshots whose rows this run's rows replaced."""
 ACCEPTED_LOSS = "accepted_loss"
 """The detail that lists records that were not read, by consent: deleted or skipped; absent without any."""
 AIRFLOW = "airflow"
@@ -75,7 +75,7 @@ class RunRecord(Versioned):
     found: bool = field(default=False, compare=False)
 
     state: ClassVar[str] = "COMMITTED"
-    """A record exists of committed runs alone."""
+    """Only committed runs have a record."""
 
     @property
     def records_read(self) -> int:
@@ -89,7 +89,7 @@ class RunRecord(Versioned):
         return dag_id if isinstance(dag_id, str) else ""
 
     def of_task(self, name: str) -> Any:
-        """Return a detail of the task, as a stranger may have written it; None: not recorded."""
+        """Return a detail of the task, unchecked, as others may have written it; None: not recorded."""
         task = self.details.get(AIRFLOW)
         return task.get(name) if isinstance(task, Mapping) else None
 
@@ -207,7 +207,7 @@ def _seconds(value: Any) -> float:
 
 
 def _details(value: Any) -> dict[str, Any]:
-    """Return the details; checks those that anything but the page of the record uses."""
+    """Return the details; checks those that are used anywhere except on the record's page."""
     details = json_object(value)
     for name in (DEAD_LETTERS, ROUNDS, "lag", "undecided"):
         if name in details:
