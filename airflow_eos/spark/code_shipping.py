@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-# The Airflow layer stays at home: executors have no Airflow.
+# Without the Airflow layer: executors have no Airflow.
 _OURS = (
     "__init__.py",
     "closeable.py",
