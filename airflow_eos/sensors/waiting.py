@@ -85,7 +85,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
             answer = self.make_trigger(context).poll()
             self._had_connection = True
         except (AirflowNotFoundException, CredentialsRefused) as error:
-            # Airflow also says the first while its API server does not answer.
+            # Airflow also raises AirflowNotFoundException while its API server does not answer.
             if not self._had_connection:
                 _raise(error)
             self.log.warning("Asking again: this connection was there before, and was taken: %s", error)
@@ -119,7 +119,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         return _raise(error)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the triggerer has answered, or failed, with the rules of a sensor that pokes.
+        """Resume after the triggerer has answered, or failed, with the rules of a sensor that pokes.
 
         Airflow's own ``resume_execution`` skips a task with ``soft_fail`` after every error.
         """
@@ -153,7 +153,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
 
     @contextlib.contextmanager
     def _skipping(self) -> Iterator[None]:
-        """Apply ``soft_fail`` and ``never_fail`` to what is raised, as a sensor that pokes does."""
+        """Apply ``soft_fail`` and ``never_fail`` to exceptions of the block, as a sensor that pokes does."""
         try:
             yield
         except (AirflowFailException, AirflowSensorTimeout) as error:
