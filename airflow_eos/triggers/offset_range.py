@@ -1,4 +1,4 @@
-"""An event for an asset each time a batch of records has arrived in its topics."""
+"""Fires an event for an asset each time a batch of records has arrived in its topics."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 _STATE_PREFIX = "airflow_eos.offset_range."
 _MAX_STATE_KEY = 512
-"""Characters of a key in Airflow's database: PostgreSQL and MySQL refuse more."""
+"""Maximum length of a key in Airflow's database: PostgreSQL and MySQL refuse longer ones."""
 
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise what is refused as a TypeError, too: a triggerer fails that trigger, and ends by any other error.
+    """Turn a ConfigurationError into a TypeError, too: on other errors the whole triggerer would end.
 
-    It makes triggers of parameters that another version of this package has stored.
+    The triggerer creates triggers from parameters that another version of this package may have stored.
     """
     try:
         yield
@@ -105,7 +105,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
         super().__post_init__()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Announce batch after batch; retries after every error, without end."""
+        """Announce batch after batch; retry forever after any error."""
         memory = await self._restore()
         restored = memory.batch is not None
         waiting_since: float | None = None
@@ -113,7 +113,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
             try:
                 group_unread = await to_thread(f"kafka {self.kafka_config_id}", self._look)
             except Exception as error:
-                # A watcher that ends is started again at once, as often as it ends.
+                # Do not end: Airflow would restart the watcher at once, each time.
                 trace = not isinstance(error, EosError)
                 name, pause = type(error).__name__, self.poll_interval
                 log.warning("Asking again in %.0f s: %s: %s", pause, name, error, exc_info=trace)
@@ -135,7 +135,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
                 batch = memory.announce(self.group_id, pending, self.max_records, first_seen)
                 waiting_since = None
                 yield TriggerEvent(batch)
-                # Afterwards: what dies in between is announced again, never forgotten.
+                # After the event: if the triggerer dies in between, the batch is repeated, never lost.
                 await self._store(memory)
                 continue
             await asyncio.sleep(self.poll_interval)
@@ -165,7 +165,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
             return BatchMemory()
         try:
             return BatchMemory.from_state(await store.aget(self._state_key))
-        except Exception as error:  # noqa: BLE001 - a cache: without it the group's offsets decide
+        except Exception as error:  # noqa: BLE001 - only a cache: without it the group's offsets decide
             log.warning("The last batch is not known (%s); starting from the group's offsets", error)
             return BatchMemory()
 
@@ -175,5 +175,5 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
             return
         try:
             await store.aset(self._state_key, memory.to_state())
-        except Exception as error:  # noqa: BLE001 - a cache, see above
+        except Exception as error:  # noqa: BLE001 - only a cache, see above
             log.warning("The last batch could not be stored (%s); a new triggerer may repeat it", error)
