@@ -23,16 +23,16 @@ from airflow_eos.ui.known_runs import AskBrokers, KnownRuns, PipelineHistory
 RUNS_KEPT = 2_000
 """Records of one pipeline in memory; older records are reduced to the offsets they read."""
 CHARACTERS_KEPT = 32 << 20
-"""JSON of all records in memory, in characters; above it the pipeline that holds most gives up its oldest."""
+"""Characters of JSON of all records in memory; above it the largest pipeline drops its oldest records."""
 _UNREADABLE_KEPT = 100
 
 
 class RunHistory(KnownRuns, Closeable):
     """Keeps the committed runs of a ledger in memory: :meth:`refresh` reads new ones. Writes nothing.
 
-    Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. One thread at a time refreshes it. Others may
-    read it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` at its
-    end.
+    Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. Only one thread may refresh it at a time; others
+    may read it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` at
+    its end.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RunHistory(KnownRuns, Closeable):
         self._control.close()
 
     def as_of_now(self, ask_brokers: AskBrokers, damaged: Collection[tuple[str, str]]) -> KnownRuns:
-        """Return the runs of the last refresh, for a question with its own way of asking brokers."""
+        """Return the runs of the last refresh for one query, with its own function to call brokers."""
         return KnownRuns(
             self.deployment,
             self.pipelines,
@@ -73,7 +73,7 @@ class RunHistory(KnownRuns, Closeable):
         """Read the records committed since the last refresh.
 
         :raises LedgerMissing: there is no ledger, and there never was one.
-        :raises LedgerReplaced: it is not the ledger of before, or is lost.
+        :raises LedgerReplaced: the ledger is not the one that was used before, or is lost.
         """
         with self._control.refusing_lost_ledger():
             if not self._verified:
@@ -107,7 +107,7 @@ class RunHistory(KnownRuns, Closeable):
         self.unreadable = ()
 
     def _read(self) -> bool:
-        """Take new records; return whether all must be read again.
+        """Add new records; return whether the whole ledger must be read again.
 
         This is necessary after the dismissal of a record of which only the reads are kept, and after a new
         record of the signed offsets.
@@ -124,7 +124,7 @@ class RunHistory(KnownRuns, Closeable):
         return is_outdated
 
     def _is_dead(self, change: LedgerChange) -> bool:
-        """Take a tombstone; return whether its record may be among the forgotten."""
+        """Apply a tombstone; return whether its record may be one of which only the reads are kept."""
         place = self._dead.get(change.key)
         if place is not None and place[1] >= change.offset:
             return False
