@@ -119,10 +119,10 @@ def _table(title: str, rows: Sequence[Row], output: str, width: int | None) -> s
     text = "\n".join([title, *_lines(rows, "  " if is_plain else " | ", rule=not is_plain)])
     if is_plain or width is None or max(map(len, text.splitlines())) <= width:
         return text
-    return "\n".join([title, *(_upright(number, row, width) for number, row in enumerate(rows, 1))])
+    return "\n".join([title, *(_vertical(number, row, width) for number, row in enumerate(rows, 1))])
 
 
-def _upright(number: int, row: Row, width: int) -> str:
+def _vertical(number: int, row: Row, width: int) -> str:
     """Return a row vertically, with a line for each value; wraps long values."""
     cells = {name: _text(value) for name, value in row.items() if value is not None}
     indent = max(map(len, cells), default=0) + 3

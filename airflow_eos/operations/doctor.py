@@ -80,7 +80,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         findings += guarded("time-outs", timeouts)
         findings += guarded("expiry of ids", checks.expiry(features))
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            findings += guarded(f"topic {name}", _brokers_own(control, name, brokers))
+            findings += guarded(f"topic {name}", _internal_topic(control, name, brokers))
         findings += guarded("transactional id", _transactional_id(control, options))
         unreadable = _unreadable_ledger(control)
 
@@ -114,7 +114,7 @@ def examine(options: DoctorOptions) -> list[Check]:
     return findings
 
 
-def _brokers_own(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
+def _internal_topic(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
     """Check that an internal topic accepts writes; no finding if it does, or may not be described."""
     topic = checks.visible_topic(control, name)
     if topic is not None:
@@ -262,7 +262,7 @@ def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
         return ()  # the check of the group reports it
 
 
-def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
+def _related_permissions(control: ControlPlane, group: str) -> Iterator[Check]:
     """Check permissions on the offsets topic, and on the group of runs without a cursor."""
     topic = OFFSETS_TOPIC
     of_topic = control.cluster.topic_operations([topic]).get(topic)
@@ -285,7 +285,7 @@ def _group(control: ControlPlane, options: DoctorOptions, group: str) -> Iterato
     if missing := not_granted(described.operations, {"READ", "DESCRIBE"}):
         yield Check(subject, "fail", f"not granted: {missing}", f"grant {missing} on group {group!r}")
         return
-    yield from _beside_the_group(control, group)
+    yield from _related_permissions(control, group)
     laws.group_is_empty(group, described.members)
     control.cluster.group_offsets_partition(group)  # needed for the proof before a commit
     try:

@@ -88,7 +88,7 @@ class Pruner:
         }
         since = self._first_since(partition, keys.utc_moment(before))
         runs = _runs_of(answer.committed, open_keys)
-        kept = _last_ones(runs) | self._named_by_cursors
+        kept = _latest_runs(runs) | self._named_by_cursors
         chosen = [
             run
             for run in runs
@@ -98,7 +98,7 @@ class Pruner:
             and any(map(keys.ends_run, run.run_keys))
             and (pipeline is None or run.pipeline == pipeline)
         ]
-        hanging = self._open_somewhere(chosen, partition)
+        hanging = self._open_producers(chosen, partition)
         return [run for run in chosen if hanging.isdisjoint(run.producers)]
 
     def _first_since(self, partition: int, moment: dt.datetime) -> int | None:
@@ -145,7 +145,7 @@ class Pruner:
             tombstones = _record_keys(new)
             removed = {key: stored[key] for key in tombstones if key in stored}
             values = _digests(stored, before, pipeline, new, producer)
-            values[horizon_key] = _beyond(
+            values[horizon_key] = _horizon_after(
                 stored.get(horizon_key), before, pipeline, removed, len(new)
             ).to_json(producer)
             transaction.commit(
@@ -176,7 +176,7 @@ class Pruner:
                 named.add((cursor.pipeline, keys.whole_run_key(cursor.run_key)))
         return named
 
-    def _open_somewhere(self, runs: Sequence[OldRun], partition: int) -> set[tuple[int, int]]:
+    def _open_producers(self, runs: Sequence[OldRun], partition: int) -> set[tuple[int, int]]:
         """Return the producers with an open transaction in partitions that these runs wrote to.
 
         Their records must stay: they show repair how the transaction was decided.
@@ -232,7 +232,7 @@ def _runs_of(committed: Mapping[str, LedgerValue], open_keys: Iterable[str]) -> 
     return sorted(readable, key=lambda run: (run.offset, run.key))
 
 
-def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
+def _latest_runs(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
     last: dict[tuple[str, str], tuple[str, str]] = {}
     for run in runs:
         last[run.pipeline, ""] = run.pipeline, run.key
@@ -263,7 +263,7 @@ def _digests(
     return values
 
 
-def _beyond(
+def _horizon_after(
     value: LedgerValue | None, before: str, pipeline: str, removed: Mapping[str, LedgerValue], runs: int
 ) -> Horizon:
     """Return a pipeline's horizon after this number of runs, with these records by key, is pruned."""

@@ -29,7 +29,7 @@ FINAL: tuple[type[EosError], ...] = (
     exceptions.TopicRecreated,
     exceptions.UnsupportedMagic,
 )
-"""Errors that stay the same until somebody acts: the same call again meets the same state.
+"""Errors that persist until somebody acts: a retry would meet the same state.
 
 Everything else is retried, above all :class:`~airflow_eos.exceptions.RunFenced`: a newer attempt owned the
 work at the last check, and it may die before it commits. The next try asks again. Topics, ledger and group

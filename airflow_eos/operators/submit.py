@@ -324,7 +324,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         provided = super()._get_hook()
         in_cluster = submit_hook.is_in_cluster(provided)
         if in_cluster:
-            self._give_to_the_driver(files)
+            self._embed_specification(files)
         self.conf = {**local_defaults(submit_hook.master_of(provided)), **(self.conf or {})}
         self.py_files = joined(self.py_files, *map(str, files.py_files))
         self.application_args = [
@@ -354,7 +354,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
 
-    def _give_to_the_driver(self, files: SubmittedFiles) -> None:
+    def _embed_specification(self, files: SubmittedFiles) -> None:
         """Put the specification into the application: Spark copies ``--files`` to every executor's folder."""
         application = Path(self.application)
         if application.is_file():

@@ -52,7 +52,7 @@ _UNCONDITIONAL = {
 }
 _ENDPOINTS = ("aws_endpoint_url", "aws_endpoint", "azure_storage_endpoint")
 _NOT_SENT = "builder error"
-"""What the HTTP client of delta-rs says of a request that it does not send: http:// without allow_http."""
+"""Error text of delta-rs's HTTP client for a request that it does not send: http:// without allow_http."""
 _NOT_ALLOWED = re.compile(
     "(Kernel error -> )?The operation lacked (the necessary privileges|valid authentication credentials) "
 )

@@ -148,8 +148,8 @@ def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def statistics(rows: pa.Table) -> dict[str, Any]:
     """Return counts and bounds of a file's columns (protocol, "Per-file Statistics").
 
-    Return the number of rows alone if a column has no bounds that all readers agree on: a deltalake dataset
-    takes bounds that are missing for one column alone for null, and skips the file for every filter on it.
+    Return only the number of rows if a column has no bounds that all readers agree on: if other columns have
+    bounds, a deltalake dataset takes its missing ones for null, and skips the file for every filter on it.
     """
     smallest: dict[str, Any] = {}
     largest: dict[str, Any] = {}

@@ -286,7 +286,7 @@ def _unwritable(metadata: Any) -> Iterator[str]:
 def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:
     """Return a catalog, whose constructor requests its configuration and a token.
 
-    In a thread, which a catalog that never answers keeps: pyiceberg takes no time-out for these requests.
+    In a thread, which stays if the catalog never answers: pyiceberg has no time-out for these requests.
 
     :raises TimeoutError: there is no answer.
     """
@@ -323,10 +323,10 @@ def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> t
 
 
 def _is_of_properties(error: Exception) -> bool:
-    """Return whether a catalog could not be asked: its properties have an address or a value that is invalid.
+    """Return whether an error is caused by the catalog's properties: an invalid address or value.
 
-    requests raises a ValueError for an address. Those of pydantic and of JSON are about an answer. A catalog
-    in PostgreSQL may refuse the login.
+    requests raises a ValueError for an invalid address; those of pydantic and JSON concern a response. A
+    catalog in PostgreSQL may also refuse the login.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "OperationalError" in kinds:

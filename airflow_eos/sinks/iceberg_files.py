@@ -178,7 +178,7 @@ class _Labelled:
 def unwritable_partitions(metadata: Any) -> str | None:
     """Return why a table's partition spec cannot be applied to rows; None if it can.
 
-    :param metadata: of the table, as pyiceberg has it.
+    :param metadata: pyiceberg's metadata of the table.
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.transforms import IdentityTransform
@@ -206,7 +206,7 @@ def unwritable_partitions(metadata: Any) -> str | None:
 def unwritable_properties(schema: Any, properties: Mapping[str, str]) -> str | None:
     """Return why no data file can be written and published with a table's properties; None if one can.
 
-    :param schema: of the table, as pyiceberg has it.
+    :param schema: pyiceberg's schema of the table.
     """
     from pyiceberg.io.pyarrow import ParquetFormatWriter, sanitize_column_names, schema_to_pyarrow
 

@@ -44,7 +44,7 @@ def module_by_value(module: ModuleType) -> AbstractContextManager[None]:
 
 
 class _Apart:
-    """A function in a broadcast variable of its own; tasks get the function itself.
+    """A function in its own broadcast variable; unpickled in a task, it is the function itself.
 
     PySpark writes the pickled function of a task to files on driver and executors if it is larger than a
     megabyte. Without the author's function, the functions of this package are small, and the credentials in
@@ -63,7 +63,7 @@ def _loaded(variable: Any) -> Any:
 
 
 def apart_if_large(spark: SparkSession, process: Callable[..., Any]) -> Any:
-    """Return an author's function as a classic session's tasks may hold it beside credentials."""
+    """Return the author's function in a form that classic tasks may contain together with credentials."""
     if is_connect(spark):
         return process  # its client sends functions inline, and writes no files
     from pyspark.serializers import CloudPickleSerializer

@@ -99,7 +99,7 @@ def _archive(name: str, entries: tuple[str, ...]) -> Path:
     """
     folder = Path(tempfile.mkdtemp(prefix="airflow-eos-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # The name tells versions apart: Spark refuses another content under a name it knows.
+    # The name identifies the version: Spark refuses different content under a known name.
     path = folder / f"{name}-{sys.implementation.cache_tag}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for entry, file in sorted((*_our_files(entries), *_kafka_files())):

@@ -1,4 +1,4 @@
-"""Dead letters: records on which the author's Arrow process raises, sent to a topic of their own.
+"""Dead letters: records on which the author's Arrow process raises, sent to a separate topic.
 
 A batch that raises is halved until the failing records are found, and all others are processed; the size of a
 batch is not part of the contract. Dead letters are rows of the output: sealed, counted and committed with it.
@@ -156,14 +156,14 @@ class DeadLetters:
         self.rule.check(len(self.records), self.records)
         if self.only_names:
             return
-        for letter in self._ever_smaller(record, cause, lacks):
+        for letter in self._shrinking(record, cause, lacks):
             self._letters.append(letter)
             if self.fits(letter):
                 return
             self._letters.pop()
         self._letters.append(letter)  # the sealer raises for a wrong topic
 
-    def _ever_smaller(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
+    def _shrinking(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
         none = pa.nulls(1, HEADERS_TYPE)
         names = record.schema.names
         value = record.column("value")[0]

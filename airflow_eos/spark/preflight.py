@@ -85,7 +85,7 @@ class Environment:
 def check_environment(spark: SparkSession, compression: str = "zstd") -> Environment:
     """Compare every executor's versions with the driver's; once per session.
 
-    :param compression: codec of the run; lz4 needs a package of its own. A read task that meets lz4 records
+    :param compression: codec of the run; lz4 needs a separate package. A read task that meets lz4 records
         without it names the missing package.
     :raises EnvironmentMismatch: names host, difference and fix.
     """

@@ -189,10 +189,10 @@ def stream(
         if tp in finished:
             raise ProtocolViolation(f"the batches of {tp} do not come together; nothing more is written")
         finished.add(tp)
-        yield tp, _rising(tp, (piece for _, piece in group))
+        yield tp, _in_order(tp, (piece for _, piece in group))
 
 
-def _rising(tp: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+def _in_order(tp: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
     last: _Piece | None = None
     for piece in pieces:
         if last is not None and not last < piece:

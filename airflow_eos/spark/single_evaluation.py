@@ -175,7 +175,7 @@ class StatusStoreEvidence(SingleEvaluation):
         self._scala = self._context._jsc.sc()  # noqa: SLF001
         self._store = self._scala.statusStore()
         self._tracker = self._scala.statusTracker()
-        self._first_job = self._caught_up()
+        self._first_job = self._fence_job()
         self._dropped = self._dropped_events()
         self._lost = self._lost_executors()
         self._cached = CachedBlocks(self._context)
@@ -192,7 +192,7 @@ class StatusStoreEvidence(SingleEvaluation):
 
         :raises InconsistentSeal: a stage ran twice, a cache lost blocks, or neither can be ruled out.
         """
-        last_job = self._caught_up()
+        last_job = self._fence_job()
         if self._dropped_events() != self._dropped:
             raise InconsistentSeal(
                 f"Spark's listener bus dropped events, so {_UNKNOWN}; raise "
@@ -202,7 +202,7 @@ class StatusStoreEvidence(SingleEvaluation):
         tagged_jobs = set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys()
         if not tagged_jobs:
             return
-        # Jobs that the author's function starts in threads of its own have no tag of a run.
+        # Jobs that the author's function starts in its own threads have no tag of a run.
         others = {number for number in jobs.keys() - tagged_jobs if _OF_RUNS in self._tags(number)}
         runs = {
             number: [run for run in map(self._run, jobs[number]) if run]
@@ -224,7 +224,7 @@ class StatusStoreEvidence(SingleEvaluation):
                 "caches: Spark computes the blocks that it held again"
             )
 
-    def _caught_up(self) -> int:
+    def _fence_job(self) -> int:
         """Run an empty job and return its id once the status store has it, and so all events before it."""
         fence = f"airflow-eos-fence-{uuid.uuid4().hex[:12]}"
         with tagged(self._spark, fence):

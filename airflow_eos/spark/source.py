@@ -172,12 +172,12 @@ def read_slices(
             start, end = wanted.start, wanted.end
             answers = fetch_answers(connections, wanted.topic_partition, start, end, first=first)
             batches = decoded(connections, answers, start, end, config.decode_limits)
-            yield place, _noting_end(arrow_batches(batches, wanted.topic, wanted.partition), place, ended)
+            yield place, _marking_end(arrow_batches(batches, wanted.topic, wanted.partition), place, ended)
             if place not in ended:
                 raise ProtocolViolation(f"{wanted} was not read to its end")
 
 
-def _noting_end(records: Iterator[pa.RecordBatch], place: int, ended: set[int]) -> Iterator[pa.RecordBatch]:
+def _marking_end(records: Iterator[pa.RecordBatch], place: int, ended: set[int]) -> Iterator[pa.RecordBatch]:
     """Yield the records of a slice; add its place to ``ended`` only after the last one was read."""
     yield from records
     ended.add(place)

@@ -32,7 +32,7 @@ CLOCKS_DIFFER_MS = 12 * 3_600_000
 class TargetTopic:
     """A target topic; settings that this principal may not read have Kafka's defaults.
 
-    :param leaders: leader's node id per partition, at the time of asking.
+    :param leaders: leader's node id per partition when the topic was described.
     :param max_message_bytes: the topic's ``max.message.bytes``, or ``segment.bytes`` where that is less.
     :param needs_keys: whether it is compacted: its brokers refuse records without a key.
     :param before_ms: milliseconds that a timestamp may be before the broker's time.

@@ -32,7 +32,7 @@ def write_in_background(folder: Path) -> subprocess.Popen[bytes] | None:
 
     The process has the lowest priority, ends within a few minutes (:func:`jvm.write_archive` has a time-
     out) and outlives the calling task. It does not see Airflow's configuration, connections and
-    variables. Its output goes to a file beside the archive, ``NAME.log``. The age of that file limits all
+    variables. Its output goes to ``NAME.log`` next to the archive. The age of that file limits all
     tasks that share the folder to one such process a day.
 
     :param folder: folder of the archives; created if it is missing.

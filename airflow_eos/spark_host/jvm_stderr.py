@@ -68,14 +68,14 @@ def _pass_on(reading: int, kept: int, is_started: threading.Event) -> None:
             for _ in range(_FIRST_LINES):
                 line = lines.readline()
                 _write(_OUT if line.startswith(HARMLESS) else error.fileno(), line)
-                _end_if_mute(line, is_started)
+                _kill_if_failed(line, is_started)
         while chunk := lines.read1(_CHUNK):
             with contextlib.suppress(OSError):
                 _write(error.fileno(), chunk)
-            _end_if_mute(chunk, is_started)
+            _kill_if_failed(chunk, is_started)
 
 
-def _end_if_mute(output: bytes, is_started: threading.Event) -> None:
+def _kill_if_failed(output: bytes, is_started: threading.Event) -> None:
     """Kill a JVM whose main thread has failed before PySpark knows its port: other threads keep it alive."""
     if _MAIN_FAILED not in output or is_started.wait(_LAST_WORDS):
         return

@@ -31,7 +31,7 @@ _MAX_STATE_KEY = 512
 
 
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
+def _as_type_error() -> Iterator[None]:
     """Turn a ConfigurationError into a TypeError, too: on other errors the whole triggerer would end.
 
     The triggerer creates triggers from parameters that another version of this package may have stored.
@@ -50,16 +50,16 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
     one another without gap or overlap. The event is a wake-up: what is read, and that it is written once, is
     the business of the run it starts, whose cursor is the group's committed offsets.
 
-    **How it works:** a batch begins where the group stands or where the last event ended, whichever is later,
+    **How it works:** a batch begins at the group's position or the end of the last event, whichever is later,
     and ends at the last stable offset, or after ``max_records``. The last batch is kept in the asset's state.
-    A triggerer that starts anew while a part of the last batch is unread announces it once more, with the
-    same payload, since the event may have died with the old triggerer: equal ``batch`` means equal records.
-    Of several events that Airflow had not stored yet, only the last one comes again.
-    A topic that was made again is announced from its beginning; its batches may equal those of the old one.
+    A triggerer that restarts while a part of the last batch is unread announces it once more, with the same
+    payload, since the event may have died with the old triggerer: equal ``batch`` means equal records. Of
+    several events that Airflow had not stored yet, only the last one is repeated.
+    A recreated topic is announced from its beginning; its batches may equal those of the old one.
 
     **With** ``start="latest"`` a group without a position begins where the log ends when its first run
-    starts; that run reads nothing. So the first look announces such partitions at once, with empty ranges,
-    for a run to fix the position; until one has, the end which that look met stands for it.
+    starts; that run reads nothing. So the first poll announces such partitions at once, with empty ranges, so
+    that a run fixes the position; until then the log's end at the first poll counts as the position.
 
     **Payload:** ``{"batch": <digest of the ranges>, "group_id": ..., "records": <offsets in the ranges>,
     "ranges": [[topic, partition, start, end], ...]}``
@@ -79,7 +79,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
     :param ledger_topic: ledger that knows the group's cursor if its offsets have expired; default ``[eos]
         ledger_topic``.
     :param kafka_config_id: connection of type ``kafka``.
-    :param poll_interval: seconds between two looks.
+    :param poll_interval: seconds between two polls.
     :raises ConfigurationError: a value is wrong; Airflow shows it as an import error of the Dag.
     """
 
@@ -95,11 +95,11 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
 
     def __new__(cls, *arguments: Any, **given: Any) -> Self:
         """Refuse a misspelt parameter."""
-        with _refusing():
+        with _as_type_error():
             return super().__new__(cls, *arguments, **given)
 
     def __post_init__(self) -> None:
-        with _refusing():
+        with _as_type_error():
             check_literals(type(self), vars(self))
         self.topics = list(self.topics)
         super().__post_init__()

@@ -92,7 +92,7 @@ class SparkDriverTrigger(SerializedTrigger):
         another one has taken over its triggers.
         """
         budget = KillBudget(KILL_SECONDS)
-        if await self._is_waited_for(budget):
+        if await self._is_deferred(budget):
             log.warning(
                 "Driver %s is left alone: its task is still deferred, so another triggerer waits for it. "
                 "This one gave no sign of life for [triggerer] triggerer_health_check_threshold seconds",
@@ -101,7 +101,7 @@ class SparkDriverTrigger(SerializedTrigger):
             return
         await self._end(budget)
 
-    async def _is_waited_for(self, budget: KillBudget) -> bool:
+    async def _is_deferred(self, budget: KillBudget) -> bool:
         """Return whether the task is deferred; False if Airflow does not answer."""
         try:
             question = to_thread("airflow", state_of, self.task_instance)

@@ -175,7 +175,7 @@ def _pipeline(row: Mapping[str, Any]) -> str:
 def _moment(row: Mapping[str, Any]) -> dt.datetime:
     """Return the start of a try, or else of its Dag run.
 
-    A cleared Dag run starts anew; a task in it that waits keeps its old start.
+    Clearing restarts a Dag run, but a waiting task in it keeps its old start.
     """
     moments = [moment for moment in (row["start_date"], row["started"]) if moment is not None]
     return max(moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc) for moment in moments)

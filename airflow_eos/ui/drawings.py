@@ -133,7 +133,7 @@ def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
 
 
 def _label(lane: Lane, begin: int, end: int) -> str:
-    """Describe the drawing of a lane in words."""
+    """Return the text alternative of a lane's drawing."""
     parts = Counter(segment.kind.value for segment in (*lane.segments, *lane.again))
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
     return f"{lane.where}, offsets {range_text(begin, end)}" + (f": {kinds}" if kinds else "")
