@@ -129,7 +129,7 @@ class Pruner:
                 for batch in batches:
                     pruned += self._prune(partition, before, pipeline, batch)
             except LedgerUnreadable as error:
-                log.warning("The runs of the pipeline %r stay: %s", pipeline, error)
+                log.warning("The runs of the pipeline %r are kept: %s", pipeline, error)
         return pruned
 
     def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> list[OldRun]:

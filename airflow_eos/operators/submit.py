@@ -284,7 +284,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if isinstance(reported, OutputLost):
                 raise reported from failure
             if failure is not None:
-                self.log.warning("The Spark job failed after its commit, which stands: %s", failure)
+                self.log.warning("The Spark job failed after its commit, which remains valid: %s", failure)
             return record
         why = "does the application call airflow_eos.spark.main(process)?"
         try:
@@ -295,7 +295,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if ended:
                 self._forget_job(context)
         except Exception as error:  # noqa: BLE001 - of the cluster, or of Airflow; the job's own is raised
-            self.log.warning("It is not known whether the job goes on; the next try asks again: %s", error)
+            self.log.warning("It is not known whether the job still runs; the next try asks again: %s", error)
         if failure is not None:
             raise self._error_of_the_application() or failure
         raise RunFailed(

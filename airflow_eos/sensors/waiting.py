@@ -86,7 +86,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
             # Airflow also raises AirflowNotFoundException while its API server does not answer.
             if not self._had_connection:
                 _raise(error)
-            self.log.warning("Asking again: this connection was there before, and was taken: %s", error)
+            self.log.warning("Asking again, because this connection has worked before: %s", error)
             answer = None
         except EosError as error:
             _raise(error)

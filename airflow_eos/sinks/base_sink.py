@@ -68,7 +68,7 @@ class BaseSink(Closeable):
 
     def commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown if the answer is lost."""
-        with self._translated_errors("what became of a commit", "the table is looked at", version):
+        with self._translated_errors("what became of a commit", "the table is read again", version):
             try:
                 return self._commit(version, change)
             except self.CONFLICTS as error:

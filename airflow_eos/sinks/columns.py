@@ -1,4 +1,4 @@
-"""The sink contract for tables: converts rows of ``process`` to the table's columns, names, types and nulls.
+"""The sink contract for tables: checks names, types and nulls of rows, and converts them to the columns.
 
 Only safe widening converts a type: smaller integers, ``float32``, decimals of fewer digits, coarser times,
 other encodings of text and bytes. Nothing is rounded, truncated or reinterpreted as another type.
@@ -188,7 +188,7 @@ def _parts(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Iterator[tu
 
 
 def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0911, PLR0912 - one rule per kind of type
-    """Return whether every value of one type has the same value in another type."""
+    """Return whether every value of one type can be represented unchanged in another one, or the same."""
     types = pa.types
     if types.is_dictionary(given):
         return widens(given.value_type, wanted)

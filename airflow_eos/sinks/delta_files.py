@@ -69,7 +69,7 @@ class DeltaFiles:
             if declared is not None:
                 kind, most = declared
                 refuse_long_texts(table.column(column.name), most, column.name, kind, self.name)
-        # The log has only bounds of other columns, which are left out, but the values of partition columns.
+        # Of partition columns the log has the values; of others only bounds, which may be left out.
         refuse_far_times(table.select(self.partitions), self.name)
         return table
 

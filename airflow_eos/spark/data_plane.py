@@ -175,7 +175,7 @@ class SparkDataPlane:
                     return self._seal(plan, environment, set_aside, writer, are_small=are_small)
                 except InconsistentSeal as problem:
                     inconsistent += 1
-                    log.warning("sealed batches do not fit together (try %d): %s", inconsistent, problem)
+                    log.warning("sealed batches are inconsistent (try %d): %s", inconsistent, problem)
                     last = problem
                 except RecordsAreLarge as large:
                     are_small = False

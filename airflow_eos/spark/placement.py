@@ -134,7 +134,7 @@ def plan_slices(ranges: Iterable[OffsetRange], slots: int, min_span: int = MIN_S
 def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[OffsetRange, ...], ...]:
     """Give each seal task neighbouring slices of about the same total weight, in the order of the slices.
 
-    Adjacent slices of one partition are joined. If no task needs to share, each slice has its own task.
+    Adjacent slices of one partition are joined. With no more slices than tasks, each slice has its own.
     """
     weights = [offsets.span + SLICE_COST for offsets in slices]
     total = sum(weights)

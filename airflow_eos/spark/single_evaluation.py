@@ -190,7 +190,7 @@ class StatusStoreEvidence(SingleEvaluation):
     def check(self) -> None:
         """Check all stages of the seal's jobs; the last of them counts the blocks.
 
-        :raises InconsistentSeal: a stage ran twice, a cache lost blocks, or neither can be ruled out.
+        :raises InconsistentSeal: a stage ran twice, or a cache lost blocks, or that cannot be ruled out.
         """
         last_job = self._fence_job()
         if self._dropped_events() != self._dropped:

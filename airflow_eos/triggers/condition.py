@@ -94,7 +94,7 @@ class ConditionTrigger(SerializedTrigger):
                 failures += 1
                 may_pass = isinstance(error, CredentialsRefused) or not isinstance(error, EosError)
                 if may_pass and failures < MAX_FAILURES:
-                    log.warning("Question %d of %d failed: %r", failures, MAX_FAILURES, error)
+                    log.warning("Failed poll %d of %d: %r", failures, MAX_FAILURES, error)
                     answer = None
                 elif isinstance(error, EosError):
                     yield TriggerEvent({"error": type(error).__name__, "message": str(error)})

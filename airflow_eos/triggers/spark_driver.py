@@ -73,7 +73,7 @@ class SparkDriverTrigger(SerializedTrigger):
             except Exception as error:  # noqa: BLE001 - after any error the cluster may answer next time
                 failures += 1
                 log.warning(
-                    "Driver %s, look %d of %d: %s", self.driver_id, failures, self.max_failures, error
+                    "Driver %s, failed poll %d of %d: %s", self.driver_id, failures, self.max_failures, error
                 )
                 if failures >= self.max_failures:
                     yield self._event("UNREACHABLE", succeeded=False)
@@ -95,7 +95,7 @@ class SparkDriverTrigger(SerializedTrigger):
         if await self._is_deferred(budget):
             log.warning(
                 "Driver %s is left alone: its task is still deferred, so another triggerer waits for it. "
-                "This one gave no sign of life for [triggerer] triggerer_health_check_threshold seconds",
+                "This one sent no heartbeat for [triggerer] triggerer_health_check_threshold seconds",
                 self.driver_id,
             )
             return
