@@ -25,8 +25,8 @@ def masked_properties(
     :param read: returns the properties from a connection's fields and extras.
     :param named_by: the parameter that names the connection, for messages.
     :param advice: for the error if there is no such connection.
-    :raises UnknownTable: there is none, or Airflow's API server did not answer: in a task, Airflow says the
-        same of both.
+    :raises UnknownTable: there is none, or Airflow's API server did not answer: in a task, Airflow raises the
+        same error for both.
     """
     try:
         connection = BaseHook.get_connection(conn_id)

@@ -1,4 +1,4 @@
-"""Airflow's exceptions that ``process`` raised, from the error of a run that did not commit."""
+"""Recovers Airflow's exceptions that ``process`` raised from the error of a run that did not commit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 def asked_of_airflow(error: EosError) -> Exception | None:
     """Return the exception to raise instead of an error of the author's function; None if it is not a signal.
 
-    An exception that ``process`` raised on the driver is returned unchanged. Of one from an executor, or from
-    a driver elsewhere, only the names of its classes are known.
+    An exception that ``process`` raised on the driver is returned unchanged. If it comes from an executor or
+    a remote driver, only its class names are known, and a new exception is made.
     """
     if not isinstance(error, ProcessFailed):
         return None

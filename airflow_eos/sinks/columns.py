@@ -1,7 +1,7 @@
-"""The sink contract for tables: rows of ``process`` as the table's columns, checked by name, type and nulls.
+"""The sink contract for tables: checks names, types and nulls of rows, and converts them to the columns.
 
-What widens safely is widened: smaller integers, ``float32``, decimals of fewer digits, coarser times, other
-encodings of text and bytes. Nothing is rounded, cut off or read as another type.
+Only safe widening converts a type: smaller integers, ``float32``, decimals of fewer digits, coarser times,
+other encodings of text and bytes. Nothing is rounded, truncated or reinterpreted as another type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_eos.model.table import DataFileMade
 _FINER = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31, since 1970-01-01."""
+"""0001-01-01 and 9999-12-31, in days since 1970-01-01."""
 
 
 def check_types(given: pa.Schema, wanted: pa.Schema, name: str) -> None:
@@ -106,7 +106,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _optional(kind: pa.DataType) -> pa.DataType:
-    """Return a type without required fields: what is missing is looked for after the cast."""
+    """Return a type with all fields nullable: missing values are checked after the cast."""
     if pa.types.is_struct(kind):
         return pa.struct([(inner.name, _optional(inner.type)) for inner in kind])
     if pa.types.is_map(kind):
@@ -117,7 +117,7 @@ def _optional(kind: pa.DataType) -> pa.DataType:
 
 
 def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared: str, name: str) -> None:
-    """Raise RecordRefused for texts of more characters than a column is declared to take."""
+    """Raise RecordRefused for texts with more characters than the declared length of a column."""
     longest = pc.max(pc.utf8_length(values)).as_py() or 0
     if longest > most:
         raise RecordRefused(
@@ -127,7 +127,7 @@ def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared:
 
 
 def refuse_far_times(columns: pa.Table, name: str) -> None:
-    """Raise RecordRefused for times outside of the years 1 to 9999, which Python's types end with."""
+    """Raise RecordRefused for times outside the years 1 to 9999, the range of Python's types."""
     for column, values in zip(columns.column_names, columns.columns, strict=True):
         if has_far_time(values):
             raise RecordRefused(
@@ -137,16 +137,16 @@ def refuse_far_times(columns: pa.Table, name: str) -> None:
 
 
 def check_row_count(files: Sequence[DataFileMade], rows: pa.Table, name: str) -> None:
-    """Raise SendError unless data files hold as many rows as they were written from; nothing is committed."""
+    """Raise SendError unless the data files hold all rows that were to be written; nothing is committed."""
     written = sum(file.rows for file in files)
     if written != rows.num_rows:
         raise SendError(f"{name}: data files hold {written} rows of {rows.num_rows}; none is committed")
 
 
 def has_far_time(values: pa.ChunkedArray | pa.Array, last_day: int = _LAST_DAY) -> bool:
-    """Return whether a date or timestamp, also a nested one, is outside of the years 1 to 9999.
+    """Return whether a date or timestamp, also a nested one, is outside the years 1 to 9999.
 
-    :param last_day: of another last year, for values that are not nested; days since 1970.
+    :param last_day: the last valid day, for values that are not nested; days since 1970-01-01.
     """
     kind = values.type
     if pa.types.is_nested(kind):
@@ -176,7 +176,7 @@ def _missing(column: pa.ChunkedArray | pa.Array, field: pa.Field, path: str = ""
 
 
 def _parts(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Iterator[tuple[pa.Array, pa.Field]]:
-    """Yield the parts of nested values with the fields of their type, without what nulls hide."""
+    """Yield the child arrays of nested values with their fields, without items behind nulls."""
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         if pa.types.is_struct(kind):
             yield from zip(chunk.flatten(), kind, strict=True)
@@ -188,7 +188,7 @@ def _parts(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Iterator[tu
 
 
 def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0911, PLR0912 - one rule per kind of type
-    """Return whether every value of one type is one of another, the same one."""
+    """Return whether every value of one type can be represented unchanged in another one, or the same."""
     types = pa.types
     if types.is_dictionary(given):
         return widens(given.value_type, wanted)

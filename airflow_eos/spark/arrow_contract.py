@@ -89,7 +89,7 @@ def _milliseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_timestamp(kind) or kind.tz is None:
         raise _wrong(name, kind, "make it a timestamp with a time zone")
     if kind.unit in _IN_A_MILLISECOND:
-        # Cut off downwards; Arrow's own function gives other times near the limits of 64 bits.
+        # Round down; Arrow's own function gives wrong times near the limits of 64 bits.
         value, per = column.cast(pa.int64()), _IN_A_MILLISECOND[kind.unit]
         whole = pc.divide(value, per)
         return pc.subtract(whole, pc.less(value, pc.multiply(whole, per)).cast(pa.int64()))
