@@ -20,7 +20,7 @@ _TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class Resource:
-    """What a permission is about: exactly one of topic, group, transactional id and the cluster itself.
+    """The resource of a permission: exactly one of topic, group, transactional id and the cluster itself.
 
     :param prefixed: the name stands for every name that begins with it.
     """
@@ -85,7 +85,7 @@ def grant(admins: Sequence[Any], user: str, operations: Sequence[str], resource:
 
 
 def revoke(admins: Sequence[Any], user: str, operations: Sequence[str], resource: Resource) -> None:
-    """Take permissions back; return when every broker enforces it."""
+    """Revoke operations; return when every broker enforces it."""
     from confluent_kafka.admin import AclBindingFilter
 
     filters = [AclBindingFilter(**resource.binding_fields(user, operation)) for operation in operations]
