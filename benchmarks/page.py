@@ -1,8 +1,8 @@
-"""What each page in Airflow takes behind many runs: over HTTP, with Airflow's real application.
+"""The response time of each page in Airflow after many runs: over HTTP, with Airflow's real application.
 
 The runs read 16 source partitions without gap or overlap. Their records are written to the ledger in few
-transactions, by the producer that they name; each is about what a real run's is. The ledger is indexed, as
-runs index it.
+transactions, by the producer that they name, and have about the size of real ones. The ledger is indexed, as
+by real runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DAG, _PIPELINE = "measured", "measured"
 
 
 def page(out: Path, rounds: int) -> int:
-    """Measure the first look, and each page and its twin in JSON after it; print medians in seconds."""
+    """Measure the first request, then each page and its JSON twin; print medians in seconds."""
     from tests.support.airflow_app import airflow_app, served, token
 
     with benchmark_broker() as kafka:
@@ -121,7 +121,7 @@ def _key(number: int) -> str:
 
 
 def _filled(kafka: EmbeddedKafka, runs: int) -> RunSpec:
-    """Return the first run's settings; behind it stand the records of as many runs, one offset each."""
+    """Return a first run's settings; its ledger also holds records of ``runs`` runs, of one offset each."""
     kafka.create_topic("src", partitions=_PARTITIONS)
     spec = RunSpec(
         kafka=kafka.client_config(),

@@ -56,7 +56,7 @@ public final class Copy {
         return longer;
     }
 
-    /** Two clients share the partitions; each commits all it copies, and its offsets, in one transaction. */
+    /** Two clients share the partitions; each commits its copied records and offsets in one transaction. */
     private static void clients(String servers, String source, String sink) throws Exception {
         String group = "clients-" + UUID.randomUUID();
         ExecutorService pool = Executors.newFixedThreadPool(THREADS);
@@ -105,7 +105,7 @@ public final class Copy {
         return null;
     }
 
-    /** Kafka Streams with exactly_once_v2; the job ends when all was read and its last commit is done. */
+    /** Kafka Streams with exactly_once_v2; the job ends when all records are read and committed. */
     private static void streams(String servers, String source, String sink, long records) throws Exception {
         Path state = Files.createTempDirectory("streams-");
         Properties settings = new Properties();
