@@ -28,7 +28,7 @@ _PUBLISH_TIMEOUT = 60.0
 
 
 class Rows(NamedTuple):
-    """What the table holds: rows as DuckDB counts them, and its snapshots."""
+    """The table's content: the number of rows that DuckDB counts, and the snapshot ids."""
 
     rows: int
     snapshots: tuple[int, ...]
@@ -39,9 +39,9 @@ class Rows(NamedTuple):
 
 
 class TableStory(Chapters):
-    """One run of the demo.
+    """The demo with an Iceberg table as the sink.
 
-    :param flights: what was published.
+    :param flights: the published flights.
     """
 
     dag = "flights_table"
@@ -75,7 +75,7 @@ class TableStory(Chapters):
     def tell(self) -> Tally:
         """Go through all chapters and return the comparison of the table with the input.
 
-        :raises DemoError: it did not go as it must.
+        :raises DemoError: it did not go as expected.
         """
         left = self._kill_first_try()
         self.watch_second_try()
@@ -99,12 +99,12 @@ class TableStory(Chapters):
         return Rows(rows, tuple(snapshot.snapshot_id for snapshot in self._lake.table.snapshots()))
 
     def written(self, record: dict[str, Any]) -> str:
-        """Return what the ledger's record says of the output."""
+        """Return the ledger record's description of the output."""
         table = record["details"]["table"]
         return f"{table['rows']:,} rows to {table['sink']}, snapshot {table['snapshot']}"
 
     def _kill_first_try(self) -> Rows:
-        """Let the first try commit to the table while the broker stands still, and SIGKILL it there."""
+        """Let the first try commit to the table while the broker is paused, and SIGKILL it there."""
         screen = self.screen
         screen.title("First try: killed between the table's commit and Kafka's")
         broker = self.kafka.brokers[0]
