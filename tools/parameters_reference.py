@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write docs/parameters.md from signatures and docstrings: ``python tools/parameters_reference.py``.
 
-A test compares the page with what this makes of the current code, and asks that every parameter is explained.
+A test compares the page with the tool's output for the current code; every parameter must have a text.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def render(package: Any) -> str:
 
 
 def unexplained(package: Any) -> list[str]:
-    """Return the parameters of our own signatures that no docstring explains."""
+    """Return the parameters of this package's signatures that no docstring explains."""
     classes = [getattr(package, name) for names in GROUPS.values() for name in names]
     return [
         f"{operator.__name__}.{name}"
@@ -72,7 +72,7 @@ def unexplained(package: Any) -> list[str]:
 
 
 def _section(operator: type, items: dict[str, str], earlier: dict[str, dict[str, str]]) -> str:
-    """Return heading, summary and list; parameters of an earlier class are named, not repeated."""
+    """Return heading, summary and list; refers to an earlier class for shared parameters."""
     parts = [f"### {operator.__name__}", _markdown((inspect.getdoc(operator) or "").partition("\n\n")[0])]
     own, shared = items, []
     for name, others in earlier.items():
@@ -89,7 +89,7 @@ def _section(operator: type, items: dict[str, str], earlier: dict[str, dict[str,
 
 
 def _is_same(operator: type, item: str, other: str | None) -> bool:
-    """Whether an earlier class has the same parameter; in a class without templates it is not templated."""
+    """Return whether an earlier class has the same parameter, ignoring templating if this class has none."""
     if other and not hasattr(operator, "template_fields"):
         other = other.replace(_TEMPLATED, "", 1)
     return item == other
@@ -103,7 +103,7 @@ def _items(operator: type) -> dict[str, str]:
     items = {}
     for name in names:
         text = _markdown(explained.get(name, "")).replace("(templated)", "").strip()
-        # What Airflow's own class takes may differ between its versions.
+        # Parameters of Airflow's own classes may differ between its versions.
         facts = _declared(operator, own[name]) if name in own else f"`{name}`, as Airflow has it"
         items[name] = f"- {facts}{_TEMPLATED if name in templated else ''}: {text}"
     return items
