@@ -138,7 +138,7 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
         for cell in plan.cells:
             _inject(report, experiments, cell)
         if plan.minutes:
-            report.say(f"the table is played; {plan.minutes:g} minutes of faults at random")
+            report.say(f"the table is done; {plan.minutes:g} minutes of random faults")
         begun = time.monotonic()
         while time.monotonic() - begun < plan.minutes * 60:
             cell = chance.choice(CELLS)

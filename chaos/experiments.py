@@ -163,7 +163,7 @@ class Experiments:
             except DriverDied:
                 pass
             else:
-                raise RuntimeError("the run of a dead driver has ended well")
+                raise RuntimeError("the run of a dead driver succeeded")
         with self._pool.lent() as driver:
             record, number = self._to_the_end(driver, spec, _NEXT_TRY)
         seconds = time.monotonic() - begun
@@ -307,7 +307,7 @@ class Experiments:
             while not consumer.assignment():
                 consumer.poll(0.1)
                 if time.monotonic() > deadline:
-                    raise RuntimeError("the consumer that is to disturb got no assignment")
+                    raise RuntimeError("the disturbing consumer got no assignment")
             yield
         finally:
             consumer.close()

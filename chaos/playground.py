@@ -147,7 +147,7 @@ class Playground:
         self._stop_feeding.set()
         self._feeder.join(180)
         if self._feeding_failed is not None or self._feeder.is_alive():
-            raise RuntimeError("the feeder failed: the input is not known") from self._feeding_failed
+            raise RuntimeError("the feeder failed: the input is unknown") from self._feeding_failed
 
     def _feed(self) -> None:
         try:

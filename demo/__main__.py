@@ -96,7 +96,7 @@ def _demo(screen: Screen, options: argparse.Namespace) -> int:
         lake = None
         if options.sink == "iceberg":
             lake = Lake(_LAKE)
-            screen.event(f"a new table in a catalog in SQLite: {_LAKE}")
+            screen.event(f"a new table in an SQLite catalog: {_LAKE}")
             connections[CATALOG] = {"conn_type": "iceberg", "extra": lake.properties}
         airflow = AirflowStandalone(
             ROOT / "dags", connections=connections, env=_AIRFLOW_ENV, keep=options.keep

@@ -64,7 +64,7 @@ class Chapters:
         screen.title("Second try: the scheduler's own retry")
         shown = _phase(self.transaction())
         deadline = time.monotonic() + _SECOND_TRY_TIMEOUT
-        with screen.waiting("waiting for the scheduler to notice and to try again"):
+        with screen.waiting("waiting for the scheduler to notice and retry"):
             while True:
                 now = self.transaction()
                 if now is not None and _phase(now) != shown:
@@ -120,7 +120,7 @@ class Chapters:
         )
         screen.detail(f"{now}\nits {after}")
         if task["state"] != "success" or not summary["found"] or (before, seen) != (after, now):
-            raise DemoError("the cleared task was to be answered by the ledger and to touch nothing")
+            raise DemoError("the cleared task should have been answered by the ledger and changed nothing")
         if len(self.run_records()) != 1:
             raise DemoError("the cleared task wrote a second run record")
 

@@ -85,7 +85,9 @@ class Story(Chapters):
         late = self.seen().uncommitted - self._left.uncommitted
         if now.state.endswith("Abort") and late > 0:
             # From the killed process's socket buffers: appended before the fence, aborted with it.
-            self.screen.detail(f"({late:,} more of the dead try were still on their way to the broker)")
+            self.screen.detail(
+                f"({late:,} more records of the dead try were still on their way to the broker)"
+            )
 
     def written(self, record: dict[str, Any]) -> str:
         """Return the ledger record's description of the output."""

@@ -234,7 +234,7 @@ def run_group(cell: Cell, python: Path, group: str) -> str:
         try:
             subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, **options)
         except subprocess.TimeoutExpired:
-            return f"not over after {SECONDS} s"
+            return f"timed out after {SECONDS} s"
     return counted(log.read_text())
 
 

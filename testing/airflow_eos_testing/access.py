@@ -109,5 +109,5 @@ def _wait(
             wanted = AclBindingFilter(**resource.binding_fields(user, operation))
             while not holds(len(admin.describe_acls(wanted, request_timeout=_TIMEOUT).result())):
                 if time.monotonic() > deadline:
-                    raise EmbeddedKafkaError(f"A broker did not take over {operation} for {user!r} in time")
+                    raise EmbeddedKafkaError(f"A broker did not apply {operation} for {user!r} in time")
                 time.sleep(_POLL)

@@ -193,7 +193,7 @@ class WatchingReader:
         for place, value in list(self._seen.items()):
             if values.get(place, b"\0 missing") != value:
                 place_text = f"{self._topic}-{place[0]} offset {place[1]}"
-                yield f"a reader saw {value!r} at {place_text}, which is not there any more"
+                yield f"a reader saw {value!r} at {place_text}, which is gone"
 
     def _read(self) -> None:
         try:

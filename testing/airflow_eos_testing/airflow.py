@@ -104,7 +104,7 @@ class AirflowStandalone:
         :raises EmbeddedAirflowError: it ended, or was not healthy in time; with the end of its log.
         """
         if self._home is not None:
-            raise EmbeddedAirflowError("This Airflow runs already")
+            raise EmbeddedAirflowError("This Airflow is already running")
         self._home = Path(tempfile.mkdtemp(prefix="airflow-eos-airflow-"))
         try:
             port, *log_ports = free_ports(4)

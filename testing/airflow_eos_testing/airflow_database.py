@@ -59,7 +59,7 @@ def _stop(processes: Sequence[int]) -> None:
     _signal(processes, signal.SIGSTOP)
     while not all(_is_stopped(pid) for pid in processes):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {list(processes)} do not stand still")
+            raise TimeoutError(f"processes {list(processes)} do not stop")
         time.sleep(0.001)
 
 

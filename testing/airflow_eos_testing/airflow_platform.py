@@ -107,7 +107,9 @@ class AirflowPlatform(AirflowStandalone):
             self._read[name] = (self.home / f"{name}.log").stat().st_size
             (self.home / f"{name}.again").touch()
         started = [self.home / f"{name}.again" for name in names]
-        self._wait(lambda: not any(path.exists() for path in started), timeout, "nobody starts components")
+        self._wait(
+            lambda: not any(path.exists() for path in started), timeout, "components are not restarted"
+        )
         self._wait(self._is_healthy, timeout, "not every component is healthy")
 
     def is_running(self, name: str) -> bool:

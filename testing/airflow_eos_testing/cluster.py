@@ -126,7 +126,7 @@ class EmbeddedKafka:
             self._launcher.publish_archive(self._brokers[0])
         if isinstance(value, Exception) and self._brokers:
             # The logs are removed on close.
-            log.warning("What the brokers said before %s:\n%s", type(value).__name__, self.logs())
+            log.warning("Broker logs before %s:\n%s", type(value).__name__, self.logs())
         self.close()
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class EmbeddedKafka:
         :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
         """
         if self._home is not None:
-            raise EmbeddedKafkaError(f"{self!r} is started already")
+            raise EmbeddedKafkaError(f"{self!r} is already running")
         self._owner = os.getpid()
         # Created only after the watchdog runs, so that it knows of everything that ever exists.
         home = Path(tempfile.gettempdir()) / f"airflow-eos-kafka-{uuid.uuid4().hex[:12]}"
@@ -312,7 +312,7 @@ class EmbeddedKafka:
         """
         if not self.security.sasl:
             raise ConfigurationError(
-                f"security={self.security.protocol!r} knows no users: use SASL_PLAINTEXT or SASL_SSL"
+                f"security={self.security.protocol!r} has no users: use SASL_PLAINTEXT or SASL_SSL"
             )
         if name not in self._passwords:
             self._create_user(name)

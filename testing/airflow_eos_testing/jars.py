@@ -259,7 +259,7 @@ def pyspark_jar(pattern: str) -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
-            "PySpark is not installed and its jars run the embedded broker: pip install pyspark"
+            "PySpark is not installed; the embedded broker needs its jars: pip install pyspark"
         )
     jars = Path(spec.submodule_search_locations[0]) / "jars"
     paths = sorted(jars.glob(pattern))

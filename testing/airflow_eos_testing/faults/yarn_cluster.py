@@ -201,7 +201,9 @@ class YarnCluster:
         """Wait until an application has ended, and return its final status."""
         ends = ("FINISHED", "FAILED", "KILLED")
         self._wait(
-            lambda: self.application(application_id)["state"] in ends, "the application goes on", timeout
+            lambda: self.application(application_id)["state"] in ends,
+            "the application is still running",
+            timeout,
         )
         return str(self.application(application_id)["finalStatus"])
 
@@ -295,7 +297,7 @@ class YarnCluster:
             tails = "\n".join(daemon.log_tail() for daemon in daemons if not daemon.is_alive)
             for daemon in daemons:
                 daemon.kill()
-            if attempt == _PORT_ATTEMPTS or "in use" not in tails:  # somebody else took a port
+            if attempt == _PORT_ATTEMPTS or "in use" not in tails:  # another process took a port
                 raise EmbeddedYarnError(f"YARN ended while starting\n{tails}")
 
     def _all_start(self, daemons: tuple[YarnDaemon, ...]) -> bool:
