@@ -39,8 +39,8 @@ RECORDS = 110_000
 SHORT_RECORDS = 20_000
 SPARE = 3
 """Number of warm drivers: two for a zombie and its successor, one to replace a dead one."""
-_MOST_PER_SECOND = 400.0
-_STORMS = 0.2
+_MAX_PER_SECOND = 400.0
+_STORM_SHARE = 0.2
 """Share of the random cells during which a broker is killed, too."""
 _INTERRUPTED = 130
 
@@ -103,7 +103,7 @@ def main() -> int:
         plan = Plan(seed, SHORT, 0.0, SHORT_RECORDS / 120, SHORT_RECORDS, options.kafka, options.cluster)
     else:
         minutes = 0.0 if cells else options.minutes
-        rate = min(_MOST_PER_SECOND, options.records / ((minutes + _TABLE_MINUTES) * 60))
+        rate = min(_MAX_PER_SECOND, options.records / ((minutes + _TABLE_MINUTES) * 60))
         plan = Plan(seed, cells or CELLS, minutes, rate, options.records, options.kafka, options.cluster)
     report = Report()
     report.say(f"seed {seed}")
@@ -142,7 +142,7 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
         begun = time.monotonic()
         while time.monotonic() - begun < plan.minutes * 60:
             cell = chance.choice(CELLS)
-            storm = cell.fault not in BROKER_FAULTS and chance.random() < _STORMS
+            storm = cell.fault not in BROKER_FAULTS and chance.random() < _STORM_SHARE
             _inject(report, experiments, cell, storm=storm)
         playground.stop_feeding()
         playground.publish(max(0, plan.records - len(playground.inputs)))

@@ -119,23 +119,23 @@ class ClusterDriver:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._found: tuple[SparkCluster, DriverProcess] | None = None
+        self._started: tuple[SparkCluster, DriverProcess] | None = None
 
     def get(self) -> tuple[SparkCluster, DriverProcess]:
         """Return the cluster, with two executors, and its driver."""
-        if self._found is None:
+        if self._started is None:
             cluster = self._stack.enter_context(SparkCluster())
             driver = self._stack.enter_context(DriverProcess(cluster.master, conf=_CLUSTER_CONF))
-            self._found = cluster, driver
-        if self._found[1].is_busy or not self._found[1].is_alive:
+            self._started = cluster, driver
+        if self._started[1].is_busy or not self._started[1].is_alive:
             self.close()
             return self.get()
-        cluster, driver = self._found
+        cluster, driver = self._started
         driver.wait_ready()
         cluster.wait_for_executors(2, driver.application_id)
-        return self._found
+        return self._started
 
     def close(self) -> None:
         """Stop both."""
         self._stack.close()
-        self._found = None
+        self._started = None

@@ -36,11 +36,11 @@ _NEXT_TRY, _TRIES = 2, 5
 _TIMEOUT = 240.0
 _STORM_SECONDS = 8.0
 _OUTAGE_SECONDS = 5.0
-_COUNTED = 10.0
+_COUNT_TIMEOUT = 10.0
 """Seconds within which the proxy counts the faults of a run that has ended."""
-_ONCE_COMMITTED = (State.OPEN, State.WRITTEN, State.PROVEN)
+_WAKES_AFTER_COMMIT = (State.OPEN, State.WRITTEN, State.PROVEN)
 """States where a zombie could publish its output: in the table it wakes after another try has committed."""
-_BY_ITSELF = "had committed itself"
+_COMMITTED_ITSELF = "had committed itself"
 # Error codes of Kafka's protocol.
 _INVALID_RECORD = 87
 _CORRUPT_MESSAGE = 2
@@ -112,7 +112,7 @@ class Experiments:
     def plain_run(self) -> RunRecord:
         """Execute a run without a fault, and return its record."""
         with self._pool.lent() as driver:
-            return self._to_the_end(driver, self._playground.next_run(), 1)[0]
+            return self._run_until_committed(driver, self._playground.next_run(), 1)[0]
 
     # -- brokers ------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Experiments:
             finally:
                 for broker in self._playground.kafka.brokers:
                     broker.start(wait=False)
-            return self._ended(driver, spec, attempt, begun)
+            return self._outcome_of(driver, spec, attempt, begun)
 
     def _broker(
         self, state: State, choose: Callable[[], Broker], damage: Callable[[Broker], None] = Broker.kill
@@ -145,7 +145,7 @@ class Experiments:
             begun = time.monotonic()
             try:
                 attempt.release(for_good=True)
-                outcome = self._ended(driver, spec, attempt, begun)
+                outcome = self._outcome_of(driver, spec, attempt, begun)
             finally:
                 broker.start(wait=False)  # it recovers during the next cells
         return outcome
@@ -165,7 +165,7 @@ class Experiments:
             else:
                 raise RuntimeError("the run of a dead driver succeeded")
         with self._pool.lent() as driver:
-            record, number = self._to_the_end(driver, spec, _NEXT_TRY)
+            record, number = self._run_until_committed(driver, spec, _NEXT_TRY)
         seconds = time.monotonic() - begun
         # A later try may find a commit of the second one whose answer was lost.
         if number == _NEXT_TRY:
@@ -187,18 +187,18 @@ class Experiments:
                     live = self._held(successor, replace(spec, try_number=2), State.WRITTEN)
                     seconds = time.monotonic() - begun
                 else:
-                    record, _ = self._to_the_end(successor, spec, 2)
+                    record, _ = self._run_until_committed(successor, spec, 2)
                     seconds = time.monotonic() - begun
             finally:
                 attempt.release(for_good=True)
                 driver.resume()
             zombie = _zombie_end(attempt)
-            _require(state is State.COMMITTED or zombie != _BY_ITSELF, f"the zombie {zombie}")
+            _require(state is State.COMMITTED or zombie != _COMMITTED_ITSELF, f"the zombie {zombie}")
             refused = zombie_requests(self._playground, identity) if state is not State.COMMITTED else ""
             if live is not None:
                 live.release(for_good=True)
                 record = live.result(_TIMEOUT)
-            again, _ = self._to_the_end(driver, spec, 1)
+            again, _ = self._run_until_committed(driver, spec, 1)
             _require(again.found, "the zombie's own retry did the work a second time")
         when = "woke before the commit" if live is not None else "woke after the commit"
         return Outcome(f"{_next_try(record)}; zombie {when}: {zombie}{refused}", seconds)
@@ -209,7 +209,7 @@ class Experiments:
             return False
         if state not in self._zombies:
             self._zombies.add(state)
-            return state not in _ONCE_COMMITTED
+            return state not in _WAKES_AFTER_COMMIT
         return self._chance.random() < 1 / 2
 
     # -- executors ----------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Experiments:
         begun = time.monotonic()
         cluster.kill_executor(self._chance.choice(busy or executors))
         attempt.release(for_good=True)
-        outcome = self._ended(driver, spec, attempt, begun)
+        outcome = self._outcome_of(driver, spec, attempt, begun)
         _require(state is not State.OPEN or _has_aborted(attempt), "half of a send was lost, nothing aborted")
         return outcome
 
@@ -240,8 +240,8 @@ class Experiments:
             try:
                 begun = time.monotonic()
                 attempt.release(for_good=True)
-                outcome = self._ended(driver, spec, attempt, begun)
-                fault.wait(_COUNTED)
+                outcome = self._outcome_of(driver, spec, attempt, begun)
+                fault.wait(_COUNT_TIMEOUT)
             finally:
                 fault.cancel()
         return outcome
@@ -261,8 +261,8 @@ class Experiments:
                     begun = time.monotonic()
                     attempt.release(for_good=True)
                     _wait_over(attempt)
-                    fault.wait(_COUNTED)
-                outcome = self._ended(driver, spec, attempt, begun)
+                    fault.wait(_COUNT_TIMEOUT)
+                outcome = self._outcome_of(driver, spec, attempt, begun)
             finally:
                 fault.cancel()
         of = "commit" if state is State.PROVEN else "abort"
@@ -289,7 +289,7 @@ class Experiments:
             return
         try:
             yield
-            fault.wait(_COUNTED)
+            fault.wait(_COUNT_TIMEOUT)
         finally:
             fault.cancel()
 
@@ -329,7 +329,7 @@ class Experiments:
         attempt.wait_for(point, _TIMEOUT)
         return attempt
 
-    def _ended(self, driver: DriverProcess, spec: RunSpec, attempt: Attempt, begun: float) -> Outcome:
+    def _outcome_of(self, driver: DriverProcess, spec: RunSpec, attempt: Attempt, begun: float) -> Outcome:
         """Wait for a try's end, and retry if it failed, as Airflow does."""
         try:
             record = attempt.result(_TIMEOUT)
@@ -337,7 +337,7 @@ class Experiments:
             raise
         except EosError as error:
             log.warning("%s: %s: %s", spec.run_id, type(error).__name__, error)
-            record, _ = self._to_the_end(driver, spec, 2)
+            record, _ = self._run_until_committed(driver, spec, 2)
             text = f"{type(error).__name__}, {_next_try(record)}"
         else:
             aborted = sum(point == State.ABORTED.value for point, _ in attempt.trace)
@@ -349,7 +349,9 @@ class Experiments:
                 text += ", outcome asked from the ledger"
         return Outcome(text, time.monotonic() - begun)
 
-    def _to_the_end(self, driver: DriverProcess, spec: RunSpec, number: int) -> tuple[RunRecord, int]:
+    def _run_until_committed(
+        self, driver: DriverProcess, spec: RunSpec, number: int
+    ) -> tuple[RunRecord, int]:
         """Retry until the run is committed; return the record and the number of the try."""
         while True:
             try:
@@ -398,7 +400,7 @@ def _zombie_end(attempt: Attempt) -> str:
         raise
     except EosError as error:
         return type(error).__name__
-    return "found the commit" if record.found else _BY_ITSELF
+    return "found the commit" if record.found else _COMMITTED_ITSELF
 
 
 def _next_try(record: RunRecord) -> str:

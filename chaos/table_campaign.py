@@ -158,7 +158,7 @@ class Lake:
     def plain_run(self) -> None:
         """Execute a run that reads all remaining records."""
         with self._pool.lent() as driver:
-            self._to_the_end(driver, self._next_run(publish=False))
+            self._run_until_committed(driver, self._next_run(publish=False))
 
     def _next_run(self, *, publish: bool = True) -> RunSpec:
         if publish:
@@ -174,7 +174,7 @@ class Lake:
             with suppress(DriverDied):
                 attempt.result(_TIMEOUT)
         with self._pool.lent() as driver:
-            self._to_the_end(driver, spec)
+            self._run_until_committed(driver, spec)
 
     def _zombie(self, state: State) -> None:
         """Freeze a driver until the next run, which settles the frozen run's INTENT, has committed."""
@@ -184,13 +184,13 @@ class Lake:
             attempt.wait_for(state, _TIMEOUT)
             driver.pause()
             try:
-                self._to_the_end(successor, self._next_run())
+                self._run_until_committed(successor, self._next_run())
             finally:
                 attempt.release(for_good=True)
                 driver.resume()
             with suppress(EosError):
                 attempt.result(_TIMEOUT)
-            self._to_the_end(driver, spec)
+            self._run_until_committed(driver, spec)
 
     def _catalog_killed(self, state: State) -> None:
         self._held(state, self._kill_catalog)
@@ -214,9 +214,9 @@ class Lake:
             except EmbeddedDriverError:
                 raise
             except EosError:
-                self._to_the_end(driver, spec)
+                self._run_until_committed(driver, spec)
 
-    def _to_the_end(self, driver: DriverProcess, spec: RunSpec) -> None:
+    def _run_until_committed(self, driver: DriverProcess, spec: RunSpec) -> None:
         """Retry until the run is committed, as Airflow does."""
         for number in range(2, _TRIES + 2):
             if self._committed(driver, replace(spec, try_number=number), is_last=number > _TRIES):

@@ -41,7 +41,7 @@ _PARAM = re.compile(r":param (\w+): *(.*?)(?=\n *:(?:param|raises|returns)\b|\n\
 _ROLE = re.compile(r":(?:class|func|mod|meth|data|attr):`~?([^`]*)`")
 _TEMPLATED = r"\*"
 _HIDDEN = ("self", "kwargs", "args")
-_WITHOUT_USE = {
+_NOT_LISTED = {
     "ReplayOffsetRangesOperator": ("ranges", "allowed_lateness", "partition_duration", "accept_deleted"),
     "RunSpec": ("round", "task", "try_number"),  # set by the engine and by Airflow's operators
 }
@@ -115,7 +115,7 @@ def _own(operator: type) -> dict[str, inspect.Parameter]:
     for base in operator.__mro__:
         if base.__module__.startswith("airflow_eos") and "__init__" in vars(base):
             for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
-                if name not in (*_HIDDEN, *_WITHOUT_USE.get(operator.__name__, ())):
+                if name not in (*_HIDDEN, *_NOT_LISTED.get(operator.__name__, ())):
                     parameters.setdefault(name, parameter)
     return dict(sorted(parameters.items(), key=lambda item: item[1].default is not inspect.Parameter.empty))
 
@@ -125,7 +125,7 @@ def _explained(operator: type) -> dict[str, str]:
     for base in operator.__mro__:
         if base.__module__.startswith("airflow_eos"):
             for name, text in _PARAM.findall(vars(base).get("__doc__") or ""):
-                if name not in (*_HIDDEN, *_WITHOUT_USE.get(operator.__name__, ())):
+                if name not in (*_HIDDEN, *_NOT_LISTED.get(operator.__name__, ())):
                     texts.setdefault(name, text)
     return texts
 

@@ -42,7 +42,7 @@ def commands(text: str) -> list[list[str]]:
 def airflow_commands(airflow: AirflowStandalone, text: str) -> None:
     """Run the ``airflow`` commands of a block.
 
-    :raises SystemExit: one fails; with what it printed.
+    :raises SystemExit: one fails; with its output.
     """
     for program, *arguments in commands(text):
         assert program == "airflow", program

@@ -22,7 +22,7 @@ _TIMEOUT = 30.0
 class Resource:
     """The resource of a permission: exactly one of topic, group, transactional id and the cluster itself.
 
-    :param prefixed: the name stands for every name that begins with it.
+    :param prefixed: the name is a prefix: the permission covers every name that begins with it.
     """
 
     topic: str | None = None

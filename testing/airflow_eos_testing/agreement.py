@@ -97,7 +97,7 @@ def unfinished_transactions(
 ) -> Iterable[str]:
     """Return transactions of ids with a prefix that are not finished after ``timeout`` seconds.
 
-    Every coordinator is asked; one that does not answer in time is a complaint, too.
+    Queries every coordinator; one that does not answer in time is a complaint, too.
     """
     from airflow_eos.exceptions import UnknownTopic
     from airflow_eos.wire.client_config import ClientConfig

@@ -155,7 +155,7 @@ class AirflowStandalone:
             return ["api-server"]
         return [part for part in _PARTS if health.get(part, {}).get("status") != "healthy"]
 
-    # -- what it is ---------------------------------------------------------------------------------------
+    # -- state and logs ----------------------------------------------------------------------------------
 
     @property
     def home(self) -> Path:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Executor = Literal["CeleryExecutor", "LocalExecutor"]
 
-_SOON = {
+_FAST_FAILURE_DETECTION = {
     # A dead scheduler, task or triggerer is detected in seconds; each heartbeats far more often than that.
     "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
@@ -35,7 +35,7 @@ _SOON = {
 _USER = "admin"
 _READY = {"scheduler": b"Adopting or resetting orphaned tasks", "worker": b" ready."}
 """What a component logs once it is ready; the API reports on the others."""
-_WHO_QUEUED = """
+_QUEUED_BY_SQL = """
 SELECT job.unixname FROM task_instance AS ti JOIN job ON job.id = ti.queued_by_job_id
 WHERE (ti.dag_id, ti.run_id, ti.task_id, ti.map_index) = (:'dag_id', :'run_id', :'task_id', :'map_index')
 """
@@ -65,11 +65,11 @@ class AirflowPlatform(AirflowStandalone):
         env: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(dags_folder, env={**_SOON, **(env or {})}, **options)
+        super().__init__(dags_folder, env={**_FAST_FAILURE_DETECTION, **(env or {})}, **options)
         self.executor = executor
         self._schedulers, self._slots = schedulers, slots
         self._workers = workers if executor == "CeleryExecutor" else 0
-        self._read: dict[str, int] = {}
+        self._log_offsets: dict[str, int] = {}
         self.postgres = PostgresServer()
         self.redis = RedisServer()
 
@@ -104,7 +104,7 @@ class AirflowPlatform(AirflowStandalone):
     def start_components(self, *names: str, timeout: float = START_TIMEOUT) -> None:
         """Restart killed components, and wait until every component is healthy."""
         for name in names:
-            self._read[name] = (self.home / f"{name}.log").stat().st_size
+            self._log_offsets[name] = (self.home / f"{name}.log").stat().st_size
             (self.home / f"{name}.again").touch()
         started = [self.home / f"{name}.again" for name in names]
         self._wait(
@@ -126,7 +126,7 @@ class AirflowPlatform(AirflowStandalone):
     def scheduler_of(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
         """Return the name of the scheduler that queued the task instance, from the metadata database."""
         wanted = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": str(map_index)}
-        rows = self.postgres.query(_WHO_QUEUED, **wanted)
+        rows = self.postgres.query(_QUEUED_BY_SQL, **wanted)
         if len(rows) != 1:
             raise EmbeddedAirflowError(f"no scheduler has queued {wanted}")
         return rows[0][0]
@@ -180,7 +180,7 @@ class AirflowPlatform(AirflowStandalone):
     def _has_logged_ready(self, name: str) -> bool:
         log = self.home / f"{name}.log"
         line = _READY.get(name.rstrip("0123456789"), b"")
-        return log.exists() and line in log.read_bytes()[self._read.get(name, 0) :]
+        return log.exists() and line in log.read_bytes()[self._log_offsets.get(name, 0) :]
 
     def _set_up(self) -> dict[str, str]:
         url = self.postgres.url().removeprefix("postgresql")

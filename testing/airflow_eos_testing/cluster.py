@@ -140,7 +140,7 @@ class EmbeddedKafka:
         if self._home is not None:
             raise EmbeddedKafkaError(f"{self!r} is already running")
         self._owner = os.getpid()
-        # Created only after the watchdog runs, so that it knows of everything that ever exists.
+        # Created only once the watchdog runs: nothing exists that it would not clean up.
         home = Path(tempfile.gettempdir()) / f"airflow-eos-kafka-{uuid.uuid4().hex[:12]}"
         self._launcher = Launcher.find(home, self.version, self._jvm_options)
         self._watchdog = Watchdog(home, keep=self.keep)

@@ -87,7 +87,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     for name, value in getattr(item, "funcargs", {}).items() if report.failed else ():
         title = f"broker logs of {name}"
-        # Imported into a conftest.py beside the auto-loaded plugin, the hook runs twice.
+        # Imported into a conftest.py in addition to the auto-loaded plugin, the hook runs twice.
         if _is_running_cluster(value) and title not in dict(report.sections):
             report.sections.append((title, value.logs(_LINES, warnings_only=True)))
     return report

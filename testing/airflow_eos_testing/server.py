@@ -26,8 +26,8 @@ _POLL = 0.1
 class EmbeddedServer:
     """Run a server in a folder of its own for the duration of a ``with`` block. Linux only.
 
-    After the block no process and no file is left, also when this process is killed: what the server has
-    started ends with it.
+    After the block no process and no file is left, also when this process is killed: the server's descendants
+    end with it.
     """
 
     name: ClassVar[str]

@@ -47,8 +47,8 @@ class Session:
         log_path: Path,
         keep: bool = False,
     ) -> None:
-        me = str(Path(__file__).resolve())
-        keeper = [sys.executable, "-I", "-S", me, str(os.getpid()), "" if keep else str(home), *command]
+        script = str(Path(__file__).resolve())
+        keeper = [sys.executable, "-I", "-S", script, str(os.getpid()), "" if keep else str(home), *command]
         with log_path.open("ab") as output:
             self._keeper = subprocess.Popen(
                 keeper,
@@ -110,7 +110,7 @@ def kill_session(leader_pid: int) -> None:
         time.sleep(_POLL)
 
 
-def _keep(owner: int, home: str, command: Sequence[str]) -> None:
+def _run_keeper(owner: int, home: str, command: Sequence[str]) -> None:
     # The command's output goes to the keeper's stderr: stdout is the pipe to the owner.
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr, start_new_session=True
@@ -130,4 +130,4 @@ def _keep(owner: int, home: str, command: Sequence[str]) -> None:
 if __name__ == "__main__":
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # it ends with its owner, not before
-    _keep(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    _run_keeper(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

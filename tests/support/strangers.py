@@ -16,7 +16,7 @@ from pathlib import Path
 NOBODY = 65534
 _LISTEN = "0A"
 _TIMEOUT = 3.0
-_AT_ONCE = 32
+_THREADS = 32
 _BROADCASTS = 24
 """Number of broadcasts to request."""
 
@@ -141,7 +141,7 @@ def _readable(folder, secret):
 
 def _ask(listeners):
     """Query all in parallel: a socket that does not understand a request keeps it until the time-out."""
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
+    with ThreadPoolExecutor(_THREADS) as threads:
         asked = [
             (f"{one.address}:{one.port}", threads.submit(question, one, *arguments))
             for one in listeners

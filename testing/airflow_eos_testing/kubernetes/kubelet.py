@@ -1,8 +1,8 @@
 """A kubelet that runs the containers of Spark's pods as processes, without images or pod networks.
 
-It does what Spark's image does with its first argument, ``driver`` or ``executor``. Each pod has an address
-of its own within 127/8. Paths that a pod mounts are replaced by those of its folder; names of services are in
-a hosts file that the JVMs read. Linux only.
+It handles a container's first argument, ``driver`` or ``executor``, as Spark's image does. Each pod has its
+own address within 127/8. Mount paths are replaced with folders of the pod; service names are in a hosts file
+that the JVMs read. Linux only.
 """
 
 from __future__ import annotations
