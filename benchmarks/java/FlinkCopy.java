@@ -111,8 +111,8 @@ public final class FlinkCopy {
 
     private static final class Pairs implements KafkaRecordDeserializationSchema<Tuple2<byte[], byte[]>> {
         @Override
-        public void deserialize(ConsumerRecord<byte[], byte[]> found, Collector<Tuple2<byte[], byte[]>> out) {
-            out.collect(Tuple2.of(found.key(), found.value()));
+        public void deserialize(ConsumerRecord<byte[], byte[]> record, Collector<Tuple2<byte[], byte[]>> out) {
+            out.collect(Tuple2.of(record.key(), record.value()));
         }
 
         @Override
