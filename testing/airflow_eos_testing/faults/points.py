@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 COMMITTING = "COMMITTING"
-"""The commit request is answered, the answer not processed yet by the run. PROVEN is before the request."""
+"""The commit request is answered; the run has not processed the answer. PROVEN is before the request."""
 
 HALF_WRITTEN = "HALF_WRITTEN"
 """In the middle of the send: at least one target partition is written, and at least one is not."""
