@@ -45,7 +45,7 @@ def ledger(out: Path, rounds: int) -> int:
             index_ledger(spec.deployment)
             index_seconds[before] = time.perf_counter() - began
             print(
-                f"behind {before:9,} records the index was made in {index_seconds[before]:.1f} s", flush=True
+                f"after {before:9,} records the index was built in {index_seconds[before]:.1f} s", flush=True
             )
         timings: dict[int, dict[str, dict[str, list[float]]]] = {
             before: {how: {"empty run": [], "found again": [], "megabytes": []} for how in (INDEXED, WHOLE)}
@@ -65,7 +65,7 @@ def ledger(out: Path, rounds: int) -> int:
         for how, series in by.items():
             middle = {name: statistics.median(values) for name, values in series.items()}
             print(
-                f"behind {before:9,} records {how:15}: empty run {middle['empty run']:6.2f} s, "
+                f"after {before:9,} records {how:15}: empty run {middle['empty run']:6.2f} s, "
                 f"{middle['megabytes']:8.1f} MB read; found again {middle['found again']:6.2f} s"
             )
     report: dict[str, Any] = {
@@ -74,7 +74,7 @@ def ledger(out: Path, rounds: int) -> int:
     (out / "ledger.json").write_text(json.dumps(report, indent=2) + "\n")
     first, last = (timings[size][INDEXED]["empty run"] for size in (BEFORE[0], BEFORE[-1]))
     print(
-        f"ledger: an empty run behind {BEFORE[-1]:,} records takes {ratio(last, first):.2f} of one behind "
+        f"ledger: an empty run after {BEFORE[-1]:,} records takes {ratio(last, first):.2f} times one after "
         f"{BEFORE[0]:,}"
     )
     return 0

@@ -85,12 +85,12 @@ def pipelines(out: Path, rounds: int, most: int) -> int:
         )
     }
     kinds = ", ".join(f"{number:g} {kind}" for kind, number in requests.items())
-    print(f"pipelines: {most} runs a minute without records, {middle['median_seconds']:.2f} s each")
+    print(f"pipelines: {most} runs per minute without records, {middle['median_seconds']:.2f} s each")
     for name in ("worker", "broker"):
         cpu = middle[f"{name}_cpu_seconds"]
-        print(f"pipelines: CPU in the {name}: {1000 * cpu:.0f} ms a run, {cpu * most / MINUTE:.2f} cores")
-    print(f"pipelines: at most {max(load.connections for load in loads)} connections at once")
-    print(f"pipelines: {sum(requests.values()):g} requests a run: {kinds}")
+        print(f"pipelines: CPU in the {name}: {1000 * cpu:.0f} ms per run, {cpu * most / MINUTE:.2f} cores")
+    print(f"pipelines: at most {max(load.connections for load in loads)} concurrent connections")
+    print(f"pipelines: {sum(requests.values()):g} requests per run: {kinds}")
     return 0
 
 
