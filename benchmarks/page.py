@@ -54,7 +54,10 @@ def page(out: Path, rounds: int) -> int:
                     break
                 time.sleep(0.2)
             first = time.perf_counter() - began
-            print(f"page: the first request after {RUNS:,} runs takes {first:.1f} s (status {status})", flush=True)
+            print(
+                f"page: the first request after {RUNS:,} runs takes {first:.1f} s (status {status})",
+                flush=True,
+            )
             series, wrong = _measured(ask, rounds)
     medians = {path: statistics.median(seconds) for path, seconds in series.items()}
     for path, seconds in medians.items():
