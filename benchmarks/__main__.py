@@ -53,7 +53,7 @@ MEASUREMENTS = {
     "way": Measurement("calls and requests of a small run", ("out",)),
     "postgres_copy": Measurement("rows into PostgreSQL", ("out", "rounds")),
     "protection": Measurement(
-        "the cost of a task's Spark that serves nobody else", ("out", "rounds", "records")
+        "the cost of protecting a task's Spark from other users", ("out", "rounds", "records")
     ),
 }
 RECORDS = {"curves": 20_000, "protection": 1_000_000, "scale": 100_000_000}

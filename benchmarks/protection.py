@@ -1,4 +1,4 @@
-"""The cost of a task's Spark that serves nobody else: with the default protection and without, side by side.
+"""The cost of protecting a task's Spark from other users, with the default settings and without, compared.
 
 Authentication and encryption of Spark's RPC (:func:`~airflow_eos.spark.encryption.local_defaults`), and
 encryption of its block files, which an operator's session protects by permissions. Each round starts

@@ -53,8 +53,8 @@ class Plan:
     :param minutes: minutes of random cells, after those in turn.
     :param rate: records per second that are published all the time.
     :param records: minimum number of inputs; the rest is published at the end.
-    :param on_cluster: whether every driver has two executors on a cluster; otherwise only drivers of cells
-        that kill executors have.
+    :param on_cluster: whether every driver has two executors on a cluster; otherwise only in cells that kill
+        executors.
     """
 
     seed: int

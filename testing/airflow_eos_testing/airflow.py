@@ -377,7 +377,7 @@ class AirflowStandalone:
     def standing_still(self) -> AbstractContextManager[None]:
         """Freeze scheduler, Dag processor and triggerer, which write to SQLite on their own, for the block.
 
-        For commands that a locked database must not fail, such as ``cli("backfill", "create", ...)``.
+        For commands that must not fail on a locked database, such as ``cli("backfill", "create", ...)``.
         """
         writers = airflow_processes.writers(self._leader())
         if len(writers) < len(airflow_processes.WRITERS):

@@ -89,7 +89,7 @@ def server_properties(
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
         # By default an idle cleaner checks again after 15 s: each test of compaction would wait.
         "log.cleaner.backoff.ms": "500",
-        # No no-op metadata records twice a second: they and a cleaner's passes over hundreds of topics
+        # No-op metadata records, twice a second, are off: they and a cleaner's passes over hundreds of topics
         # were half the load of an idle broker.
         "metadata.max.idle.interval.ms": "0",
     }
