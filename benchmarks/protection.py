@@ -1,4 +1,4 @@
-"""The cost of protecting a task's Spark from other users, with the default settings and without, compared.
+"""The cost of protecting a task's Spark from other users: protected and open sessions, side by side.
 
 Authentication and encryption of Spark's RPC (:func:`~airflow_eos.spark.encryption.local_defaults`), and
 encryption of its block files, which an operator's session protects by permissions. Each round starts
