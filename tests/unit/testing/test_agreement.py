@@ -141,7 +141,7 @@ def test_states_that_are_finished():
     ]
     answer = SimpleNamespace(error_code=0, transaction_states=found)
     coordinator = SimpleNamespace(send=lambda _request, _node: answer, wait=lambda sent: sent)
-    assert list(agreement._open_ones(coordinator, 1, "ours.")) == [
+    assert list(agreement._open_transactions(coordinator, 1, "ours.")) == [
         f"transaction ours.{state} is {state}"
         for state in ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
     ]
