@@ -1,4 +1,4 @@
-"""Dead letters of functions on DataFrames: records on which they raise, whichever way Spark runs them."""
+"""Dead letters of functions on DataFrames: records that make them raise, however Spark runs them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def dead_letters(pipeline, isolation="read_committed"):
 
 
 def raising_on(*values):
-    """Return a function that raises on some records, as one does that was not written for them."""
+    """Return a function that raises on some records, like one that was not written for them."""
 
     def checked(value):
         if value in values:
@@ -53,7 +53,7 @@ def raising_on(*values):
 
 
 def by_each_kind(df):
-    """A function of rows, one of columns, and an expression of Spark's own: each raises on another record."""
+    """A row function, a column function, and a Spark expression: each raises on another record."""
     rows = F.udf(raising_on("a3"))
     columns = F.pandas_udf(lambda column: column.map(raising_on("a6")), T.StringType())
     of_rows = df.select("headers", "timestamp", rows(F.col("value").cast("string")).alias("value"))
@@ -71,7 +71,7 @@ def of_one(df):
 
 
 def in_groups(df):
-    """Behind a shuffle the failing task has not read the record that it fails on."""
+    """After a shuffle, the failing task has not read the record that it fails on."""
     value = F.udf(raising_on("a3"))(F.col("value").cast("string"))
     counts = df.repartition(3, "offset").groupBy(value.alias("value")).agg(F.count("*").alias("n"))
     return counts.select("value").where("n = 1")

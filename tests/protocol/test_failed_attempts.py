@@ -37,7 +37,7 @@ def run_alone(data: Callable[..., ModelData] = ModelData) -> Any:
 def test_the_producer_of_a_failed_attempt_is_freed_before_the_next_one(
     monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """The failure is kept for the run's last error; a producer it kept alive would fill memory unpolled."""
+    """The failure is kept for the run's last error; a producer kept alive by it would fill the memory."""
     instances: list[weakref.ref[Instance]] = []
     alive: list[list[bool]] = []
 

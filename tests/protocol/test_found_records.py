@@ -40,7 +40,7 @@ def of(environment: str, **changes: Any) -> RunSpec:
 def test_a_commit_of_another_environment_is_not_this_ones_success(
     ranges: Any, changes: dict[str, Any]
 ) -> None:
-    """A run that was committed under another prefix is refused by name: its own work was never done."""
+    """A run that was committed under another prefix is refused by name: this environment did not do it."""
     scene = a_cluster()
     before(scene, of("staging", ranges=ranges))
     written = scene._visible("out")

@@ -64,7 +64,7 @@ def killed_at_any_step(
                 mine = protocols[-1].producer if protocols else None
                 if mine is not None and deciding:
                     end(mine, commit=False)
-                # Without an answer it waits for a commit under way: what comes of it is no surprise then.
+                # Without an answer to the abort, the call waits for a commit under way, which may succeed.
                 pending = scene.processes["r1"].pending
                 returned = deciding or pending is None or pending.name != "commit"
 
