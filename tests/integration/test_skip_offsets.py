@@ -1,4 +1,4 @@
-"""A record batch that is never read stops every mode, until somebody says that it is skipped."""
+"""A record batch that can never be read stops every mode, until an operator skips it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def copy(df):
 
 @pytest.mark.parametrize("mode", ["cursor", "interval", "given"])
 def test_a_poison_batch_is_skipped_as_its_error_says(spark, pipeline, mode):
-    """Nothing else is: not a record beside it, and the cursor goes on behind it."""
+    """Nothing else is skipped: no record beside it, and the cursor continues after it."""
     ranges = {
         "cursor": Cursor(max_records=21),
         "interval": Interval(DAY, DAY + dt.timedelta(hours=1)),
@@ -78,7 +78,7 @@ def test_a_poison_batch_is_skipped_as_its_error_says(spark, pipeline, mode):
 
 
 def test_a_cursor_moves_past_a_batch_that_is_all_there_is(spark, pipeline):
-    """An empty run that commits: the group stands behind the batch."""
+    """The run is empty, but commits: the group's offset is after the batch."""
     bounded = {**pipeline.spec.kafka, "eos.max.batch.bytes": 100_000}
     skip = (OffsetRange(pipeline.source, 0, 10, 11),)
     counts = []
@@ -91,14 +91,14 @@ def test_a_cursor_moves_past_a_batch_that_is_all_there_is(spark, pipeline):
 
 
 def test_offsets_of_another_topic_are_refused(pipeline):
-    """A typing error would skip nothing, and fail again."""
+    """A typing error would skip nothing, and the run would fail again."""
     message = f"skip_offsets names other, which is not a source topic; topics are {pipeline.source} "
     with pytest.raises(ConfigurationError, match=message):
         pipeline.changed("r1", skip_offsets=(OffsetRange("other", 0, 1, 2),))
 
 
 def test_a_poison_batch_behind_transactions_hides_no_boundary(spark, embedded_kafka):
-    """Brokers return a marker for the end of the hour, and the log is read from there on."""
+    """Brokers return a marker for the end of the hour, and the log is read from there."""
     made, hour = Pipeline(embedded_kafka, partitions=1), dt.timedelta(hours=1)
     loader = Producer({**made.spec.kafka, "transactional.id": made.source})
     loader.init_transactions()
