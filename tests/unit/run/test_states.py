@@ -1,4 +1,4 @@
-"""What a task's log says of the states of its run."""
+"""What a task's log says about the states of its run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_eos.run.states import IN_WORDS, State, Trace
 
 
 def test_the_log_explains_each_state(caplog: pytest.LogCaptureFixture) -> None:
-    """The name and the seconds, which programs read, then words."""
+    """The state's name and the seconds, for programs, then an explanation."""
     assert set(IN_WORDS) == set(State)
     times = iter([10.0, 10.25, 11.5])
     trace = Trace(lambda: next(times))
