@@ -17,7 +17,7 @@ from airflow_eos.operators.retriable import is_final
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[Path]:
-    """A Dag folder beside an app that imports its neighbour."""
+    """A Dag folder next to an app that imports its neighbour."""
     modules, path, shipped = set(sys.modules), list(sys.path), cloudpickle.list_registry_pickle_by_value()
     (tmp_path / "dags").mkdir()
     (tmp_path / "apps").mkdir()
@@ -37,7 +37,7 @@ def app(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_path_is_relative_to_the_dag_file(app: Path) -> None:
-    """The app's file is found from the Dag's folder, and may import its neighbours."""
+    """The app's file is found from the Dag's folder, and can import its neighbours."""
     process = load_process("../apps/eos_app.py:process", relative_to=app)
     assert process("x") == "X"
     assert load_process("../apps/eos_app.py:process", relative_to=app) is process
@@ -66,7 +66,7 @@ def test_function_is_taken_as_it_is(app: Path) -> None:
     ],
 )
 def test_what_cannot_be_loaded_is_named(app: Path, name: str, says: str) -> None:
-    """The error names the string and the cause; half-loaded modules are not kept."""
+    """The error has the string and the cause; half-loaded modules are removed."""
     with pytest.raises(ConfigurationError, match=says):
         load_process(name, relative_to=app)
     assert "eos_broken" not in sys.modules
@@ -95,7 +95,7 @@ def test_author_modules_travel_to_executors_as_code(app: Path) -> None:
 
 
 def test_installed_modules_are_named_not_shipped() -> None:
-    """Executors have the installed packages: their code is not sent along."""
+    """Executors have installed packages: their code is not shipped."""
     before = cloudpickle.list_registry_pickle_by_value()
     ship_by_value(partial(load_process("json:dumps", relative_to=Path())))
     ship_by_value(len)
@@ -118,7 +118,7 @@ def test_module_that_the_driver_cannot_load_is_told_to_the_submitting_task(
     error: str,
     final: bool,
 ) -> None:
-    """With code 0 the application would have succeeded for its cluster; other codes give no reason."""
+    """With code 0 the cluster would report success; other codes have no reason."""
     (app.parent / "apps" / "eos_unloadable.py").write_text(code)
     monkeypatch.syspath_prepend(str(app.parent / "apps"))
     arguments = [PROCESS_OPTION, "eos_unloadable:process", SPEC_OPTION, "folder/spec-1.json"]
