@@ -1,4 +1,4 @@
-"""Triggers ask Airflow from threads, over the one connection that their triggerer has to its supervisor."""
+"""Triggers call Airflow from threads, over the one connection that the triggerer has to its supervisor."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ QUESTIONS = 30
 
 @pytest.mark.process
 def test_each_thread_gets_the_answer_to_its_own_question() -> None:
-    """While the triggerer itself asks, as it does all the time.
+    """Meanwhile the triggerer itself sends requests, as it always does.
 
-    In a process of its own: a thread that waits for an answer which another one took could not be ended.
+    In a separate process: a thread could not be ended if it waits for an answer that another one got.
     """
     subprocess.run([sys.executable, __file__], check=True, timeout=60)
 
 
 async def ask() -> None:
-    """Ask in threads and in the event loop; each answer is the name that was asked for."""
+    """Ask in threads and in the event loop; each answer is the requested name."""
     async with triggerer() as comms:
 
         def in_a_thread(name: str) -> str:
@@ -66,7 +66,7 @@ async def triggerer() -> AsyncIterator[TriggerCommsDecoder]:
 
 
 async def answer(supervisor: socket.socket) -> None:
-    """Answer each request for a variable with its name, as the triggerer's supervisor does."""
+    """Answer each request for a variable with its name, like the triggerer's supervisor."""
     reader, writer = await asyncio.open_connection(sock=supervisor)
     try:
         while True:
