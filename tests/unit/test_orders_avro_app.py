@@ -24,7 +24,7 @@ def on_fixed_schemas(batch):
 
 
 def confluent(schema_id, **order):
-    """A value as Confluent's Avro serializer writes it: 0, the id in four bytes, the datum."""
+    """Return a value as Confluent's Avro serializer writes it: 0, the id in four bytes, the datum."""
     body = io.BytesIO()
     fastavro.schemaless_writer(body, WRITERS[schema_id], order)
     return b"\x00" + schema_id.to_bytes(4, "big") + body.getvalue()
@@ -57,6 +57,6 @@ def test_each_record_is_read_by_the_schema_that_it_names():
 
 @pytest.mark.parametrize("value", [b"", b"\x00\x00\x00\x01", b'{"item": "a"}', b"\x01\x00\x00\x00\x07rest"])
 def test_a_value_that_names_no_schema_is_refused(value):
-    """Not read as what it is not."""
+    """It is not read as something else."""
     with pytest.raises(ValueError, match="not in the registry's wire format"):
         try_process(on_fixed_schemas, [SourceRecord(value)])

@@ -31,7 +31,7 @@ SECOND = dt.timedelta(seconds=1)
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The ledger as the policy asks it: set ``answer`` to a record or an exception; ``specs`` were asked."""
+    """The ledger that the policy asks: ``answer`` is a record or an exception, ``specs`` are the requests."""
     state: dict[str, Any] = {"answer": None, "specs": []}
     engine = ModuleType("airflow_eos.engine")
 

@@ -534,7 +534,7 @@ def test_a_driver_with_a_local_master_is_private(
 def test_a_driver_on_the_cluster_gets_the_specification_in_its_application(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
 ) -> None:
-    """It cannot read the worker's disk, and of what is submitted only the application stays off executors."""
+    """It cannot read the worker's disk; of the submitted files only the application reaches no executor."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
     dag.fileloc = str(tmp_path / "dag.py")
     mine = "def process(df):\n    return df"  # without a newline at the end

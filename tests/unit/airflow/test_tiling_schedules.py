@@ -219,7 +219,7 @@ def test_periods_whose_runs_are_late(
     restriction, whole = TimeRestriction(begin, None, catchup), []
     for late in (dt.timedelta(seconds=3), HOUR * 3 / 4, 5 * DAY):
         now, last = begin or pendulum.datetime(2026, 1, 5, 12, 30), None
-        monkeypatch.setattr(interval_timetables, "utcnow", lambda: now)  # called in this iteration
+        monkeypatch.setattr(interval_timetables, "utcnow", lambda: now)  # noqa: B023 - called in this iteration
         for number in range(3):
             info = schedule.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
             now = info.run_after + number * late  # the first one is on time

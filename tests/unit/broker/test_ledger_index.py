@@ -259,7 +259,7 @@ def remove(log, offset):
 
 
 def test_an_index_that_no_run_wrote_is_not_used(monkeypatch, small):
-    """One outside of a transaction, or that names another producer, says nothing; the one before counts."""
+    """An index without a transaction, or naming another producer, does not count; the earlier one does."""
     log, _, _ = filled(monkeypatch)
     lie = index_format.IndexRoot("id", through=log.end)
     log.write(None, (keys.INDEX.root, lie.to_json((INDEXER, 0))))

@@ -28,7 +28,7 @@ raise SystemExit(WRAPPED(daemon.worker)(ours, True))
 def test_an_idle_worker_that_spark_ends_says_nothing(wrapped, options):
     """In a session that is idle for more than a minute; PySpark's own worker logs a stack trace.
 
-    A file whose last bytes cannot be written says so when it is finalized: always from Python 3.13 on, before
+    A file whose last bytes cannot be written reports it in its finalizer: always from Python 3.13 on, before
     only in development mode. PySpark 4.0, which ignores the failed flush, shows only that.
     """
     passed_over = pyspark.__version__.startswith("4.0.") and sys.version_info < (3, 13) and not options

@@ -1,4 +1,4 @@
-"""Processes that write to a SQLite database stand still, and hold no lock of it."""
+"""Processes that write to a SQLite database are stopped while they hold no lock on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(database: Path) -> Iterator[int]:
-    """A process that holds the database's lock half of its time."""
+    """A process that holds the database's lock half of the time."""
     with subprocess.Popen(
         [sys.executable, "-c", BUSY_WRITER, str(database)], stdout=subprocess.PIPE, text=True
     ) as process:

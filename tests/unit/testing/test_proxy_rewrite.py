@@ -1,4 +1,4 @@
-"""Addresses in answers become the proxy's; an answer made up by the proxy is one that clients can read."""
+"""Addresses in answers are replaced by the proxy's; clients can read answers that the proxy makes up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(api, version, frame=b""):
 
 @pytest.mark.parametrize("version", [1, 8, 12, 13])
 def test_metadata_names_the_proxy(version):
-    """All brokers, in plain and in flexible versions; the correlation id stays."""
+    """For all brokers, in plain and in flexible versions; the correlation id stays."""
     broker = MetadataResponse.MetadataResponseBroker
     brokers = [broker(node_id=n, host="broker", port=9090 + n, rack=None) for n in (1, 2)]
     data = answer(MetadataResponse, version, brokers=brokers, cluster_id="c", controller_id=1, topics=[])
@@ -39,7 +39,7 @@ def test_metadata_names_the_proxy(version):
 
 @pytest.mark.parametrize("port", [9092, -1])
 def test_a_coordinator_is_named_by_the_proxy_and_none_stays_none(port):
-    """While a coordinator is elected the answer holds no address."""
+    """While a coordinator is elected, the answer has no address."""
     data = answer(
         FindCoordinatorResponse, 2, node_id=1, host="broker", port=port, error_code=0, error_message=None
     )
@@ -49,7 +49,7 @@ def test_a_coordinator_is_named_by_the_proxy_and_none_stays_none(port):
 
 
 def test_coordinators_of_newer_versions_are_named_by_the_proxy():
-    """From version 4 on an answer holds many (KIP-699)."""
+    """From version 4 on, an answer has many (KIP-699)."""
     one = FindCoordinatorResponse.Coordinator(
         key="t", node_id=1, host="broker", port=9092, error_code=0, error_message=None
     )
@@ -63,7 +63,7 @@ def test_coordinators_of_newer_versions_are_named_by_the_proxy():
     ("api", "kind", "version"), [("Produce", ProduceResponse, 11), ("Fetch", FetchResponse, 16)]
 )
 def test_addresses_of_moved_leaders_are_the_proxys(api, kind, version):
-    """KIP-951: a refusal says where the leader is now."""
+    """KIP-951: a refusal contains the new leader's address."""
     node = kind.NodeEndpoint(node_id=2, host="broker", port=9092, rack=None)
     data = answer(kind, version, responses=[], node_endpoints=[node])
     assert rewritten(request(api, version), data, moved, frozenset({b"elsewhere"})) == data
@@ -74,7 +74,7 @@ def test_addresses_of_moved_leaders_are_the_proxys(api, kind, version):
 
 @pytest.mark.parametrize("version", [9, 11])
 def test_a_refusal_has_the_error_for_every_partition_asked_for(version):
-    """And the correlation id of the request."""
+    """It also has the correlation id of the request."""
     topic = ProduceRequest.TopicProduceData
     parts = [topic.PartitionProduceData(index=n, records=b"x") for n in (0, 3)]
     message = ProduceRequest[version](

@@ -1,4 +1,4 @@
-"""The table of versions shows what ran, and never as green what did not."""
+"""The table of versions shows what ran, and never shows other cells as green."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_cell_whose_interpreter_is_missing_says_why(tmp_path) -> None:
 
 
 def test_a_name_without_an_interpreter_is_none(tmp_path, monkeypatch) -> None:
-    """A version manager puts the names of all its versions on the path, and starts the chosen ones."""
+    """A version manager puts the names of all versions on the path, but starts only the chosen ones."""
     shim = tmp_path / "python3.99"
     shim.write_text("#!/bin/sh\necho 'python3.99: command not found' >&2\nexit 127\n")
     shim.chmod(0o755)
@@ -98,7 +98,7 @@ def test_another_spark_is_bounded_by_its_extra() -> None:
 
 
 def test_a_spark_without_a_client_is_installed_alone() -> None:
-    """Two requirements, of the Spark provider and of this package, would bring the client of another line."""
+    """Requirements of the Spark provider and of this package would install the client of another line."""
     assert matrix.WITHOUT_CLIENT == LINES_WITHOUT_CLIENT
     assert matrix.overrides(Cell("x")) == ""
     spark, client = map(Requirement, matrix.overrides(Cell("x", spark="4.3")).splitlines())
