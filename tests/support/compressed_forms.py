@@ -24,7 +24,7 @@ def xerial_blocks(data: bytes, block: int = 32_768) -> bytes:
 
 
 def xerial(data: bytes, block: int = 32_768) -> bytes:
-    """As snappy-java: a header, then blocks."""
+    """Like snappy-java: a header, then blocks."""
     return XERIAL_HEADER + xerial_blocks(data, block)
 
 
@@ -39,12 +39,12 @@ def gzip_with(data: bytes, flags: int, fields: bytes, crc: bytes = b"") -> bytes
 
 
 def joined(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """Two halves, each compressed, after one another."""
+    """Two halves, each compressed, one after the other."""
     return lambda data: compress(data[: len(data) // 2]) + compress(data[len(data) // 2 :])
 
 
 def behind(compress: Callable[[bytes], bytes], padding: bytes) -> Callable[[bytes], bytes]:
-    """Compressed data with something behind it."""
+    """Compressed data followed by padding."""
     return lambda data: compress(data) + padding
 
 

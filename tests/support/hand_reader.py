@@ -1,4 +1,4 @@
-"""A history of runs that a test puts in by hand: no broker is asked."""
+"""A history of runs that a test adds by hand: no broker is used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = run_record()
 
 
 class HandReader:
-    """Yields what a test puts in."""
+    """Yields what a test adds."""
 
     def __init__(self) -> None:
         self.coming: list[LedgerChange] = []
@@ -57,13 +57,13 @@ class HandReader:
         self.coming = list(self.everything)
 
     def changes(self) -> Iterator[LedgerChange]:
-        """Yield what has come since the last time."""
+        """Yield what was added since the last call."""
         coming, self.coming = self.coming, []
         return iter(coming)
 
 
 def history_by_hand(reader: HandReader, **bounds: Any) -> RunHistory:
-    """Return a history that reads from there."""
+    """Return a history that uses this reader."""
     history = RunHistory(Deployment({"bootstrap.servers": "broker:1"}), **bounds)
     history.reader, history._verified = reader, True  # type: ignore[assignment]
     return history

@@ -1,4 +1,4 @@
-"""Tries of a task that submits to a Kubernetes in a box."""
+"""Tries of a task that submits to a local Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.yarn_tasks import YarnTask
 
 
 class KubernetesTask(YarnTask):
-    """As its base; the driver is a pod, and the application's file is uploaded to a folder."""
+    """Like its base; the driver is a pod, and the application's file is uploaded to a folder."""
 
     @classmethod
     def on_kubernetes(
         cls, api: KubernetesApi, uploads: Path, folder: Path, kafka: dict[str, str], **settings: Any
     ) -> KubernetesTask:
-        """Describe a task for a cluster; ``copy_app.py`` in the folder holds its process."""
+        """Describe a task for a cluster; ``copy_app.py`` in the folder has its process."""
         extra = {"deploy-mode": "cluster", "namespace": NAMESPACE}
         spark = {"conn_type": "spark", "host": f"k8s://{api.url}", "extra": extra}
         environment = {

@@ -1,4 +1,4 @@
-"""A table of each kind that a run can append to, in files: made, changed and read without this package."""
+"""A table of each kind that a run can append to, in files: created, changed and read without this package."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class IcebergLake:
         return self._catalog.load_table("db.t")
 
     def append(self, rows: dict[str, Any]) -> None:
-        """Append as a writer that knows nothing of us."""
+        """Append as a writer that knows nothing of our runs."""
         self.table.append(pa.table(rows, schema=self._schema))
 
     def compact(self) -> None:
@@ -83,7 +83,7 @@ class DeltaLake:
 
     @classmethod
     def at(cls, folder: Path) -> DeltaLake:
-        """Return the table that another process has made in a folder."""
+        """Return the table that another process has created in a folder."""
         lake = cls.__new__(cls)
         lake.folder, lake._schema, lake._options = folder, SCHEMA, {}
         return lake
@@ -107,7 +107,7 @@ class DeltaLake:
         return deltalake.DeltaTable(str(self.folder))
 
     def append(self, rows: dict[str, Any]) -> None:
-        """Append as a writer that knows nothing of us."""
+        """Append as a writer that knows nothing of our runs."""
         deltalake.write_deltalake(str(self.folder), pa.table(rows, schema=self._schema), mode="append")
 
     def compact(self) -> None:
@@ -115,7 +115,7 @@ class DeltaLake:
         self.table.optimize.compact()
 
     def values(self, column: str) -> list[Any]:
-        """Return a column's values, sorted: the log replayed here, the files read by DuckDB."""
+        """Return a column's values, sorted: replay the log here, and read the files with DuckDB."""
         files = [str(self.folder / add["path"]) for add in self.added()]
         if not files:
             return []
@@ -127,11 +127,11 @@ class DeltaLake:
         return int(self.table.version()) + 1
 
     def scan(self) -> pa.Table:
-        """Return the rows as deltalake reads them: also of a log that was cleaned up."""
+        """Return the rows as deltalake reads them, also from a log that was cleaned up."""
         return pa.table(self.table.scan().read_all())
 
     def added(self) -> list[dict[str, Any]]:
-        """Return the ``add`` actions that no later one removed, as the log has them."""
+        """Return the ``add`` actions in the log that no later one removed."""
         live: dict[str, dict[str, Any]] = {}
         for version in sorted((self.folder / "_delta_log").glob("*.json")):
             for action in map(json.loads, version.read_text().splitlines()):

@@ -1,4 +1,4 @@
-"""A PostgreSQL table as a sink in tests, made and counted by ``psql``, which shares no code with us."""
+"""A PostgreSQL table as a sink in tests, created and counted by ``psql``, which shares no code with us."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Database:
         return f"{self.schema}.t"
 
     def create(self, columns: str = COLUMNS) -> None:
-        """Make schema and table."""
+        """Create schema and table."""
         self.sql(f"CREATE SCHEMA IF NOT EXISTS {self.schema}; CREATE TABLE {self.table} ({columns})")
 
     def sink(self, **changes: Any) -> PostgresTable:
@@ -51,11 +51,11 @@ class Database:
         return sorted(row[0] for row in self.sql(f"SELECT {column} FROM {self.table}"))
 
     def counts(self, column: str = "name") -> dict[str, int]:
-        """Return how often each value of a column is there."""
+        """Return how often each value of a column occurs."""
         return dict(sorted(Counter(self.values(column)).items()))
 
     def staging(self) -> list[str]:
-        """Return the staging tables made since this object: other tests leave some on the server."""
+        """Return the staging tables created since this object: other tests leave some on the server."""
         return [table for table in self._all_staging() if table not in self._staging_of_others]
 
     def _all_staging(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Record batches written byte by byte, after KIP-98: the plain counterpart of the package's writer."""
+"""Record batches written byte by byte, by KIP-98: the simple counterpart of the package's writer."""
 
 from __future__ import annotations
 

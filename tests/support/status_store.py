@@ -1,4 +1,4 @@
-"""A driver's status store as a classic session shows it, written by hand."""
+"""A driver's status store as a classic session shows it, filled by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Option:
 
 
 class Driver:
-    """Stands for a classic ``SparkSession`` and everything behind it.
+    """Replaces a classic ``SparkSession`` and everything behind it.
 
     :param evicts: whether it forgets each job as soon as another begins.
     """
@@ -54,7 +54,7 @@ class Driver:
             )
         self._next_job += 1
 
-    # -- as PySpark and Spark have it ---------------------------------------------------------------------
+    # -- the interfaces of PySpark and Spark --------------------------------------------------------------
 
     def addJobTag(self, tag):  # noqa: N802
         self._tags.add(tag)
@@ -66,7 +66,7 @@ class Driver:
         return SimpleNamespace(count=self.job)
 
     def keep(self, rdd, *partitions, copies=1):
-        """Keep the blocks of an RDD: for each partition the executors that have its block."""
+        """Keep the blocks of an RDD: for each partition, the executors that have its block."""
         self.cached[rdd] = ([frozenset(holders) for holders in partitions], copies)
 
     def getPersistentRDDs(self):  # noqa: N802
@@ -128,7 +128,7 @@ class Driver:
         return Option(job and SimpleNamespace(stageIds=lambda: job[1]))
 
     def forget_stage(self, stage):
-        """As the store does with the oldest, when there are more than it keeps."""
+        """Like the store, which drops the oldest stage if there are too many."""
         del self._stages[stage]
 
     def getStageInfo(self, stage):  # noqa: N802

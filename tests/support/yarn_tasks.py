@@ -1,4 +1,4 @@
-"""Tries of a task that submits to a YARN in a box, in this process or in one that a test may kill."""
+"""Tries of a task that submits to a local YARN, in this process or in one that a test may kill."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class FileStore:
 class YarnTask:
     """One task instance: each call of :meth:`execute` is a try of it.
 
-    :param folder: for the application's code and the task state store.
-    :param settings: of the operator; values are JSON.
+    :param folder: folder for the application's code and the task state store.
+    :param settings: parameters of the operator; values are JSON.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str], settings: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ class YarnTask:
 
     @classmethod
     def on(cls, yarn: YarnCluster, folder: Path, kafka: dict[str, str], **settings: Any) -> YarnTask:
-        """Describe a task for a cluster; ``copy_app.py`` in the folder holds its process."""
+        """Describe a task for a cluster; ``copy_app.py`` in the folder has its process."""
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": yarn.webapp}
         environment = {
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps({"conn_type": "kafka", "extra": kafka}),
@@ -77,7 +77,7 @@ class YarnTask:
         return cls(folder, environment, {"conf": conf, **tracking, **settings})
 
     def operator(self, **changes: Any) -> Any:
-        """Make the operator anew, as each process of Airflow does."""
+        """Create the operator anew, like each process of Airflow."""
         ExecutorSafeguard.test_mode = True
         os.environ.update(self.environment)
         settings = {**self.settings, **changes}
@@ -91,7 +91,7 @@ class YarnTask:
         )
 
     def context(self, operator: Any, **dag_run: Any) -> Any:
-        """Return a try's context, as far as the operator reads it."""
+        """Return a try's context, as far as the operator uses it."""
         from airflow.sdk.execution_time.context import OutletEventAccessors
 
         given = {"clear_number": 0, "try_number": 1, "max_tries": operator.retries, **dag_run}
@@ -115,7 +115,7 @@ class YarnTask:
         }
 
     def defer(self, **dag_run: Any) -> Any:
-        """Begin a try; return the trigger, as the triggerer gets it."""
+        """Begin a try; return the trigger in the form that the triggerer gets."""
         operator = self.operator(deferrable=True)
         try:
             operator.execute(self.context(operator, **dag_run))
@@ -127,7 +127,7 @@ class YarnTask:
         raise AssertionError("it did not defer")
 
     def resume(self, trigger: Any, **dag_run: Any) -> dict[str, Any]:
-        """Wait by the trigger and end the try, as another process does."""
+        """Wait with the trigger and end the try, as in another process."""
 
         async def event() -> Any:
             return (await anext(trigger.run())).payload
@@ -137,7 +137,7 @@ class YarnTask:
         return found
 
     def execute(self, **dag_run: Any) -> dict[str, Any]:
-        """Carry out a try that waits by itself."""
+        """Run a try that waits in its process."""
         operator = self.operator()
         try:
             found: dict[str, Any] = operator.execute(self.context(operator, **dag_run))
@@ -146,7 +146,7 @@ class YarnTask:
         return found
 
     def start(self, log: Path, **dag_run: Any) -> subprocess.Popen[bytes]:
-        """Carry out a try in a process that a test may kill."""
+        """Run a try in a process that a test may kill."""
         given = json.dumps([str(self.folder), self.environment, self.settings, dag_run])
         path = os.pathsep.join(map(str, (ROOT, ROOT / "testing")))
         with log.open("wb") as output:
@@ -159,14 +159,14 @@ class YarnTask:
 
 
 def close(operator: Any) -> None:
-    """Close the pipe by which the provider reads ``spark-submit``: it leaves that to the process's end."""
+    """Close the pipe from which the provider reads ``spark-submit``'s output, which it leaves open."""
     process = getattr(operator._hook, "_submit_sp", None)
     if process is not None and process.stdout is not None:
         process.stdout.close()
 
 
 def main() -> None:
-    """Carry out one try."""
+    """Run one try."""
     folder, environment, settings, dag_run = json.loads(sys.argv[1])
     YarnTask(Path(folder), environment, settings).execute(**dag_run)
 

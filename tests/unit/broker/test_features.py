@@ -125,7 +125,7 @@ FORBIDDEN = 31
     ],
 )
 def test_verification_must_hold_on_every_broker(versions, settings, expected):
-    """One that is too old or has it off decides; the unreadable is unknown; the dead do not count."""
+    """One that is too old, or has it off, decides; unreadable ones are unknown; dead ones do not count."""
     assert verified(versions, settings) is expected
 
 

@@ -133,7 +133,7 @@ def test_the_summary_says_what_the_records_say(made):
 
 
 def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
-    """Runs, resets, dismissals and the memory limit change only the original, not the copy."""
+    """Runs, resets, dismissals and the memory limit change a copy; the view that a query has stays."""
     history, reader = made(runs_kept=3)
     bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
     keys_of = [reader.put_run(number) for number in range(3)]
