@@ -75,7 +75,7 @@ def write(
     section=None,
     magic=2,
 ):
-    """A whole batch with a right CRC; ``compress`` is applied to the section, ``attributes`` must say so."""
+    """Return a whole batch with a valid CRC; ``compress`` must match ``attributes``."""
     base_timestamp = records[0].timestamp if records else 0
     if max_timestamp is None:
         max_timestamp = max((record.timestamp for record in records), default=-1)

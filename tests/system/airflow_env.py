@@ -1,4 +1,4 @@
-"""An isolated Airflow for ``dag.test()`` in a process of its own, as cold as a scheduled task."""
+"""An isolated Airflow for ``dag.test()`` in a separate process, as cold as a scheduled task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AirflowEnv:
     """An ``AIRFLOW_HOME`` with a migrated SQLite database and the connection ``kafka_default``.
 
     :param home: empty folder, removed by the caller.
-    :param bootstrap_servers: brokers of the connection.
+    :param bootstrap_servers: servers of the connection's brokers.
     :param dags_folder: folder of the Dag files.
     """
 
@@ -38,11 +38,11 @@ class AirflowEnv:
             home,
             dags_folder,
             port=8080,
-            log_ports=(8793, 8794, 8974),  # named, never bound: nothing is served here
+            log_ports=(8793, 8794, 8974),  # named, never bound: nothing is served
             connections={"kafka_default": kafka_connection(bootstrap_servers), **(connections or {})},
         )
         self.env["PYTHONPATH"] = str(ROOT)
-        # As a scheduler does it: `airflow` of this interpreter first, whatever PATH says.
+        # Like a scheduler: this interpreter's `airflow` comes first, whatever PATH is.
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.env.get('PATH', '')}"
         self._migrate()
 
@@ -51,7 +51,7 @@ class AirflowEnv:
     ) -> dict[str, Any]:
         """Run ``dag.test()`` and return ``{"state", "run_id", "clear_number", "tasks": {id: {...}}}``.
 
-        Each call is a run of its own: Airflow replaces the Dag run of the logical date and names it anew.
+        Each call is a new run: Airflow replaces the Dag run of the logical date and gives it a new name.
         """
         (done,) = self.dag_tests((file, dag_id, logical_date), conf=conf)
         return done
@@ -71,7 +71,7 @@ class AirflowEnv:
         return [{**done, "output": output} for done in json.loads(result.read_text())]
 
     def _migrate(self) -> None:
-        """Migrate the database, once per process: later ones are copies."""
+        """Migrate the database once per process; later ones are copies."""
         database = self.home / "airflow.db"
         if AirflowEnv._migrated is None:
             self._call([sys.executable, "-m", "airflow", "db", "migrate"])

@@ -1,4 +1,4 @@
-"""The REST side of a standalone master with drivers: it says what a test tells it, notes who is ended."""
+"""The REST side of a standalone master with drivers: it answers as the test sets it, and records kills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class SparkMaster:
-    """Answers as https://spark.apache.org/docs/latest/spark-standalone.html#rest-api says, on loopback."""
+    """Answers like https://spark.apache.org/docs/latest/spark-standalone.html#rest-api, on loopback."""
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}

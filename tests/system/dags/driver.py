@@ -1,4 +1,4 @@
-"""A run whose driver is on a cluster: the task waits for it in the triggerer. The cluster is the test's."""
+"""A run whose driver is on a cluster, which the test fakes: the task waits for it in the triggerer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from airflow_eos import ReadProcessWriteSubmitOperator
 
 
 class Submits(ReadProcessWriteSubmitOperator):
-    """Names the driver after Dag run and try, as a cluster would name it."""
+    """Names the driver after Dag run and try, in place of a cluster."""
 
     def submit_job(self, context: Any) -> str:
         return f"driver-{context['run_id']}-{context['ti'].try_number}"
 
 
 class Limited(Submits):
-    """Has a minute on the worker, and a second in the triggerer."""
+    """Allows a minute on the worker, and a second in the triggerer."""
 
     def poll_until_complete(self, external_id: Any, context: Any) -> None:
         self.execution_timeout = dt.timedelta(seconds=1)
