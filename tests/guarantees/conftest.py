@@ -76,7 +76,7 @@ def replicated_one(in_sync: EmbeddedKafka) -> Experiment:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    """A Spark session, with Spark's own Kafka connector as a contrast."""
+    """A Spark session; Spark's own Kafka connector is there too, as a contrast."""
     from tests.support.spark_sessions import new_session
 
     session = new_session("classic")

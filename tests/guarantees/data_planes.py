@@ -53,7 +53,7 @@ class RoutedPlane(LocalDataPlane):
 
 
 class FailsOncePlane(LocalDataPlane):
-    """The first send of a run writes everything and then fails, as if its executor were lost."""
+    """The first send of a run writes everything and then fails, as if an executor had been lost."""
 
     def send(self, sealed: LocalSealed, identity: ProducerIdentity, timeout: float) -> Sequence[Any]:
         receipts = super().send(sealed, identity, timeout)

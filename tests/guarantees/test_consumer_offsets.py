@@ -237,7 +237,7 @@ def test_a_transform_that_shuffles_gives_up_the_order_and_nothing_else(embedded_
     ids=["commit marker", "aborted records and their marker"],
 )
 def test_gaps_are_read_over_exactly(embedded_kafka, write, layout, visible):
-    """C4: markers and aborted records take up offsets; a run reads the visible rows and passes the others."""
+    """C4: markers and aborted records take offsets; a run reads the visible rows, and passes them all."""
     experiment = Experiment(embedded_kafka, partitions=1)
     write(experiment.kafka.client_config(), experiment.source)
     assert [
@@ -345,7 +345,7 @@ def test_offsets_that_expired_start_nothing_again(experiment):
 
 
 def test_a_consumer_whose_offsets_expired_begins_again(experiment):
-    """C6, contrast: auto.offset.reset=earliest reads everything again."""
+    """C6, contrast: auto.offset.reset=earliest repeats everything."""
     sent = experiment.feed(20)
     arguments = (
         experiment.kafka.client_config(),

@@ -246,7 +246,7 @@ def in_log_order(experiment):
 
 @pytest.mark.parametrize("times", [1, 7])
 def test_refused_batches_do_not_change_the_order(embedded_kafka, times):
-    """P3: batches are refused while later ones are in flight: the log keeps the order of sending."""
+    """P3: first batches are refused while later ones are in flight: the log is in the order of sending."""
     experiment = Experiment(embedded_kafka, partitions=1)
     experiment.feed(1000)
     with KafkaProxy(embedded_kafka.bootstrap_servers) as proxy:

@@ -165,7 +165,7 @@ def test_a_step_that_is_left_out_is_refused(experiment):
 
 
 def coordinator_of(experiment):
-    """Return the broker that coordinates the pipeline's transactional id."""
+    """The broker that coordinates the pipeline's transactional id."""
     name = keys.transactional_id(experiment.spec)
     with BrokerConnections(ClientConfig.of(experiment.kafka.client_config())) as connections:
         node = connections.run(connections.coordinator_async("transaction", name, timeout=30))
@@ -302,7 +302,7 @@ def test_without_law_3_a_commit_that_has_lost_its_answer_is_repeated(experiment,
 
 
 def ledger_of(experiment):
-    """Return the pipeline's run records in the ledger, repeated ones too."""
+    """The pipeline's run records in the ledger, repeated ones too."""
     return ledger_records(experiment.kafka.client_config(), experiment.ledger, experiment.spec.pipeline)
 
 
@@ -377,7 +377,7 @@ def routed(embedded_kafka):
 
 
 def three_topics(experiment, isolation="read_committed"):
-    """Return the number of records in each of the three output topics."""
+    """Number of records in each of the three output topics."""
     topics = (experiment.sink, f"{experiment.sink}-odd", f"{experiment.sink}-dead")
     return [len(values(experiment.kafka, topic, isolation)) for topic in topics]
 

@@ -18,7 +18,7 @@ BAD = {"a3", "a7", "b0"}
 
 @arrow_process
 def parse(batch):
-    """Raise on some records, like a function that was not written for them."""
+    """Raise on some records, as a function does that was not written for them."""
     for value in batch["value"].to_pylist():
         if value.decode() in BAD:
             raise ValueError(f"not an order: {value!r}")

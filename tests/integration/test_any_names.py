@@ -93,7 +93,7 @@ def test_any_name_works_in_every_mode_and_command(pipeline: Pipeline, capsys: An
 
 
 def test_the_offsets_of_a_group_of_any_name_are_taken_over(pipeline: Pipeline) -> None:
-    """The run continues where a consumer has committed; a mapped cursor works under such a name, too."""
+    """The run goes on where a consumer has committed; a mapped cursor works under such a name, too."""
     pipeline.publish(["a", "b", "c"])
     commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 1)
     assert pipeline.run(ranges=Cursor(start="fail")).records_read == 2

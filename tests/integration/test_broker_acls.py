@@ -144,7 +144,7 @@ GRANTS = {
 }
 
 
-# For given ranges, only the grants whose names differ: the group of their offsets, and their id.
+# Given ranges without the grants whose names differ: the group of their offsets, and their id.
 @pytest.mark.parametrize(
     ("taken", "ranges"),
     rest_in_chaos(
@@ -293,7 +293,7 @@ def test_a_limit_that_may_not_be_read_stops_no_command(kafka, user, monkeypatch)
 
 
 def documented_grants():
-    """Return what docs/page.md says that the page's principal needs: resources named as there, operations."""
+    """Return what docs/page.md says that the page's principal needs: resources as named there, operations."""
     table = re.findall(r"^   \| (.+?) \| (\w+(?:, \w+)*) \|$", PAGE.read_text(), re.MULTILINE)
     return [(what, operations.upper().split(", ")) for what, operations in table if what != "resource"]
 

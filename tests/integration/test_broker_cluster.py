@@ -52,7 +52,7 @@ def test_topics_have_an_id_and_a_partition_count(embedded_kafka, cluster, kafka_
     assert {name: topic.partitions for name, topic in found.items()} == {first: 3, second: 1}
     collection = confluent_kafka.TopicCollection([first])
     shown = str(embedded_kafka.admin().describe_topics(collection)[first].result().topic_id)
-    # librdkafka shows it in the other base64 alphabet.
+    # librdkafka shows the other base64 alphabet.
     assert found[first].topic_id == shown.replace("+", "-").replace("/", "_")
 
 

@@ -149,7 +149,7 @@ def test_the_empty_routing_string_belongs_to_partition_0(config, link):
 
 
 def test_an_empty_partition_has_nothing(ledger):
-    """The view of a new ledger is empty on both sides."""
+    """A view of a new ledger is empty on both sides."""
     view = ledger.view(0, ["run"])
     assert (view.last_stable_offset, view.high_watermark, texts(view.committed), tuple(view.tail)) == (
         0,
@@ -276,7 +276,7 @@ def test_a_view_spans_many_answers(config, ledger, settle):
 def test_a_view_tells_where_the_log_of_a_cut_partition_starts(
     embedded_kafka, config, cluster, link, cut, own_keys
 ):
-    """From a Fetch answer, after a refused Fetch, or without any: a missing key may have been deleted."""
+    """By an answer of Fetch, after a refused Fetch, or without any: a missing key may have been deleted."""
     name = embedded_kafka.create_topic(unique("ledger"), config={"cleanup.policy": "delete"})
     settings = LedgerSettings(topic=name, partitions=1, replication_factor=1)
     ledger = KafkaLedger(link, settings, own_keys)

@@ -67,7 +67,7 @@ def cli(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def move_group(pipeline: Pipeline, offset: int, partition: int = 0) -> None:
-    """Commit an offset like a consumer that knows nothing of cursors."""
+    """Commit an offset as a consumer that knows nothing of cursors does."""
     spec = pipeline.spec
     commit_offset(spec.kafka, spec.group_id, pipeline.source, offset, partition=partition)
 
@@ -260,7 +260,7 @@ def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline)
 def test_doctor_warns_of_what_retention_deletes_and_of_timestamps_without_a_limit(
     cli: Cli, embedded_kafka: Any
 ) -> None:
-    """History in topics that keep a week; a source that accepts the year 2100; an interval of last year."""
+    """History on topics that keep a week; a source that takes the year 2100; an interval of last year."""
     week = {"retention.ms": "604800000"}
     history = Pipeline(
         embedded_kafka,
@@ -1284,7 +1284,7 @@ def test_reset_fences_the_run_under_way(cli: Cli, pipeline: Pipeline) -> None:
 
 
 def test_reset_makes_the_cursor_of_a_new_group(cli: Cli, pipeline: Pipeline) -> None:
-    """For a pipeline that should begin somewhere else than at an end of the log."""
+    """A pipeline that is to begin somewhere else than at an end of the log."""
     cli("init", "--partitions", "2")
     pipeline.publish(["a", "b", "c"])
     group = pipeline.spec.group_id

@@ -85,7 +85,7 @@ def test_an_open_transaction_of_ours_is_aborted(connections, kafka_topic):
 
 
 def test_nothing_open_is_told_apart(connections):
-    """NOT_OPEN: the epoch is ours, but nothing was added."""
+    """NOT_OPEN: the epoch is ours and nothing was added."""
     identity = take_epoch(connections, "nothing-open")
     assert end_txn(connections, identity, commit=False) is EndTxnAnswer.NOTHING_OPEN
 

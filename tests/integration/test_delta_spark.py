@@ -1,4 +1,4 @@
-"""Delta Lake tables that Spark's tasks write, read by DuckDB and by deltalake."""
+"""Delta Lake tables written by Spark's tasks, read again by DuckDB and by deltalake."""
 
 from __future__ import annotations
 

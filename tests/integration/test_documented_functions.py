@@ -92,7 +92,7 @@ def test_a_token_of_msk(monkeypatch):
 
 
 def test_an_application_hands_over_its_function(monkeypatch):
-    """Run as a script, it calls ``main``; imported, it does not."""
+    """Run as a script it calls ``main``; imported it does not."""
     given = []
     monkeypatch.setattr(airflow_eos.spark, "main", given.append)
     assert pasted(MAIN)["process"].__name__ == "process"

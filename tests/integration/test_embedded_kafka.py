@@ -295,7 +295,7 @@ def test_a_paused_broker_answers_nothing_and_goes_on_after_resume(kafka):
 
 @pytest.mark.chaos
 def test_a_topic_can_be_created_while_a_broker_is_down(three):
-    """Waiting for metadata asks running brokers only."""
+    """Waiting for metadata asks the running brokers only."""
     three.wait_in_sync()
     three.brokers[2].stop()
     try:
@@ -481,7 +481,7 @@ def running(folder, *command):
 
 
 def test_a_sigkilled_test_process_leaves_no_broker_and_no_file(tmp_path):
-    """Running and paused brokers die and the folder is removed, though no Python code could clean up."""
+    """Running and paused brokers die and the folder is removed though no Python code could clean up."""
     with running(tmp_path, "-c", OWNER, "3") as owner:
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         assert len(pids) == 3
@@ -500,7 +500,7 @@ def test_a_test_process_killed_while_brokers_start_leaves_nothing(tmp_path, seco
         time.sleep(seconds)  # the time of death, not a wait
         owner.kill()
 
-    # After 20 s the folder is removed in any case, and a broker without its folder ends by itself.
+    # After 20 s the folder goes in any case, and a broker without its folder ends by itself.
     wait_until(lambda: not processes_of(tmp_path) and not list(tmp_path.iterdir()), seconds=15)
 
 
@@ -606,7 +606,7 @@ def test_a_prefixed_grant_covers_every_name_that_begins_with_it(secured):
 
 
 def test_passwords_stand_in_no_log_and_no_repr(secured):
-    """Neither the cluster's repr, nor the broker's files and log, nor a command line has a password."""
+    """Neither the cluster's repr, nor the broker's files and log, nor a command line holds a password."""
     secured.user("carol")
     passwords = [secured.user(name)["sasl.password"] for name in ("admin", "carol")]
     broker = secured.brokers[0]

@@ -25,7 +25,7 @@ def forgetful():
 
 
 def test_a_run_whose_id_was_forgotten_says_so(forgetful):
-    """Its epoch is gone before its transaction opens: the error names the setting."""
+    """Its epoch is gone before its transaction opens: the error names the setting, too."""
     pipeline = Pipeline(forgetful)
     pipeline.publish(["v"])
     name = cursor_transactional_id("test", pipeline.spec.group_id)

@@ -158,7 +158,7 @@ def test_what_a_record_says_is_not_taken_for_spark(broker, spark, fn, words):
 
 @pytest.mark.parametrize("letters", [False, True], ids=["no letters", "dead letters"])
 def test_a_session_that_computes_nothing_blames_no_function_and_no_record(broker, spark, letters):
-    """No row reaches a Python worker: everything that is read fails, also each record alone."""
+    """No row reaches a Python worker there: all that is read fails, each record alone too."""
     source, sink = numbered(broker), broker.topic("out")
     topic = broker.topic("letters") if letters else None
     spark.conf.set("spark.sql.execution.pandas.udf.buffer.size", "1")
@@ -498,7 +498,7 @@ NO_LIMIT = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-
 
 
 def timed(broker, *timestamps):
-    """A topic with a record of each time, one by one: else a later one may overtake a refused one."""
+    """A topic with a record of each time, one by one: else a later one may overtake one that is refused."""
     source = broker.topic("src", **NO_LIMIT)
     for one in timestamps:
         broker.produce(source, [{"value": b"v", "partition": 0, "timestamp": one}])

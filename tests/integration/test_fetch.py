@@ -128,7 +128,7 @@ def test_committed_records_only_with_every_offset(connections, mixed):
 
 @pytest.mark.parametrize("max_bytes", [1, 300, 2000, 1 << 20])
 def test_the_size_of_answers_changes_nothing(connections, mixed, max_bytes):
-    """Also if an answer begins inside an aborted transaction, or has a single batch above the limit."""
+    """Also when an answer begins inside an aborted transaction, or holds a single batch above the limit."""
     where, committed = mixed
     assert read(connections, where, max_bytes=max_bytes) == committed
 
@@ -277,7 +277,7 @@ def test_deleted_records_are_an_error_never_a_reset(embedded_kafka, connections,
 
 
 def test_records_deleted_while_reading_are_an_error(embedded_kafka, connections, kafka_topic):
-    """Retention that overtakes a slow reader is detected in the middle of the range."""
+    """Retention that overtakes a slow reader is found in the middle of the range."""
     where = partition(kafka_topic("overtaken"))
     transaction(connections, where, texts("a", 100), records_per_batch=5)
     reader = fetch_range(connections, where.topic, 0, 0, 100, max_bytes=1)

@@ -95,7 +95,7 @@ def overlong(key, value):
 
 
 def compact(pipeline):
-    """Wait until every partition of the ledger has each key once."""
+    """Wait until every partition of the ledger holds each key once."""
     spec, ledger = pipeline.spec, pipeline.spec.ledger
     settings = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0", "max.compaction.lag.ms": "100"}
     change_topic(pipeline.kafka.admin(), ledger.topic, settings)
@@ -177,7 +177,7 @@ def of_no_text(key):
     ids=["tombstone", "garbage", "overlong", "no-text"],
 )
 def test_a_record_that_compaction_removed_for_a_forged_one_is_not_written_again(pipeline, batch):
-    """Compaction keeps the last record of a key, whoever wrote it, and in a new ledger also tombstones."""
+    """Compaction keeps the last record of a key, whoever wrote it, and in a new ledger tombstones too."""
     assert not pipeline.run(**given(pipeline, "r1")).found
     forge_bytes(pipeline, batch(record_of(pipeline, "r1")), pipeline.spec.pipeline)
     assert pipeline.run(**given(pipeline, "r1")).found
@@ -206,7 +206,7 @@ def test_a_forged_identity_stops_nobody(pipeline):
 
 
 def command(pipeline, *arguments):
-    """Run a command of ``python -m airflow_eos``; return its exit code."""
+    """Give a command to ``python -m airflow_eos``; return its exit code."""
     ledger, prefix, servers = pipeline.ledger, pipeline.spec.prefix, pipeline.kafka.bootstrap_servers
     where = ["--ledger-topic", ledger, "--prefix", prefix, "--bootstrap-servers", servers]
     return main([*arguments, *where, "--output", "json"])

@@ -42,7 +42,7 @@ def dead_letters(pipeline, isolation="read_committed"):
 
 
 def raising_on(*values):
-    """Return a function that raises on some records, like one that was not written for them."""
+    """Return a function that raises on some records, as one does that was not written for them."""
 
     def checked(value):
         if value in values:
@@ -107,7 +107,7 @@ def test_a_dead_letter_is_no_input_of_an_aggregate(spark, pipeline):
 
 
 def test_the_example_sends_what_is_no_order_to_its_topic(spark, embedded_kafka):
-    """spark_apps/orders_amounts.py, also on a record without an amount."""
+    """spark_apps/orders_amounts.py, on a record without an amount, too."""
     made = Pipeline(embedded_kafka, partitions=1)
     made.publish(['{"amount": "12.50"}', '{"amount": "twelve"}', "{}"])
     made.spec = made.changed(dead_letter_topic=embedded_kafka.create_topic(f"dead-{made.source}"))
@@ -143,7 +143,7 @@ def test_beyond_the_bound_of_a_frame_function_nothing_is_written(spark, pipeline
 
 
 def test_an_attempt_that_dies_after_its_search_leaves_no_letter_twice(spark, pipeline):
-    """Its transaction has letters and output; the next attempt aborts it, and searches again."""
+    """Its transaction holds letters and output; the next attempt aborts it, and searches again."""
 
     def dies(state):
         if state is State.STAGED:

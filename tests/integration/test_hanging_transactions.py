@@ -129,7 +129,7 @@ class Away:
             return [node for _, node in sorted(connections.topics([name])[name].leaders.items())]
 
     def lose(self):
-        """Kill the broker, and wait until the others have noticed."""
+        """Kill the broker, and wait until the others know."""
         self.broker.kill()
         if self.at_risk is None:
             time.sleep(6)

@@ -133,7 +133,7 @@ def rows(spark):
 
 
 def same_rows(spark, query):
-    """Check that both ways return the same rows; return whether the first one compiled nothing."""
+    """Check that both ways have the same rows; return whether the first one compiled nothing."""
     before = compiled(spark)
     with settings(spark, INTERPRETED):
         found = spark.sql(query).toArrow()

@@ -47,7 +47,7 @@ def between(start: int, end: int) -> Interval:
 
 
 class Timed(Pipeline):
-    """Records of four intervals of five minutes, under its own prefix."""
+    """Records of four intervals of five minutes, under a prefix of its own."""
 
     def __init__(self, kafka, **changes):
         super().__init__(kafka, partitions=1, prefix=f"eos-{uuid.uuid4().hex[:8]}", **changes)
@@ -150,7 +150,7 @@ def test_a_ledger_that_is_made_again_under_a_run_is_not_believed(timed, state):
 
 @pytest.mark.parametrize("offsets", ["kept", "expired"])
 def test_a_ledger_made_again_by_hand_is_not_adopted(committed, offsets):
-    """An empty topic with the ledger's name is a ledger that lost its runs."""
+    """An empty topic under the ledger's name is a ledger that lost its runs."""
     committed.kafka.delete_topic(committed.ledger)
     committed.make_ledger_by_hand()
     if offsets == "expired":
@@ -159,7 +159,7 @@ def test_a_ledger_made_again_by_hand_is_not_adopted(committed, offsets):
 
 
 def test_init_makes_a_lost_ledger_again_only_when_told(committed):
-    """Even then, pipelines whose offsets name the old ledger are refused: another group starts over."""
+    """Even then pipelines whose offsets name the old ledger are refused: they start over in another group."""
     committed.kafka.delete_topic(committed.ledger)
     deployment = committed.spec.deployment
     with missing_at_once(), pytest.raises(LedgerMissing, match="adopt-new"):

@@ -77,7 +77,7 @@ def seen(text, secret):
 
 
 def storage_of(folder):
-    """Create a table; return its catalog's properties, with credentials of a storage that it does not use."""
+    """Make a table; return its catalog's properties, with credentials of a storage that it does not use."""
     properties = new_catalog(folder)
     with load_catalog("c", **properties) as catalog:
         catalog.create_table("db.t", schema=pa.schema([("value", pa.string())]))

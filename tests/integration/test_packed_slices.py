@@ -113,7 +113,7 @@ def test_a_slice_that_a_task_loses_or_reads_twice_is_never_sent(broker, spark, s
 
 @pytest.mark.parametrize("reading", [losing, repeating])
 def test_a_read_task_gives_up_on_a_slice_it_lost_or_read_twice(broker, spark, source, monkeypatch, reading):
-    """A DataFrame is not counted before it is sealed, so the task itself checks."""
+    """A DataFrame is not counted before it is sealed: the task itself looks."""
 
     class Wrong(ReadTask):
         def __call__(self, batches):

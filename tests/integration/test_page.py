@@ -175,7 +175,7 @@ def test_nothing_is_served_without_a_login(app, path):
 
 
 def test_verifying_wants_a_login_and_json(app, page, pipeline):
-    """A form on another site can send neither."""
+    """A form of another site can send neither."""
     body = {"pipeline": pipeline.spec.pipeline, "run_key": run_key(pipeline, "r0")}
     assert page.post("/eos/api/v1/verify", data=body).status_code in (415, 422)
     app.cookies.clear()
@@ -517,7 +517,7 @@ def fenced(embedded_kafka, pipeline):
 
 
 def test_epochs_tell_who_fenced_whom(page, fenced):
-    """On a real broker a run takes one epoch; a stopped attempt leaves a gap, and no row."""
+    """On a real broker a run takes one epoch; an attempt that is stopped leaves a gap, and no row."""
     shown(page, fenced, 5)
 
     def epochs(run_id):
@@ -721,7 +721,7 @@ def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, 
                 seen.prefer(scheme)
                 texts, unreadable = faint(seen)
                 assert (texts > 5, unreadable) == (True, []), (what, scheme)
-        # What only a mouse reaches in a drawing is also a link in the table.
+        # What only a mouse reaches in a drawing is a link of the table, too.
         seen.open(f"{address}/eos{paths['pipeline']}")
         drawn, listed = seen.run(
             "const of = (which) => [...document.querySelectorAll(which)].map((one) => "
@@ -782,7 +782,7 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
         twin = page.get("/eos/api/v1/health")
     assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
     told.append(twin.text)
-    # Airflow's own failures are still shown, which is when they matter most.
+    # Failures are known without brokers, and this is when they matter most.
     for path in ("pipelines", f"pipeline?name={MINE}.copy"):
         with with_desk(page, Desk(where, answer_seconds=0.3)):
             twin = page.get(f"/eos/api/v1/{path}")
@@ -888,7 +888,7 @@ def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
 
 
 def write_record(writer, template, **fields):
-    """Write a run record like a run, in a transaction of the producer that it names."""
+    """Write a run record as a run does, in a transaction of the producer that it names."""
     data = {**json.loads(template.to_json()), **fields}
     with ControlPlane(writer.spec) as control:
         session = control.transactions.fence(unique("test.hostile"))

@@ -34,7 +34,7 @@ COLUMNS = 'value text NOT NULL, "offset" bigint'
 
 
 class PostgresPipeline(Pipeline):
-    """A pipeline on a real broker that writes to its own table, with the columns value and offset."""
+    """A pipeline on a real broker that writes to a table of its own, with the columns value and offset."""
 
     def __init__(self, kafka, database, **sink):
         super().__init__(kafka)
@@ -154,7 +154,7 @@ def test_a_table_made_again_is_refused_until_somebody_has_looked(pipeline):
 
 @pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED], ids=str)
 def test_a_zombie_that_wakes_after_its_successor_adds_nothing(pipeline, state):
-    """Its staged rows do not mix with its successor's, which has dropped them."""
+    """Its staged rows are its own: they do not mix with its successor's, which has dropped them."""
     pipeline.publish(["a", "b"])
     zombie = Paused(pipeline, state)
     pipeline.publish(["c"])

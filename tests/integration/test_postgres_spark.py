@@ -1,4 +1,4 @@
-"""PostgreSQL tables that Spark's tasks write: DataFrame and Arrow processes, read by psql."""
+"""PostgreSQL tables written by Spark's tasks: DataFrame and Arrow processes, read again by psql."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_lost_answers_are_repeated_without_a_duplicate(connections, kafka_topic,
 
 
 def test_a_fenced_writer_writes_nothing(connections, kafka_topic):
-    """A newer attempt has the epoch, so the old one is refused."""
+    """A newer attempt has the epoch: the old one is refused."""
     where = partition(kafka_topic("fenced"))
     old = open_transaction(connections, "fenced", [where])
     new = open_transaction(connections, "fenced", [where])
@@ -213,7 +213,7 @@ def test_a_writer_that_comes_after_the_end_is_refused(connections, kafka_topic, 
 
 
 def test_another_producers_identity_is_refused(connections, kafka_topic):
-    """The producer id does not belong to the transactional id."""
+    """A producer id that does not belong to the transactional id."""
     where = partition(kafka_topic("stranger"))
     identity = open_transaction(connections, "stranger", [where])
     stranger = ProducerIdentity("stranger", identity.producer_id + 999, 0)

@@ -50,7 +50,7 @@ def open_transaction(pipeline: Pipeline, partition: int, timestamp: int) -> Iter
 
 
 def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
-    """Everything before a run, nothing after it, then what came since; open transactions do not count."""
+    """Before a run everything, after it nothing, then what came since; open transactions do not count."""
     spec = pipeline.spec
 
     def spans() -> list[tuple[int, int]]:
@@ -194,5 +194,5 @@ def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
     pipeline.publish(["b", "c"])
     rounds = pipeline.run("r2", ranges=Cursor(max_records=1, until_caught_up=True))
     assert rounds.details["rounds"] > 1
-    found = record("r2")  # committed with the last round
+    found = record("r2")  # committed with its last round
     assert found.run_key.endswith("/final")

@@ -96,7 +96,7 @@ def test_an_empty_run_is_a_success_that_is_recorded(pipeline):
 
 
 def test_max_records_bounds_a_run_and_loses_nothing(pipeline):
-    """A bounded run reads its share; the following ones read the rest."""
+    """A bounded run takes its share; the following ones take the rest."""
     pipeline.publish([f"a{i}" for i in range(5)], partition=0)
     pipeline.publish(["b"], partition=1)
     sizes = [pipeline.run(f"r{i}", ranges=Cursor(max_records=3)).records_read for i in range(3)]
@@ -221,7 +221,7 @@ def test_a_mapped_cursor_moves_each_partition_by_itself(pipeline):
 
 
 def test_added_partitions_are_read_from_their_beginning(pipeline):
-    """A partition that the cursor does not know is new: policy latest must not skip its first records."""
+    """A partition the cursor does not know is new: policy latest must not skip its first records."""
     pipeline.run("r1", ranges=Cursor(start="latest"))
     pipeline.add_partitions(pipeline.source, 3)
     pipeline.publish(["new"], partition=2)

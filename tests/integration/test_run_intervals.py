@@ -263,7 +263,7 @@ def test_each_record_is_in_one_partition_of_a_local_day(embedded_kafka, schedule
 
 
 def test_a_delta_schedule_that_is_triggered_reads_what_its_scheduled_runs_read(timed, caplog):
-    """Airflow passes the last period before now: a warning, and the page names the offsets read twice."""
+    """Airflow gives it the last period before now: a warning, and the page names the offsets read twice."""
     delta = dt.timedelta(minutes=5)
     by_hand = ScheduledDeltas(delta).infer_manual_data_interval(run_after=pendulum.instance(at(12)))
     for run_id, start, end in [
@@ -375,7 +375,7 @@ def test_given_ranges_that_advance_read_an_added_partition_from_its_beginning(ti
     [(99, 0, OffsetsOutOfRange, "ends at 99, the log at 4:"), (1, 9, UnknownTopic, "do not have")],
 )
 def test_given_ranges_that_do_not_exist_are_refused(timed, end, partition, error, said):
-    """They are beyond the log, or in a partition that the topic does not have."""
+    """Beyond the log, or in a partition the topic does not have."""
     with pytest.raises(error, match=said):
         timed.run(ranges=Explicit((OffsetRange(timed.source, partition, 0, end),)))
 

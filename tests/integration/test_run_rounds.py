@@ -81,7 +81,7 @@ def test_reprocessing_repeats_the_rounds_as_one(pipeline):
 
 
 def test_max_rounds_ends_a_run_that_never_catches_up(pipeline):
-    """The last round allowed is the final one; the next run reads the rest."""
+    """The last round allowed is the final one; the next run takes the rest."""
     record = pipeline.run(ranges=replace(ROUNDS, max_rounds=2))
     assert (record.records_read, record.details["rounds"]) == (8, 2)
     assert pipeline.run(ranges=replace(ROUNDS, max_rounds=2), clear_number=1).found

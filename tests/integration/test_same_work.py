@@ -45,7 +45,7 @@ def other(pipeline):
 
 
 def held(pipeline, topic):
-    """Return what a consumer sees in a topic."""
+    """What a consumer sees in a topic."""
     return sorted(r.value.decode() for r in read_topic(pipeline.kafka.client_config(), topic))
 
 
@@ -120,7 +120,7 @@ def test_given_ranges_that_were_edited_are_refused(pipeline, life):
 
 
 def test_another_range_mode_is_refused(pipeline):
-    """Given ranges that move the cursor, and the cursor: one run key and transactional id, but other work."""
+    """Given ranges that move the cursor, and the cursor: one run key, one transactional id, other work."""
     pipeline.run(ranges=explicit(pipeline, 0, 1, advance=True))
     with pytest.raises(DifferentWork, match="range mode: recorded 'explicit', asked 'cursor'"):
         pipeline.run(clear_number=1)
@@ -173,7 +173,7 @@ def test_an_airflow_does_not_go_on_with_anothers_cursor(pipeline, other):
 
 
 def test_a_mapped_cursor_is_one_airflows(pipeline):
-    """Its layout names the owner, also for partitions that have no position yet."""
+    """Its layout names the owner, for partitions that have no position yet."""
     pipeline.run("r1", origin="a", source_partition=0)
     with pytest.raises(GroupOwned, match="origin 'a'"):
         pipeline.run("r2", origin="b", source_partition=1)
@@ -317,7 +317,7 @@ def test_rounds_are_not_continued_to_another_sink(pipeline, other):
     assert held(pipeline, other) == []
     pipeline.run(ranges=ROUNDS, sink_topic=other, clear_number=1, on_committed="accept")
     assert (pipeline.output(), held(pipeline, other)) == (["a"], ["b", "c"])
-    for sink in (pipeline.sink, other):  # neither topic has all of it
+    for sink in (pipeline.sink, other):  # neither topic holds all of it
         with pytest.raises(DifferentWork, match="sink topic"):
             pipeline.run(ranges=ROUNDS, sink_topic=sink, clear_number=2)
 
@@ -395,12 +395,12 @@ def task_of(dag_id):
     [
         ("shared", "theirs", True),
         ("shared", "ours", False),
-        ("theirs.load", "theirs", False),  # the default; no other Dag has it
-        ("ours.eu.load", "ours.eu", True),  # the default, and also that of task eu.load of Dag ours
+        ("theirs.load", "theirs", False),  # the default, of no other Dag
+        ("ours.eu.load", "ours.eu", True),  # the default, also of task eu.load of Dag ours
     ],
 )
 def test_a_run_warns_of_a_name_that_another_dag_uses(pipeline, caplog, name, dag_id, warned):
-    """Both are one pipeline on the page and in `status`, and with intervals one run."""
+    """Both are one pipeline on the page and in `status`, and over intervals one run."""
     pipeline.run("r1", pipeline=name, task=task_of("ours"))
     with caplog.at_level("WARNING", pipeline_name.__name__):
         pipeline.run("r2", pipeline=name, task=task_of(dag_id))

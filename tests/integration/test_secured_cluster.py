@@ -16,7 +16,7 @@ pytestmark = pytest.mark.chaos
 
 
 def test_the_least_permissions_are_enough_for_a_submitted_run(tmp_path):
-    """Nothing is written while a grant is missing; then exactly once, however often it is submitted."""
+    """Nothing is written while a grant is missing; then once, however often it is submitted."""
     (tmp_path / "copy_app.py").write_text("def process(df):\n    return df.select('key', 'value')\n")
     with (
         EmbeddedKafka(security="SASL_SSL", acls=True) as kafka,

@@ -39,7 +39,7 @@ def copy(df):
 
 @pytest.mark.parametrize("ranges", MODES.values(), ids=MODES)
 def test_the_least_permissions_are_enough_for_a_run_through_spark(kafka, spark, ranges):
-    """Executors read and write as the same principal; a missing grant is named first."""
+    """Executors read and write as the same principal; a grant that is missing is named first."""
     pipeline = Pipeline(kafka, partitions=1)
     pipeline.publish([f"r{n}" for n in range(50)], timestamp=int(DAY.timestamp() * 1000) + 60_000)
     pipeline.publish(["later"], timestamp=int(DAY.timestamp() * 1000) + 7_200_000)

@@ -165,7 +165,7 @@ def test_a_bounded_cursor_passes_over_offsets_that_hold_nothing(pipeline, limit)
 
 
 def test_a_run_that_does_not_catch_up_says_so(pipeline, caplog):
-    """The last allowed round leaves a note, a warning and the lag."""
+    """The last round allowed leaves a note, a warning and the lag."""
     pipeline.publish([f"v{number}" for number in range(10)])
     with caplog.at_level(logging.WARNING):
         summary = pipeline.run(ranges=Cursor(max_records=2, until_caught_up=True, max_rounds=3)).summary()

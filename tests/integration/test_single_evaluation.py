@@ -62,7 +62,7 @@ SETTINGS = {
     "spark.shuffle.io.retryWait": "1s",
     "spark.sql.shuffle.partitions": "3",
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
-    # As in Spark before 4.2; a run over Spark Connect switches them on for its own seal.
+    # As Spark before 4.2; a run over Spark Connect switches them on for its own seal.
     f"{CHECKSUMS}.enabled": "false",
     f"{CHECKSUMS}.enableFullRetryOnMismatch": "false",
 }
@@ -83,7 +83,7 @@ def cluster():
 
 @pytest.fixture(scope="module", params=[{}], ids=["adaptive"])
 def spark(request, cluster):
-    """A session on the cluster: classic, or of a separate Spark Connect server."""
+    """A session on the cluster: classic, or of a Spark Connect server of its own."""
     settings = {**SETTINGS, **request.param}
     if CONNECT:
         with SparkConnectServer(cluster.master, settings=settings) as server:
@@ -133,7 +133,7 @@ class Experiment:
             assert not killer.is_alive()
 
     def surplus(self):
-        """Return what readers of the sink miss and what they see again: nothing, if it is exact."""
+        """What readers of the sink miss and what they see again: nothing, if it is exact."""
         rows = read_topic(self._broker.bootstrap, self._sink)
         if self._shape not in ONE_PER_KEY:
             return _differs(Counter(row.value for row in rows), RECORDS)

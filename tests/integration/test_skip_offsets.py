@@ -91,14 +91,14 @@ def test_a_cursor_moves_past_a_batch_that_is_all_there_is(spark, pipeline):
 
 
 def test_offsets_of_another_topic_are_refused(pipeline):
-    """A typing error would skip nothing, and the run would fail again."""
+    """A typing error would skip nothing, and fail again."""
     message = f"skip_offsets names other, which is not a source topic; topics are {pipeline.source} "
     with pytest.raises(ConfigurationError, match=message):
         pipeline.changed("r1", skip_offsets=(OffsetRange("other", 0, 1, 2),))
 
 
 def test_a_poison_batch_behind_transactions_hides_no_boundary(spark, embedded_kafka):
-    """Brokers return a marker for the end of the hour, and the log is read from there."""
+    """Brokers return a marker for the end of the hour, and the log is read from there on."""
     made, hour = Pipeline(embedded_kafka, partitions=1), dt.timedelta(hours=1)
     loader = Producer({**made.spec.kafka, "transactional.id": made.source})
     loader.init_transactions()

@@ -132,7 +132,7 @@ def test_records_read_and_late_records_are_counted(broker, spark):
 
 
 def test_pandas_works_inside(broker, spark):
-    """A pandas frame is a valid result; timestamps keep their instant."""
+    """A pandas frame is a result like any other; timestamps keep their instant."""
     source, sink = broker.topic("src", 1), broker.topic("out", 1)
     broker.produce(source, [{"key": b"k", "value": b"%d" % i, "timestamp": START + i} for i in range(100)])
 
@@ -224,7 +224,7 @@ def test_what_the_sink_cannot_write_is_refused(broker, spark, topics):
 
 
 def test_unknown_topics_are_refused(broker, spark, topics):
-    """As the sink, and in a row."""
+    """As sink, and in a row."""
     with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-topic"):
         seal(broker, spark, topics, lambda batch: batch, sink="no-such-topic")
     with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-topic"):

@@ -203,7 +203,7 @@ def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, c
 
 
 def holding(text, *folders):
-    """Yield the files that contain it."""
+    """Yield the files that hold it."""
     for folder in folders:
         for path in folder.rglob("*"):
             try:
@@ -215,7 +215,7 @@ def holding(text, *folders):
 
 @pytest.mark.parametrize("where", ["in the transform", "in the shuffle"])
 def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker, tmp_path, where):
-    """Spark retries its tasks; a shuffle that lost files is sealed again. Attempts are never mixed."""
+    """Spark runs its tasks again; a shuffle that lost files is sealed again. Attempts are never mixed."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
     begun, go = tmp_path / "begun", tmp_path / "go"
     begun.mkdir()
@@ -485,7 +485,7 @@ def meeting_send(meet):
 
 
 def test_a_run_whose_tasks_have_copies_side_by_side_is_exact(spark, broker, tmp_path, monkeypatch):
-    """Two attempts seal the rows of a task, each its own; two have the blocks of an owner: one counts."""
+    """Two attempts seal the rows of a task, each its own; two hold the blocks of an owner: one counts."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
     seals, sends = tmp_path / "seals", tmp_path / "sends"
     seals.mkdir()

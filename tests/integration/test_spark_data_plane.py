@@ -251,7 +251,7 @@ def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
 
 
 def test_credentials_are_in_no_plan(broker, spark, capfd):
-    """Neither explain nor the plan's own text contains the client configuration."""
+    """Neither explain nor the plan's own text shows the client configuration."""
     source = broker.numbered("src", 1, 5)
     config = ClientConfig.of({**broker.config, "sasl.password": "TOPSECRET"})
     df = source_frame(spark, config, [[OffsetRange(source, 0, 0, 5)]])
@@ -328,7 +328,7 @@ def test_records_read_and_late_records_are_counted(broker, spark, fn):
 
 
 def test_records_that_spark_reads_twice_are_counted_once_or_not_at_all(broker, spark, fn, topics):
-    """A sort reads them for a sample, then again: on Spark Connect both reads are observed."""
+    """A sort reads them for a sample, and again: on Spark Connect both are observed."""
     sealed = seal(broker, spark, topics, lambda df: df.orderBy("offset"))
     count = NOT_COUNTED if CONNECT else 200
     assert sealed.manifest.records_read == {TopicPartition(topics[0], place): count for place in (0, 1)}
@@ -526,7 +526,7 @@ def test_a_record_that_the_transform_quotes_cannot_choose_the_error(broker, spar
 
 
 def test_column_names_are_case_insensitive_as_everywhere_in_spark(broker, spark, topics):
-    """Spark's own sink finds them, too."""
+    """Spark's own sink finds them too."""
     sealed = seal(broker, spark, topics, lambda df: df.selectExpr("value AS Value", "key AS KEY"))
     assert sealed.manifest.records == 400
 
@@ -939,7 +939,7 @@ def sealing_thread(plane, plan):
 
 
 def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn, tmp_path):
-    """From another thread, within seconds, whatever tags the function clears; the session continues."""
+    """From another thread, within seconds, whatever tags the function clears; the session goes on."""
     marker = tmp_path / "begun"
     slow = slow_process(fn, marker, 1.5)
 

@@ -51,7 +51,7 @@ from airflow_eos.spark_host import local_session
 local_session._keep_others_out = lambda context: None
 """
 
-# A client of a Spark Connect server whose task has the secret.
+# A client of a Spark Connect server whose task holds the secret.
 CLIENT = """
 import sys
 from pyspark.sql import SparkSession

@@ -25,7 +25,7 @@ from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
 
 
 class FakeSpark:
-    """A session that can be stopped; the data plane of these tests needs none."""
+    """A session that is stopped; the data plane of these tests needs none."""
 
     def __init__(self) -> None:
         self.stops = 0

@@ -51,7 +51,7 @@ class LetterPipeline(TablePipeline):
 
 
 def test_letters_and_the_record_of_the_run_are_one_transaction(pipeline):
-    """A letter is the record with its place and error; the run's record has a receipt for it."""
+    """A letter is the record with place and error; the run's record has a receipt for it."""
     pipeline.publish(["a", "x1", "b"])
     record = pipeline.run()
 
@@ -109,7 +109,7 @@ def test_without_the_letters_in_the_intent_a_retry_loses_them(pipeline, monkeypa
 
 @pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED, State.STAGED], ids=str)
 def test_a_zombie_adds_no_letter(pipeline, state):
-    """It wakes up when its successor has committed the run."""
+    """It wakes when its successor has committed the run."""
     pipeline.publish(["a", "x1"])
     zombie = Paused(pipeline, state)
     pipeline.run("r1", try_number=2)
@@ -119,7 +119,7 @@ def test_a_zombie_adds_no_letter(pipeline, state):
 
 
 def test_a_run_of_dead_letters_alone_leaves_the_table_as_it_is(pipeline):
-    """It has no snapshot and no INTENT: the letters are in the run's transaction."""
+    """No snapshot, no INTENT: the letters are in the run's transaction."""
     pipeline.publish(["x1", "x2"])
     record = pipeline.run()
     assert pipeline.table.snapshots() == []

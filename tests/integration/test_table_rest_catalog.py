@@ -45,7 +45,7 @@ def pipeline(embedded_kafka, catalog, proxy):
 
 
 def test_runs_go_through_a_rest_catalog(pipeline):
-    """The table has the rows, the record has the table's receipt, and the next run continues."""
+    """The table has the rows, the record has the table's receipt, the next run reads on."""
     pipeline.publish(["a", "b"])
     record = pipeline.run("r1")
     snapshot = pipeline.table.current_snapshot()

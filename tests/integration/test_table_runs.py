@@ -237,7 +237,7 @@ def test_rounds_are_published_one_by_one(pipeline):
 
 
 def test_a_reprocessing_appends_the_recorded_ranges_once_more(pipeline):
-    """On purpose, and exactly once, whatever dies."""
+    """On purpose, and once whatever dies."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     again = {"clear_number": 1, "on_committed": "reprocess"}
@@ -318,7 +318,7 @@ def test_rows_that_were_rewritten_are_not_replaced(pipeline):
 
 
 def test_a_reprocessing_without_rows_takes_out_what_the_run_wrote(pipeline):
-    """Also if it dies between the table and the ledger."""
+    """Also when it dies between the table and the ledger."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     again = {**replacing(pipeline), "data": Nothing}
@@ -339,7 +339,7 @@ def test_the_table_is_replaced_in_whatever_it_is_called(pipeline):
 
 
 def test_all_rounds_of_a_run_are_replaced(pipeline):
-    """In one commit: a reprocessing has no rounds."""
+    """By one commit: a reprocessing has no rounds."""
     pipeline.publish([f"v{i}" for i in range(5)])
     ranges = Cursor(until_caught_up=True, max_records=2)
     pipeline.run("r1", ranges=ranges)
@@ -357,7 +357,7 @@ COMPACTED = {
 
 
 def compacted(pipeline):
-    """Return whether the cleaner has left at most one of the run's six records."""
+    """Whether the cleaner has left at most one record of the run's six."""
     pipeline.publish(["a"])  # rolls the segment
     records = read_topic(pipeline.kafka.client_config(), pipeline.source, "read_committed")
     return sum(record.offset < 6 for record in records) < 2
@@ -485,7 +485,7 @@ def routing_of_another_partition(pipeline):
 
 
 def test_an_intent_whose_table_is_gone_is_taken_back_by_a_command(pipeline):
-    """A zombie that wakes up afterwards adds nothing to the new table; the next run reads the records."""
+    """A zombie that wakes afterwards adds nothing to the new table; the next run reads the records again."""
     pipeline.publish(["a"])
     zombie = Paused(pipeline, State.INTENT)
     with pytest.raises(ConfigurationError, match="can tell whether it did"):

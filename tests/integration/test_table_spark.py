@@ -1,4 +1,4 @@
-"""Tables that Spark's tasks write: DataFrame and Arrow processes, read by DuckDB."""
+"""Tables written by Spark's tasks: DataFrame and Arrow processes, read again by DuckDB."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_tasks_write_what_the_process_returns(broker, spark, table, process):
 
 
 def odd_names(df):
-    """Return columns whose names Spark takes for paths, or for each other."""
+    """Return columns whose names Spark takes for paths, or for one another."""
     value = "cast(value as string)"
     return df.selectExpr(f"{value} value", f"{value} `a.b`", "struct(offset x) a", "1 A", "2 `c``d`")
 

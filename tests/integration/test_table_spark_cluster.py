@@ -44,7 +44,7 @@ class IcebergFiles:
             transaction.set_properties({"write.target-file-size-bytes": str(FLUSH_BYTES)})
 
     def rows_written(self):
-        """Return how many rows tasks have written, published or not."""
+        """How many rows tasks have written, published or not."""
         return sum(pq.read_metadata(path).num_rows for path in self.folder.rglob("*.parquet"))
 
     def sink(self):
@@ -114,7 +114,7 @@ def waits_at_its_second_slice(begun, go):
 def test_an_executor_lost_while_its_tasks_write_a_table_leaves_each_row_once(
     spark, broker, postgres_server, tmp_path, monkeypatch, kind
 ):
-    """Spark retries its tasks; what the dead ones had written is in no snapshot."""
+    """Spark runs its tasks again; what the dead ones had written is in no snapshot."""
     table = kind(tmp_path, postgres_server, monkeypatch)
     begun, go = tmp_path / "begun", tmp_path / "go"
     begun.mkdir()

@@ -85,7 +85,7 @@ def seal_until_it_is_interrupted(bootstrap, flag, make, large, answer):
     ids=["DataFrame with used columns and settings", "Arrow"],
 )
 def test_a_task_time_out_ends_a_seal_that_hangs(broker, tmp_path, make, large):
-    """Within seconds; it once took as long as the job, which may hang for ever."""
+    """Within seconds; it took as long as the job, which may hang for ever."""
     processes = multiprocessing.get_context("spawn")
     ours, answer = processes.Pipe()
     process = processes.Process(

@@ -218,7 +218,7 @@ def test_all_columns_are_read_if_the_session_says_so(broker, spark, source, answ
 
 
 def test_a_column_that_is_not_used_is_not_filled(broker, spark, source, monkeypatch):
-    """As if the plan used only keys: values are null, in this run's reads and in no other."""
+    """As if the plan used keys alone: values are null, in this run's reads and in no other."""
     monkeypatch.setattr(module, "used_columns", lambda *_: frozenset({"key"}))
     sinks = broker.topic("out", 1), broker.topic("out", 1)
     run(broker, spark, broker.spec(source, sinks[0]), lambda df: df.select("key", "value"))

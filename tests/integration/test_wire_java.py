@@ -151,7 +151,7 @@ def test_java_reads_the_sequences_of_consecutive_batches(java):
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_java_writes_is_decoded(java, codec):
-    """Java's streams: zstd without content size, snappy in xerial frames, lz4 with its own blocks."""
+    """Java's streams: zstd without content size, snappy in xerial frames, lz4 as its own blocks."""
     batch = raw(java.write(CONTENT, codec))
     assert Codec(batch.header.codec).label == codec
     assert rows(decode_batch(batch)) == CONTENT
@@ -174,7 +174,7 @@ def test_what_java_decompresses_is_decompressed(java, form):
 
 @pytest.mark.parametrize("kind", ["ABORT", "COMMIT"])
 def test_markers_java_writes_are_told_apart(java, kind):
-    """End-transaction markers, as a coordinator writes them."""
+    """End-transaction markers as a coordinator writes them."""
     marker = java.record.EndTransactionMarker(getattr(java.record.ControlRecordType, kind), 5)
     batch = raw(java.bytes(java.record.MemoryRecords.withEndTransactionMarker(42, 3, marker)))
     assert batch.header.is_control

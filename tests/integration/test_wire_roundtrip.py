@@ -37,7 +37,7 @@ CONTENT = [
 ]
 # Old and future timestamps are neither deleted nor refused.
 ANY_TIME = {"retention.ms": "-1", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
-# For Hypothesis on a shared machine and a shared broker.
+# Hypothesis on a shared machine and a shared broker.
 SHARED = settings(
     max_examples=12,
     deadline=None,
@@ -160,7 +160,7 @@ def test_what_librdkafka_writes_is_decoded(connections, kafka_topic, producers, 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_librdkafka_reads_what_is_sealed(embedded_kafka, connections, kafka_topic, codec):
-    """The broker validates each codec's stream; the consumer checks CRCs and compares every field."""
+    """The broker validates each codec's stream; the consumer checks CRCs and sees every field."""
     where = partition(kafka_topic("sealed", config=ANY_TIME))
     receipt = write(connections, where, CONTENT, codec, batch_bytes=30_000)
     assert (receipt.first_offset, receipt.records) == (0, len(CONTENT))
@@ -194,7 +194,7 @@ def test_librdkafka_reads_anything_that_is_sealed(
 
 
 def test_keys_go_to_the_partitions_of_the_java_partitioner(kafka_topic, producers):
-    """librdkafka's murmur2 partitioner is a port of Java's default one."""
+    """librdkafka's murmur2 partitioner is its port of Java's default one."""
     topic = kafka_topic("keys", partitions=7)
     # Without empty keys: murmur2_random spreads them as if they were null, Java hashes them.
     keys = [b"%d" % row * (1 + row % 11) for row in range(500)] + ["ключ".encode(), bytes(1000)]

@@ -25,7 +25,7 @@ COSTLY = ("airflow", "replicated")
 ALONE = ("tests/protocol/", "tests/guarantees/test_without_law.py")
 """Prefixes of the names of tests that are distributed one by one."""
 SMALL = "tests/unit/"
-"""Folder whose files take only seconds."""
+"""Folder whose files take seconds."""
 WITH_BROKERS = ("tests/guarantees/", "tests/integration/", "tests/system/", *COSTLY)
 """Prefixes of the groups whose tests wait most of the time."""
 
@@ -63,7 +63,7 @@ def small_ones_last(tests: Sequence[T], file: Callable[[T], str], waits: Callabl
 
 
 def waits(item: pytest.Item) -> bool:
-    """Return whether a test starts another program, as the marks of `make unit` and `make quick` tell."""
+    """Return whether a test starts another program: the marks of `make unit` and `make quick` say it."""
     return any(item.get_closest_marker(name) is not None for name in ("jvm", "process"))
 
 
@@ -94,7 +94,7 @@ def dealt_out(
 
 
 def group_of(root: Path, nodeid: str) -> str:
-    """Return the costly fixture that a test in the file takes as an argument, else the file or the test."""
+    """Return the costly fixture that a test of the file takes as an argument, else the file or the test."""
     if nodeid.startswith(ALONE):
         return nodeid
     file = nodeid.partition("::")[0]

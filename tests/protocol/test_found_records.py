@@ -111,13 +111,13 @@ def test_a_reprocessing_of_this_very_work_is_found_under_its_own_id() -> None:
 def test_what_was_sealed_under_the_key_of_a_reprocessing_is_not_sent_under_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another clear reprocessed it between two epochs: records name their run, so they are sealed again."""
+    """Another clear reprocessed it between two epochs: records name their run and are sealed again."""
     scene = a_cluster()
     before(scene, spec())
     sealed: list[dict[str, str]] = []
 
     class Interrupted(ModelData):
-        """Its first send fails; before its next epoch, another clear does the work."""
+        """Its first send fails, and before its next epoch another clear does the work."""
 
         sends = 0
 
@@ -153,7 +153,7 @@ def written_by(scene: Scene, its_spec: RunSpec) -> list[str]:
 
 
 def test_a_reprocessing_leaves_out_what_another_run_read_between_two_rounds() -> None:
-    """A run in rounds was interrupted while another one read on: only its own ranges are repeated."""
+    """A run in rounds was interrupted and another one read on: only its own ranges are repeated."""
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     rounds = spec(ranges=Cursor(max_records=2, until_caught_up=True))
     for number in range(3):

@@ -116,7 +116,7 @@ def test_law_1_a_second_attempt_of_a_send_task_would_mix_two_outputs(monkeypatch
 
 
 def test_law_1_guard_two_receipts_for_one_partition_abort_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the guard, and with counts unchecked, a partition that was written twice is committed."""
+    """Without the guard, and with counts unchecked, a partition written twice is committed."""
 
     class TwoOwners(ports.ModelData):
         def send(self, sealed: Any, identity: Any, timeout: float) -> Any:
@@ -194,7 +194,7 @@ def test_a_repair_that_takes_a_live_transaction_for_left_open_takes_back_a_commi
 
 
 def test_law_3_a_yes_before_the_fence_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the first look-up, the clear of an old run fences the live one."""
+    """Without the first look-up the clear of an old run fences the live one."""
     ask = protocol.RunProtocol._ask
 
     def only_after_the_fence(self: Any, work: Any, *, fenced: bool) -> Any:

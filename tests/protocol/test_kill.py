@@ -95,7 +95,7 @@ def test_nothing_is_committed_after_a_kill_returned(
         killed_at_any_step(monkeypatch, its, records=records, deciding=deciding),
         deviations=2,
         executions=1_300,
-        afresh=True,  # a kill is no answer, but changes what the attempt does
+        afresh=True,  # a kill is no answer, and changes what the attempt does
     )
     print(f"{report.executions} schedules, {report.states} states, {report.outcomes}")
     assert report.counter_example is None, f"\n{report.counter_example}"
@@ -142,7 +142,7 @@ def test_a_look_before_the_commit_alone_would_come_too_late(monkeypatch: pytest.
     ],
 )
 def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyPatch, state: State) -> None:
-    """No later state on the way to the commit is entered, and no other epoch is taken."""
+    """No later state of the way to the commit is entered, and no other epoch is taken."""
     entered: list[State] = []
 
     def made(one: Any, world: Any) -> RunProtocol:

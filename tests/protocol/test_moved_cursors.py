@@ -44,7 +44,7 @@ def moved_by_hand(scene: Scene) -> None:
 
 @pytest.mark.parametrize("move", [moved_by_a_run, moved_by_hand])
 def test_a_partial_move_does_not_make_an_added_partition_known(move: Mover) -> None:
-    """An added partition is read from its beginning, though start is latest and others were moved."""
+    """A partition that was added is read from its beginning, though start is latest and others were moved."""
     scene = a_cursor()
     move(scene)
     record = before(scene, spec("next", ranges=LATEST))

@@ -27,7 +27,7 @@ from tests.protocol.model.table_scenes import TableScene
 EXECUTIONS = 600
 DEEPER = 8_000
 
-# Each of these fails a task for good, and no scene gives a reason for one.
+# Each of these fails a task for good, and no scene gives cause for one.
 FINAL = ("CursorMoved", "DifferentWork", "TableChanged", "TableReplaced")
 
 Make = Callable[[Run], TableScene]

@@ -1,4 +1,4 @@
-"""Client certificates, and a cluster that requires them."""
+"""Client certificates, and a cluster that asks for them."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def _named(name):
 
 @dataclass(frozen=True)
 class MutualTls(Security):
-    """Brokers accept clients of one authority only; the cluster's own client is one of them."""
+    """Brokers take clients of one authority only; the cluster's own client is one of them."""
 
     authority: Authority | None = None
 
     def broker_settings(self, certificates):
-        """As :class:`Security`, with the authority of the clients."""
+        """As :class:`Security`, and the authority of the clients."""
         listener = "listener.name.client.ssl"
         return {
             **super().broker_settings(certificates),

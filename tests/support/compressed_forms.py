@@ -24,7 +24,7 @@ def xerial_blocks(data: bytes, block: int = 32_768) -> bytes:
 
 
 def xerial(data: bytes, block: int = 32_768) -> bytes:
-    """Like snappy-java: a header, then blocks."""
+    """As snappy-java: a header, then blocks."""
     return XERIAL_HEADER + xerial_blocks(data, block)
 
 

@@ -32,7 +32,7 @@ def blocks() -> dict[str, str]:
 
 
 def operators() -> dict[str, str]:
-    """Return the blocks that create operators outside of a Dag."""
+    """Return the blocks that make operators outside of a Dag."""
     return {key: block for key, block in blocks().items() if re.search(r": \w+Operator[.(]", key)}
 
 

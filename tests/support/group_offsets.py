@@ -1,4 +1,4 @@
-"""Offsets of a consumer group, committed like a consumer that knows nothing of cursors."""
+"""Offsets of a consumer group, committed as a consumer that knows nothing of cursors does."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from tests.support.record_batches import ABORT, TRANSACTIONAL, Record, marker, w
 
 
 class HandWrittenLog:
-    """A partition written by hand: batches, and the aborted transactions that a broker would report."""
+    """A partition written by hand: batches, and the aborted transactions a broker would report."""
 
     def __init__(self):
         self.batches = []

@@ -10,7 +10,7 @@ from airflow_eos.wire.connection import BrokerConnections
 
 
 def produce_bytes(config: ClientConfig, tp: TopicPartition, batch: bytes) -> None:
-    """Write a record batch outside of any transaction; the broker must accept it."""
+    """Write a record batch outside of any transaction; the broker must take it."""
     topic = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         transactional_id=None,

@@ -13,13 +13,13 @@ from tests.support.yarn_tasks import YarnTask
 
 
 class KubernetesTask(YarnTask):
-    """Like its base; the driver is a pod, and the application's file is uploaded to a folder."""
+    """As its base; the driver is a pod, and the application's file is uploaded to a folder."""
 
     @classmethod
     def on_kubernetes(
         cls, api: KubernetesApi, uploads: Path, folder: Path, kafka: dict[str, str], **settings: Any
     ) -> KubernetesTask:
-        """Describe a task for a cluster; ``copy_app.py`` in the folder has its process."""
+        """Describe a task for a cluster; ``copy_app.py`` in the folder holds its process."""
         extra = {"deploy-mode": "cluster", "namespace": NAMESPACE}
         spark = {"conn_type": "spark", "host": f"k8s://{api.url}", "extra": extra}
         environment = {

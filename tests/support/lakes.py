@@ -1,4 +1,4 @@
-"""A table of each kind that a run can append to, in files: created, changed and read without this package."""
+"""A table of each kind that a run can append to, in files: made, changed and read without this package."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class DeltaLake:
 
     @classmethod
     def at(cls, folder: Path) -> DeltaLake:
-        """Return the table that another process has created in a folder."""
+        """Return the table that another process has made in a folder."""
         lake = cls.__new__(cls)
         lake.folder, lake._schema, lake._options = folder, SCHEMA, {}
         return lake
@@ -127,7 +127,7 @@ class DeltaLake:
         return int(self.table.version()) + 1
 
     def scan(self) -> pa.Table:
-        """Return the rows as deltalake reads them, also from a log that was cleaned up."""
+        """Return the rows as deltalake reads them: also of a log that was cleaned up."""
         return pa.table(self.table.scan().read_all())
 
     def added(self) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ TOKEN_MARKER = "token-marker-41c9"
 
 
 def unsecured_token(_argument):
-    """An ``oauth_cb``: a token without signature (RFC 7515, appendix A.5), as brokers accept it."""
+    """An ``oauth_cb``: a token without signature (RFC 7515, appendix A.5), as brokers take it."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": "loud", "iat": now, "exp": now + 3600, "secret": TOKEN_MARKER})
     texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts]

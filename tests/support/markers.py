@@ -1,4 +1,4 @@
-"""Waits for transaction markers: a coordinator answers EndTxn before the partitions have them."""
+"""Waits for transaction markers: a coordinator answers EndTxn before the partitions hold them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def text_of(moment: dt.datetime) -> str:
 
 
 class Night:
-    """Creates records and attempts, the same ones every time."""
+    """Makes records and attempts; the same ones every time."""
 
     def __init__(self) -> None:
         self.random = random.Random(7)
@@ -127,7 +127,7 @@ class Night:
             self.logs[TopicPartition(topic, part)] = LogBounds(0, days * 900 + 120)
 
     def site(self) -> Site:
-        """Return the pages with all that was added."""
+        """Return the pages about all that was added."""
         ordered = sorted(self.records, key=lambda one: one.staged_at)
         attempts = sorted(self.attempts, key=lambda one: one.at, reverse=True)
         history = HandHistory(*ordered, logs=self.logs, topic_ids=self.topic_ids)

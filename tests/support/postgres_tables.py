@@ -1,4 +1,4 @@
-"""A PostgreSQL table as a sink in tests, created and counted by ``psql``, which shares no code with us."""
+"""A PostgreSQL table as a sink in tests, made and counted by ``psql``, which shares no code with us."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Database:
         return dict(sorted(Counter(self.values(column)).items()))
 
     def staging(self) -> list[str]:
-        """Return the staging tables created since this object: other tests leave some on the server."""
+        """Return the staging tables made since this object: other tests leave some on the server."""
         return [table for table in self._all_staging() if table not in self._staging_of_others]
 
     def _all_staging(self) -> list[str]:

@@ -66,7 +66,7 @@ class Driver:
         return SimpleNamespace(count=self.job)
 
     def keep(self, rdd, *partitions, copies=1):
-        """Keep the blocks of an RDD: for each partition, the executors that have its block."""
+        """Keep the blocks of an RDD: for each partition the executors that have its block."""
         self.cached[rdd] = ([frozenset(holders) for holders in partitions], copies)
 
     def getPersistentRDDs(self):  # noqa: N802

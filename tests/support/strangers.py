@@ -60,7 +60,7 @@ class Listener:
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether no other machine can reach it."""
+        """Whether no other machine can reach it."""
         return self.port is None or self.address in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 

@@ -1,4 +1,4 @@
-"""spark-submit as the operator runs it, without Airflow."""
+"""spark-submit as the operator calls it, without Airflow."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class TablePipeline(Pipeline):
         return self.catalog.load_table(self.name)
 
     def make_again(self) -> None:
-        """Drop the table, and create one with the same name."""
+        """Drop the table, and create one of the same name."""
         self.catalog.drop_table(self.name)
         self.catalog.create_table(self.name, schema=SCHEMA)
 
@@ -136,7 +136,7 @@ class TablePipeline(Pipeline):
         return replace(sink, catalog="other", properties={**self.properties, "catalog_name": "c"})
 
     def values(self) -> list[str]:
-        """Return the rows that DuckDB reads from the files of the table's current snapshot."""
+        """Return the rows as DuckDB reads them from the files that the table's current snapshot names."""
         return values_of(self.table)
 
 

@@ -29,7 +29,7 @@ def change_topic(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
 
 
 def change_topic_and_wait(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
-    """Set them, and wait until brokers show them: the controller has them first."""
+    """Set them, and wait until brokers show it: the controller has them first."""
     change_topic(admin, topic, settings)
     asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
 

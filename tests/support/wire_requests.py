@@ -30,12 +30,12 @@ def fetch_range(connections, topic, partition, start, end, *, limits=DEFAULT_LIM
 
 
 def texts(prefix, count):
-    """Return ``prefix-00000`` and so on."""
+    """``prefix-00000`` and so on."""
     return [f"{prefix}-{n:05d}" for n in range(count)]
 
 
 def sealed(values, records_per_batch=10, compressor="none"):
-    """Return (record count, batch) pairs of a list of texts, unstamped."""
+    """(record count, batch) pairs of a list of texts, unstamped."""
     pairs = []
     for begin in range(0, len(values), records_per_batch):
         column = pa.array([v.encode() for v in values[begin : begin + records_per_batch]], pa.binary())
@@ -62,7 +62,7 @@ def append(connections, where, batch):
 
 
 def take_epoch(connections, transactional_id, timeout_ms=60_000):
-    """Take a new epoch of a transactional id; older ones are fenced and their transaction is aborted."""
+    """A new epoch of a transactional id; older ones are fenced and their transaction is aborted."""
 
     def initialise():
         node = connections.coordinator("transaction", transactional_id)
@@ -120,7 +120,7 @@ def end_of(connections, where, isolation="read_committed"):
 
 
 def read(connections, where, start=0, end=None, **options):
-    """Return (offset, text) pairs of a range; up to the last stable offset without ``end``."""
+    """(offset, text) pairs of a range; to the last stable offset without ``end``."""
     isolation = options.get("isolation", "read_committed")
     end = end_of(connections, where, isolation) if end is None else end
     return [

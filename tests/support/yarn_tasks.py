@@ -64,7 +64,7 @@ class YarnTask:
 
     @classmethod
     def on(cls, yarn: YarnCluster, folder: Path, kafka: dict[str, str], **settings: Any) -> YarnTask:
-        """Describe a task for a cluster; ``copy_app.py`` in the folder has its process."""
+        """Describe a task for a cluster; ``copy_app.py`` in the folder holds its process."""
         extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": yarn.webapp}
         environment = {
             "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps({"conn_type": "kafka", "extra": kafka}),
@@ -91,7 +91,7 @@ class YarnTask:
         )
 
     def context(self, operator: Any, **dag_run: Any) -> Any:
-        """Return a try's context, as far as the operator uses it."""
+        """Return a try's context, as far as the operator reads it."""
         from airflow.sdk.execution_time.context import OutletEventAccessors
 
         given = {"clear_number": 0, "try_number": 1, "max_tries": operator.retries, **dag_run}

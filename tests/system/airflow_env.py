@@ -1,4 +1,4 @@
-"""An isolated Airflow for ``dag.test()`` in a separate process, as cold as a scheduled task."""
+"""An isolated Airflow for ``dag.test()`` in a process of its own, as cold as a scheduled task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AirflowEnv:
             home,
             dags_folder,
             port=8080,
-            log_ports=(8793, 8794, 8974),  # named, never bound: nothing is served
+            log_ports=(8793, 8794, 8974),  # named, never bound: nothing is served here
             connections={"kafka_default": kafka_connection(bootstrap_servers), **(connections or {})},
         )
         self.env["PYTHONPATH"] = str(ROOT)
@@ -71,7 +71,7 @@ class AirflowEnv:
         return [{**done, "output": output} for done in json.loads(result.read_text())]
 
     def _migrate(self) -> None:
-        """Migrate the database once per process; later ones are copies."""
+        """Migrate the database, once per process: later ones are copies."""
         database = self.home / "airflow.db"
         if AirflowEnv._migrated is None:
             self._call([sys.executable, "-m", "airflow", "db", "migrate"])

@@ -62,7 +62,7 @@ def backfill(
 
 
 def create(airflow: AirflowStandalone, dag_id: str, last: dt.date, *options: str, at_once: int = 3) -> None:
-    """Create a backfill of the days before the last one, with Airflow's command."""
+    """Make a backfill of the days before the last one, by Airflow's command."""
     command = [
         *("backfill", "create", "--dag-id", dag_id, "--max-active-runs", str(at_once)),
         *("--from-date", FIRST.isoformat(), "--to-date", (last - dt.timedelta(days=1)).isoformat()),

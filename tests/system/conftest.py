@@ -116,7 +116,7 @@ def airflow(
         "AIRFLOW__EOS__LEDGER_RECORD_URL": "https://ui.example.com/{topic}?key={key}",
         "AIRFLOW__EOS__SPARK_HISTORY_URL": "https://history.example.com/{application_id}",
         **collector.environment(),
-        # Lineage of the Dags that request it, into a file.
+        # Lineage of the Dags that ask for it, into a file.
         "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
             {"type": "file", "log_file_path": str(folder / "lineage.jsonl"), "append": True}

@@ -39,7 +39,7 @@ def flights_input() -> tuple[str, list[Message]]:
 
 
 def expected(value: bytes | None) -> str | None:
-    """Return the class of a flight, None for a dead letter."""
+    """The class of a flight, None for a dead letter."""
     try:
         flight = json.loads(value or b"")
     except ValueError:

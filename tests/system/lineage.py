@@ -11,7 +11,7 @@ def lineage_of(folder: Path, job: str, run_id: str) -> dict[str, dict[str, Any]]
     """Return the task's events by their type, the latest of each; job is ``<dag>.<task>``."""
     path = folder / "lineage.jsonl"
     written = path.read_text() if path.exists() else ""
-    whole, _, _ = written.rpartition("\n")  # a task may be writing the last line
+    whole, _, _ = written.rpartition("\n")  # a task may be writing the last line just now
     events = [json.loads(line) for line in whole.splitlines()]
     return {
         event["eventType"]: event

@@ -1,4 +1,4 @@
-"""The columns of the table in docs/retries.md for one pipeline: output, offsets, ledger."""
+"""The columns of the table in docs/retries.md, of one pipeline: output, offsets, ledger."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ def added(before: Columns, after: Columns) -> list[tuple[str, int]]:
 
 
 def grown(before: Columns, sent: Counter[bytes], **changes: Any) -> Columns:
-    """Return the columns after everything that was sent has been processed once."""
+    """Return the columns after all that was sent has been processed once."""
     fields = {"output": before.output + sent, "offset": before.offset + sent.total(), "runs": before.runs}
     return Columns(**{**fields, **changes})

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class SparkMaster:
-    """Answers like https://spark.apache.org/docs/latest/spark-standalone.html#rest-api, on loopback."""
+    """Answers as https://spark.apache.org/docs/latest/spark-standalone.html#rest-api says, on loopback."""
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}

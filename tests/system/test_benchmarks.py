@@ -143,7 +143,7 @@ def test_a_run_is_spread_over_executors_of_each_cluster(tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["clients", "streams", "flink"])
 def test_the_java_peers_copy_everything_once_per_job(embedded_kafka, kafka_topic, kind):
-    """They are measured by what they commit, so a reader of committed records counts it."""
+    """They are measured for what they commit: so a reader of committed records counts it."""
     source, sink = kafka_topic(partitions=4), kafka_topic(partitions=4)
     records.publish(embedded_kafka.bootstrap_servers, source, 2_000)
     times = fresh.measure(fresh.command(kind), embedded_kafka.bootstrap_servers, source, sink, 2_000, jobs=2)
@@ -155,7 +155,7 @@ def test_the_java_peers_copy_everything_once_per_job(embedded_kafka, kafka_topic
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_tables_are_written_counted_and_compared(tmp_path, monkeypatch):
-    """Both processes, and Spark's own job to Parquet; the memory of a task by the size of its files."""
+    """Both processes and Spark's own job to Parquet; the memory of a task by the size of its files."""
     monkeypatch.setenv("WARM_UPS", "0")
     done = benchmark(tmp_path, "tables", "--records", "20000", "--rounds", "1")
     assert done.returncode == 0, done.stdout[-5_000:]

@@ -1,4 +1,4 @@
-"""Data intervals of a Dag, with ``dag.test()``."""
+"""Data intervals of a Dag, by ``dag.test()``."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DAGS = ROOT / "tests" / "system" / "dags"
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A separate broker: the Dag's topics have fixed names."""
+    """A broker of its own: the Dag's topics have fixed names."""
     with EmbeddedKafka() as running:
         make_topics(running)
         yield running
 
 
 def of_day(messages: list[Message], day: int) -> list[Message]:
-    """Return the flights of a day of January 2001."""
+    """The flights of a day of January 2001."""
     date = dt.date(2001, 1, day)
     utc = dt.timezone.utc
     return [one for one in messages if dt.datetime.fromtimestamp(one.timestamp / 1000, utc).date() == date]

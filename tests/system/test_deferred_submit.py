@@ -57,7 +57,7 @@ def test_driver_that_fails_after_its_commit_is_a_success(
     assert after == grown(before, sent, runs=after.runs)
     assert added(before, after) == [(run_id, 2)]
 
-    airflow.clear("driver", run_id, ["copy"])  # the ledger has the run: nothing is submitted
+    airflow.clear("driver", run_id, ["copy"])  # the ledger answers: nothing is submitted
     airflow.wait_for_task("driver", run_id, "copy", ["success"], try_number=3)
     assert pipeline.look() == after
     assert spark_master.killed == []
@@ -120,7 +120,7 @@ def test_time_out_while_deferred_ends_the_driver(
 def test_driver_of_a_killed_task_ends_with_it(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path
 ) -> None:
-    """Client mode: marked failed, driver, JVM and spark-submit end; a clear does the work."""
+    """Client mode: marked failed, the driver, its JVM and spark-submit are gone; a clear does the work."""
     pipeline = Pipeline(kafka, "submitted", "submitted_held.copy")
     before = pipeline.look()
     sent = pipeline.publish("submitted")

@@ -39,7 +39,7 @@ def test_the_demo_kills_a_run_half_way_and_ends_exact():
 
 
 def test_an_airflow_that_does_not_have_what_the_example_dags_import_is_refused(monkeypatch, capsys):
-    """With one line, before anything starts."""
+    """In one line, before anything starts."""
     monkeypatch.setattr("demo.__main__.AIRFLOW_VERSION", (3, 1))
     monkeypatch.setattr("sys.argv", ["demo"])
     with pytest.raises(SystemExit):

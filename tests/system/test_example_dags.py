@@ -1,4 +1,4 @@
-"""Every example Dag is executed, with ``dag.test()`` on one broker."""
+"""Every example Dag is executed, by ``dag.test()`` on one broker."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_day_is_waited_for_classified_and_reported(env: AirflowEnv, kafka: Embed
 @pytest.mark.chaos
 @pytest.mark.parametrize("dag_id", ["flights_batched", "flights_on_arrival"])
 def test_whole_topic_is_classified(env: AirflowEnv, kafka: EmbeddedKafka, dag_id: str) -> None:
-    """flights_batched waits for 10,000 records, flights_on_arrival for its asset: both read everything."""
+    """flights_batched waits for 10,000 records, flights_on_arrival for its asset: both read all there is."""
     (done,) = run(env, "2026-01-05T00:00:00Z", dag_id)
     if "enough" in done:
         assert done["enough"]["lag"] == len(FLIGHTS)
@@ -125,7 +125,7 @@ def test_orders_are_read_by_a_task_for_each_partition(
 
 @pytest.mark.chaos
 def test_customers_lose_their_addresses(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
-    """customers_masked, an Arrow process in a separate file: every row once, keys and times kept."""
+    """customers_masked, an Arrow process in a file of its own: every row once, keys and times kept."""
     for topic in ("customers", "customers-masked"):
         kafka.create_topic(topic, partitions=2)
     began = int(dt.datetime.now(dt.timezone.utc).timestamp() * 1000) - 60_000

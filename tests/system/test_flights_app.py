@@ -25,7 +25,7 @@ def spark() -> Iterator[Any]:
 
 
 def test_every_row_is_classified_or_a_dead_letter(spark: Any) -> None:
-    """For generated flights, each limit and all malformed shapes, Spark's result equals plain Python's."""
+    """For generated flights, each limit and all malformed shapes Spark's answer equals plain Python's."""
     limits = [
         Message(b"K", f'{{"date":"d","origin":"o","destination":"e","delay":{delay}}}'.encode(), 0)
         for delay in (-60, -1, 0, 14, 15, 59, 60, 179, 180, 522, "null")

@@ -1,4 +1,4 @@
-"""The example Dag with ``dag.test()``, on the real flights."""
+"""The example Dag by ``dag.test()``, on the real flights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAG_FILE = ROOT / "dags" / "flights.py"
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A separate broker: the Dag's topics have fixed names."""
+    """A broker of its own: the Dag's topics have fixed names."""
     with EmbeddedKafka() as running:
         make_topics(running)
         yield running

@@ -193,7 +193,7 @@ def test_scheduler_killed_with_a_queued_task(
 def test_scheduler_killed_with_a_running_task(
     platform: AirflowPlatform, kafka: EmbeddedKafka, held_open: Pipeline, gate: Gate, tree: bool
 ) -> None:
-    """Its task dies with it, or is an orphan that the API server ends: the other scheduler retries."""
+    """Its task dies with it, or is an orphan that the API server ends: the other scheduler tries again."""
     held = hold_run(platform, held_open, gate, "stays_open", "running")
     assert has_open_transaction(kafka, "open")
     dead = platform.scheduler_of("stays_open", held.run_id, "copy")
@@ -212,7 +212,7 @@ def test_scheduler_killed_with_a_running_task(
 def test_scheduler_killed_with_a_committed_task(
     platform: AirflowPlatform, late: Pipeline, gate: Gate, tree: bool
 ) -> None:
-    """The next try, by the other scheduler, succeeds with the record."""
+    """The next try, by the other scheduler, succeeds from the record."""
     held = hold_run(platform, late, gate, "reports_late", "finishing")
     committed = late.look()
     dead = platform.scheduler_of("reports_late", held.run_id, "copy")

@@ -277,7 +277,7 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
 def test_replay_writes_once_more_what_somebody_confirmed(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
 ) -> None:
-    """Unconfirmed it fails at once. Confirmed it writes, moves nothing, and the ledger has who and why."""
+    """Unconfirmed it fails at once. Confirmed it writes, moves nothing, and the ledger says who and why."""
     replayed = Pipeline(kafka, "one", "replayed.replay", sink="replayed-out")
     replayed.publish("replayed")
     source = read_topic(kafka.client_config(), "one-in")
@@ -339,7 +339,7 @@ def test_killed_between_two_rounds(airflow: AirflowStandalone, kafka: EmbeddedKa
     sent = rounds.publish("rounds")
     gate.shut()
     run_id = airflow.trigger("rounds")
-    gate.wait(2)  # the first round is committed, the second waits
+    gate.wait(2)  # the first round is committed, the second one waits
     between = rounds.look()
     assert (between.output.total(), between.offset) == (40, 40)
     assert added(before, between) == [(run_id, 1)]

@@ -1,4 +1,4 @@
-"""Runs with their own JVM under a real scheduler: cleared, killed, marked. Rows of docs/retries.md."""
+"""Runs with a JVM of their own under a real scheduler: cleared, killed, marked. Rows of docs/retries.md."""
 
 from __future__ import annotations
 

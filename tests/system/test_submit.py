@@ -26,7 +26,7 @@ FILE = DAGS / "submitted.py"
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A separate broker: the Dag's topics have fixed names."""
+    """A broker of its own: the Dag's topics have fixed names."""
     with EmbeddedKafka() as running:
         make_topics(running)
         yield running
@@ -40,7 +40,7 @@ def cluster() -> Iterator[SparkCluster]:
 
 
 def test_submitted_function_commits_exactly_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """The Dag names a function: the package provides the application."""
+    """The Dag names a function: the package brings the application."""
     _submit(kafka, tmp_path, "submitted", {"spark_local": {"conn_type": "spark", "host": "local[2]"}})
 
 
@@ -55,7 +55,7 @@ def test_submitted_application_commits_exactly_once(
 
 
 def _submit(kafka: EmbeddedKafka, home: Path, dag_id: str, connections: dict[str, Any]) -> None:
-    """The ledger's record is the XCom; the shipped code runs; the log has nothing of the connection."""
+    """The ledger's record is the XCom; the shipped code runs; nothing of the connection is in the log."""
     messages = [*generate_flights(3000, malformed=0.02), *MALFORMED]
     publish(kafka.client_config(), "flights", messages)
     env = AirflowEnv(home, kafka.bootstrap_servers, DAGS, connections=connections)

@@ -92,7 +92,7 @@ def test_what_is_typed_by_hand_is_one_block_each() -> None:
 
 
 def test_the_page_kills_a_task_and_no_worker_of_the_executor() -> None:
-    """A worker that is killed while it waits for a task would keep the lock of the executor's queue."""
+    """A worker that is killed while it waits for a task keeps the lock of the executor's queue."""
     pattern = shlex.split(block(TUTORIAL, "console", "pkill"))[-1]
     titles = [f"airflow worker -- {uuid.uuid4()}", "airflow worker -- LocalExecutor: <idle>"]
     assert [re.search(pattern, title) is not None for title in titles] == [True, False]

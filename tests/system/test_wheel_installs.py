@@ -74,7 +74,7 @@ def test_the_wheel_alone_makes_an_airflow_that_lists_the_provider(client_only):
 
 @pytest.mark.timeout(900)
 def test_production_alone_has_no_test_equipment_and_no_jars(client_only):
-    """Not installed, not registered, not 485 MB; a master that needs them names what is missing."""
+    """Not installed, not registered, not 485 MB; a master that needs them says what is missing."""
     folder, env = client_only
     here = {"cwd": folder, "env": env}
     python = str(folder / "venv" / "bin" / "python")

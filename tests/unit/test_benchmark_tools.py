@@ -42,14 +42,14 @@ def test_the_first_rounds_are_not_counted(capsys):
 
 
 def number_from(script):
-    """Run a script in a process without other descendants: those of the tests start and end meanwhile."""
+    """Run a script in a process without other descendants: those of the tests work, and end, meanwhile."""
     command = [sys.executable, "-c", script]
     return float(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.process
 def test_cpu_of_children_that_have_ended_is_counted():
-    """A benchmark's clients live for only one round."""
+    """A benchmark's clients live for one round only."""
     used = number_from(
         "import subprocess, sys\n"
         "from benchmarks.processes import Watch\n"

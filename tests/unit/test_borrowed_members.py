@@ -131,7 +131,7 @@ def test_every_private_member_that_a_line_excuses_is_listed():
 
 
 def _is_set(owner, member):
-    """Return whether a method of the class, or of one of its bases, sets the attribute."""
+    """Whether some method of the class, or of one of its bases, sets the attribute."""
     for base in owner.__mro__[:-1]:
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))

@@ -1,4 +1,4 @@
-"""The fault table says for every cell whether it can be reached, and the report shows every cell."""
+"""The fault table says of every cell whether it can be reached, and the report shows every cell."""
 
 from __future__ import annotations
 

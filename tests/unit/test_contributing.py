@@ -38,7 +38,7 @@ def is_there(command):
 
 
 def commands(node):
-    """Yield all ``run`` and ``entry`` commands in parsed YAML, and the local actions that it uses."""
+    """Yield all ``run`` and ``entry`` commands of parsed YAML, and the local actions it uses."""
     if isinstance(node, dict):
         yield from (line for key in ("run", "entry") if key in node for line in node[key].splitlines())
         node = list(node.values())
@@ -65,7 +65,7 @@ def test_hooks_and_workflows_run_commands_that_exist(path):
 
 
 def test_a_command_that_is_gone_is_found():
-    """The check above would find it."""
+    """The check above would see it."""
     assert is_there("make quick")
     assert is_there(".ci/run")
     assert not is_there("make quickly")
@@ -103,7 +103,7 @@ def test_local_actions_exist_and_the_others_have_a_version():
 
 @pytest.mark.parametrize("path", sorted((GITHUB / "ISSUE_TEMPLATE").glob("*_*.yml")), ids=lambda p: p.name)
 def test_issue_forms_are_whole(path):
-    """Name, description and a body; each question has its own id."""
+    """Name, description and a body; each question has an id of its own."""
     form = parsed(path)
     assert form["name"]
     assert form["description"]
@@ -126,7 +126,7 @@ def test_a_bug_report_asks_for_the_doctor_and_the_log_and_says_to_look_for_secre
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_make_targets_that_are_named_exist(path):
-    """In prose and in tables, too, not only in code."""
+    """In prose and in tables too, not only in code."""
     named = set(re.findall(r"`(?:\S+ )?make ([a-z]+)", path.read_text()))
     assert named - TARGETS == set()
 
@@ -143,7 +143,7 @@ def test_every_place_that_contributors_are_sent_to_exists():
 
 
 def test_the_table_of_changes_sends_every_change_to_code_and_to_a_test():
-    """A row without a test would claim that none is expected."""
+    """A row without a test would say that none is expected."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     table = text[text.index("| change | code") : text.index("Layers point one way")].strip().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]

@@ -26,7 +26,7 @@ def test_a_sum_with_an_unknown_count_is_unknown():
 
 
 def test_records_and_merged_rounds_say_so():
-    """A run that Spark read only in part."""
+    """A run that Spark read in part only."""
     known = a_record(records_read_by_partition={"src-0": 10, "src-1": 5})
     unknown = a_record(records_read_by_partition={"src-0": NOT_COUNTED, "src-1": 5})
     assert (known.records_read, unknown.records_read) == (15, NOT_COUNTED)

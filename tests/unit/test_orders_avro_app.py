@@ -24,7 +24,7 @@ def on_fixed_schemas(batch):
 
 
 def confluent(schema_id, **order):
-    """Return a value as Confluent's Avro serializer writes it: 0, the id in four bytes, the datum."""
+    """A value as Confluent's Avro serializer writes it: 0, the id in four bytes, the datum."""
     body = io.BytesIO()
     fastavro.schemaless_writer(body, WRITERS[schema_id], order)
     return b"\x00" + schema_id.to_bytes(4, "big") + body.getvalue()

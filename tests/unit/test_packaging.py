@@ -1,4 +1,4 @@
-"""What is shipped, and what must never be in it."""
+"""What is shipped, and what may never be in it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def wheel(tmp_path_factory):
     ids=["airflow-eos", "airflow-eos-testing"],
 )
 def test_a_source_archive_holds_the_package_and_what_describes_it(tmp_path, project, package, files):
-    """It has what a wheel is built from, and no more: tests need brokers, and the whole repository."""
+    """What a wheel is built from, no more: tests need brokers, and the whole repository."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=120)
     (archive,) = tmp_path.glob("*.tar.gz")
@@ -288,7 +288,7 @@ def imported(folder):
 
 
 def test_constraints_are_exact_pins_in_order():
-    """Only ``name==version`` lines, so that pip takes them as constraints and a diff shows what changed."""
+    """``name==version`` lines only, so that pip takes them as constraints and a diff shows what changed."""
     names = [name for name, _, _ in pins()]
     assert names == sorted(names)
     assert all(name == canonicalize_name(name) for name in names)

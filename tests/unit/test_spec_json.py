@@ -127,7 +127,7 @@ def token_of(argument: str) -> tuple[str, float]:
 
 
 def test_a_call_back_that_can_be_imported_goes_as_its_name() -> None:
-    """Both clients accept the name; a local function has none."""
+    """Both clients take the name; a local function has none."""
     text = spec_to_json(replace(SPEC, kafka={**SPEC.kafka, "oauth_cb": token_of}))
     read = spec_from_json(text)
     assert read.kafka["oauth_cb"] == f"{__name__}.token_of"

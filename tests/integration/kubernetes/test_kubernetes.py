@@ -153,7 +153,7 @@ def test_a_clear_submits_a_new_driver_that_fences_the_old_one(kubelet, half_way,
 
 
 def test_the_pod_of_a_killed_task_is_deleted_and_commits_nothing(api, kubelet, half_way, broker):
-    """Marked or cleared while deferred: the driver's pod is deleted, and its executors end, too."""
+    """Marked or cleared while deferred: the driver's pod is deleted, and its executors end with it."""
     copying = half_way()
     trigger = copying.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 180)

@@ -274,7 +274,7 @@ def test_an_application_that_fails_lets_the_next_try_submit_again(yarn, task, br
 @pytest.mark.chaos
 @patient
 def test_an_application_that_fails_after_its_commit_is_a_success(yarn, task, broker):
-    """YARN starts a second application master, which finds the commit, and fails like the first."""
+    """YARN starts a second application master, which finds the commit, and fails as the first did."""
     one = task(f"import atexit, os\natexit.register(os._exit, 7)\n{COPY}", conf=ONE_EXECUTOR)
     trigger = one.defer()
     assert one.resume(trigger)["records_written"] == RECORDS

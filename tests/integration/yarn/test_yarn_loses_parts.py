@@ -100,7 +100,7 @@ def broker(request):
 
 
 def ended_without_brokers(yarn, one, node):
-    """Let an application commit and end, then kill its brokers; return its trigger."""
+    """Let an application commit and end, kill its brokers; return its trigger."""
     trigger = one.defer()
     assert yarn.wait_until_ended(trigger.driver_id, 180) == "SUCCEEDED"
     node.kill()
@@ -124,7 +124,7 @@ def test_brokers_that_are_away_when_the_application_has_ended_are_waited_for(yar
 def test_brokers_that_stay_away_fail_the_try_and_the_next_one_finds_the_commit(
     yarn, own_broker, task, broker, monkeypatch
 ):
-    """The five minutes are one second here; nothing is submitted again."""
+    """The five minutes are a second here; nothing is submitted again."""
     monkeypatch.setattr(last_answer, "ASK_SECONDS", 1.0)
     node, _ = own_broker
     one = task(conf=ONE_EXECUTOR)

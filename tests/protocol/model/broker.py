@@ -130,7 +130,7 @@ class ProducerState:
 
 @dataclass
 class Transaction:
-    """What the coordinator knows about one transactional id; partitions are sorted."""
+    """What the coordinator knows of one transactional id; partitions are sorted."""
 
     producer_id: int
     epoch: int = 0
@@ -229,7 +229,7 @@ class ModelBroker:
         return self.last_stable_offset(tp)
 
     def committed_entries(self, tp: TopicPartition) -> list[tuple[int, Entry]]:
-        """Return (offset, entry) as a read_committed reader sees it."""
+        """Return (offset, entry) as a read_committed reader sees them."""
         stable = self.last_stable_offset(tp)
         return [(offset, entry) for offset, entry in self.logs[tp].not_aborted if offset < stable]
 

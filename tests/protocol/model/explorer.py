@@ -48,13 +48,13 @@ class Collaborators(Protocol):
     """The one thing that processes may read outside a step."""
 
     def fingerprint(self) -> str:
-        """Return all that a step or the oracle may depend on, except the answers that processes got."""
+        """Return all that a step or the oracle may depend on, except for the answers that processes got."""
 
     def changed(self) -> None:
         """Note that an event happened, or a step that may fail; other steps only read or wait."""
 
     def saved(self) -> Any:
-        """Return a copy of everything that steps and events may change."""
+        """Return a copy of all that steps and events may change."""
 
     def restore(self, saved: Any) -> None: ...
     def events(self) -> list[str]:

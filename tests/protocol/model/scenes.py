@@ -324,7 +324,7 @@ def reprocessed(run: Run) -> Scene:
 
 
 def other_dag(run: Run) -> Scene:
-    """Another pipeline uses the same group: only one of them owns it, in whatever order."""
+    """Another pipeline uses the same group: one of them owns it, whatever the order."""
 
     def prepare(scene: Scene) -> None:
         before(scene, spec("r0", pipeline="owner"))

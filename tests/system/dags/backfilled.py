@@ -1,4 +1,4 @@
-"""The flights of each day for backfills, and a cursor over the same topic in the same pipeline."""
+"""The flights of each day for backfills, with a cursor over the same topic in the same pipeline."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Submits(ReadProcessWriteSubmitOperator):
 
 
 class Limited(Submits):
-    """Allows a minute on the worker, and a second in the triggerer."""
+    """Has a minute on the worker, and a second in the triggerer."""
 
     def poll_until_complete(self, external_id: Any, context: Any) -> None:
         self.execution_timeout = dt.timedelta(seconds=1)

@@ -84,7 +84,7 @@ COMMON: dict[str, Any] = {"conn_id": "spark_shared", "retry_delay": dt.timedelta
 
 
 def pipeline(name: str, process: Any, **changes: Any) -> dict[str, Any]:
-    """Return the parameters of a copy from ``<name>-in`` to ``<name>-out`` with the group ``<name>``."""
+    """Return the parameters of a copy from ``<name>-in`` to ``<name>-out`` by the group ``<name>``."""
     given = {"topics": [f"{name}-in"], "sink_topic": f"{name}-out", "group_id": name, "retries": 1}
     return {"task_id": "copy", "process": process, **COMMON, **given, **changes}
 

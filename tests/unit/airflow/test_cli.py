@@ -294,7 +294,7 @@ def test_what_is_no_topic_is_wrong_usage(value: str, capsys: pytest.CaptureFixtu
 def test_brokers_that_are_no_text_are_refused(
     servers: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file of settings may contain any JSON."""
+    """A file of settings may hold any JSON."""
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"bootstrap.servers": servers}))
     file.chmod(0o600)
@@ -307,7 +307,7 @@ def test_brokers_that_are_no_text_are_refused(
 def test_a_setting_that_cannot_be_read_is_one_line(
     called: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also Airflow's own errors: a command ends without a traceback."""
+    """Airflow's own errors, too: a command ends without a traceback."""
     monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "maybe")
     with pytest.raises(SystemExit, match="1"):
         airflow("ledger", "--output", "json")

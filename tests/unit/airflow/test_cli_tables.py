@@ -43,7 +43,7 @@ def test_plain_is_for_other_programs() -> None:
 def test_yaml_says_what_json_says(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the same order; an error is an object, too."""
+    """In the same order; an error is an object there, too."""
     data = {"b": (1, None, True), "a": {"text": "yes", "none": []}}
     assert yaml.safe_load(Outcome(data).render("yaml")) == json.loads(Outcome(data).render("json"))
     assert Outcome(data).render("yaml").startswith("b:")
@@ -92,7 +92,7 @@ def full_disk() -> Any:
 
 
 def closed() -> None:
-    """Return what Python uses for a standard output that the shell has closed."""
+    """Return what Python has for a standard output that the shell closed."""
 
 
 @pytest.mark.parametrize("opened", [broken_pipe, full_disk, closed])

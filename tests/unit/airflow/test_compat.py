@@ -57,7 +57,7 @@ def execute(operator: Operator) -> None:
 
 @pytest.mark.parametrize("error", [GroupOwned("g is another's"), ConfigurationError("wrong")])
 def test_a_final_error_is_also_one_that_airflow_does_not_retry(error: Exception) -> None:
-    """Class, name, text and page stay: callbacks and the page see the error that the run raised."""
+    """Its class, name, text and page stay: callbacks and the page see the error that the run raised."""
     error.__cause__ = cause = OSError("why")
     with pytest.raises(type(error)) as caught:
         execute(Operator(error, TransactionRetryPolicy()))

@@ -42,7 +42,7 @@ def named(start: str) -> list[str]:
 
 
 def test_every_block_of_python_is_an_excerpt_or_run() -> None:
-    """A new block is an excerpt of a file (``# its/path.py``), or gets a test."""
+    """A block that is new is an excerpt of a file (``# its/path.py``), or gets a test."""
     assert set(blocks()) == {*operators(), *FUNCTIONS, *ELSEWHERE}
     assert [runner for runner in ELSEWHERE.values() if not (ROOT / runner).exists()] == []
 
@@ -63,14 +63,14 @@ def test_an_operator_is_accepted(block: str) -> None:
 
 @pytest.mark.parametrize("command", named(r"airflow eos "))
 def test_a_command_of_airflows_is_accepted(command: str) -> None:
-    """Its options and their values are valid."""
+    """Its options and their values."""
     arguments = shlex.split(command, comments=True)[1:]
     get_parser().parse_args(arguments)
 
 
 @pytest.mark.parametrize("command", named(r"python -m airflow_eos "))
 def test_a_command_without_airflow_is_accepted(command: str) -> None:
-    """Its options and their values are valid."""
+    """Its options and their values."""
     parser().parse_args(shlex.split(command, comments=True)[3:])
 
 

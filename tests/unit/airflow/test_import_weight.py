@@ -136,7 +136,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_commands_of_spark_need_no_kafka_client_and_the_others_say_that_it_is_missing() -> None:
-    """A library that cannot be loaded is an error like others: one document, exit code 1."""
+    """A library that cannot be loaded is an error as others: one document, exit code 1."""
     script = (
         "import sys; sys.modules['confluent_kafka'] = None\n"
         "from airflow_eos.cli.main import main; assert main(sys.argv[1:]) == 1"

@@ -30,7 +30,7 @@ def test_configuration_is_the_connections_extra(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_allowed_callback_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A callback in the connection works as with the Kafka provider: from the allow-list only."""
+    """A callback named in the connection works as with the Kafka provider: from the allow-list only."""
     name = f"{__name__}.token"
     monkeypatch.setenv("AIRFLOW__APACHE_KAFKA__CALLBACK_ALLOWLIST", name)
     config = connection(monkeypatch, **{"bootstrap.servers": "a:1", "oauth_cb": name}).get_config()

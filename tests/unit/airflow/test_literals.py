@@ -100,7 +100,7 @@ def test_runs_that_assets_trigger_have_no_interval(schedule: Any) -> None:
 @pytest.mark.parametrize(
     "schedule",
     [
-        None,  # whoever triggers it passes an interval
+        None,  # whoever triggers it gives an interval
         CronDataIntervalTimetable("@daily", timezone="UTC"),
         CronTriggerTimetable("@daily", timezone="UTC", interval=DAY),
         CronTriggerTimetable("0 6 * * 1", timezone="Asia/Kolkata", interval=7 * DAY),

@@ -59,7 +59,7 @@ OWN_RUNS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
 
 
 def mapped_instances(dag: DAG, given: dict[str, Any], expand: Callable[[Any], Any]) -> Iterator[Any]:
-    """Yield each instance of a mapped task, with its context."""
+    """Yield each instance of a mapped task, and its context."""
     fields = {name: value for name, value in {**GIVEN, **given}.items() if value is not None}
     with dag:
         mapped = expand(ReadProcessWriteOperator.partial(task_id="mapped", **fields))
@@ -187,7 +187,7 @@ def execute_both(dag: DAG, *, accepted: bool) -> None:
 def test_a_mapped_task_group_gives_each_instance_a_partition_or_is_refused(
     dag: DAG, runs: list[FakeRun], expansion: dict[str, Any], accepted: bool
 ) -> None:
-    """Like for a mapped task: the group's argument is the task's partition."""
+    """As a mapped task: the group's argument is the task's partition."""
 
     @task_group
     def one(number: Any = 0, region: Any = "eu") -> None:
@@ -207,7 +207,7 @@ def test_a_mapped_task_group_gives_each_instance_a_partition_or_is_refused(
 def test_instances_of_a_mapped_task_group_with_a_cursor_each_run_side_by_side(
     dag: DAG, argument: str, limit: int | None
 ) -> None:
-    """Like those of a mapped task: a slow partition delays no other."""
+    """As those of a mapped task: a slow partition delays no other."""
 
     @task_group
     def one(value: Any) -> None:

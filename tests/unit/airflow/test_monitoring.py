@@ -35,7 +35,7 @@ from tests.unit.airflow.fakes import a_record
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "monitoring"
 AIRFLOWS_PREFIX = "airflow."
-"""Section [metrics], statsd_prefix and otel_prefix: test_observed checks that it is sent."""
+"""Section [metrics], statsd_prefix and otel_prefix: test_observed sees it sent."""
 
 CURSOR = CursorRecord("g", "daily", "p", "whole", {}, {}, {}, "run", "id", 1)
 UNREADABLE = LedgerUnreadable("garbage")
@@ -72,7 +72,7 @@ STATE = DeploymentStatus(
 
 
 def sent_names() -> set[str]:
-    """Return the names of all metrics in the code that sends them."""
+    """Return the names of all metrics, from the code that sends them."""
     code = [ROOT / "airflow_eos" / "operators" / "telemetry.py", ROOT / "airflow_eos" / "cli" / "status.py"]
     calls = r"(?:stats\.\w+|sent\.append\(?)\(\"(eos\.[\w.]+)\""
     return {name for file in code for name in re.findall(calls, file.read_text())}
@@ -85,7 +85,7 @@ def exported(name: str) -> re.Pattern[str]:
 
 
 def names_in(expression: str) -> set[str]:
-    """Return the metrics in an expression: selectors by name, and by a regular expression."""
+    """Return the metrics that an expression asks for: selectors by name, and by a regular expression."""
     matched = set(re.findall(r'__name__=~"([^"]+)"', expression))
     return matched | set(re.findall(r"\bairflow_\w+", re.sub(r'"[^"]*"', "", expression)))
 

@@ -78,14 +78,14 @@ def test_late_records_are_counted(
 def test_run_found_in_the_ledger_counts_nothing(
     operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]
 ) -> None:
-    """They were counted when they were written."""
+    """Its records were counted when they were written."""
     FakeRun.outcome = a_record(found=True)
     operator.execute(make_context(operator))
     assert sent == []
 
 
 def test_fenced_try_is_counted(operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]) -> None:
-    """Once per try that a newer attempt replaced."""
+    """One per try that a newer attempt replaced."""
     FakeRun.outcome = RunFenced("by epoch 7")
     with pytest.raises(RunFenced):
         operator.execute(make_context(operator))
@@ -113,7 +113,7 @@ def test_lost_answer_that_was_decided_is_counted(
         ("eos.run.resolved", 1),
     ]
     sent.clear()
-    FakeRun.outcome = a_record(found=True, try_number=2)  # another try has committed it meanwhile
+    FakeRun.outcome = a_record(found=True, try_number=2)  # another try committed it meanwhile
     operator.execute(make_context(operator))
     assert sent == [("incr", "eos.run.resolved", 1)]
 
@@ -213,7 +213,7 @@ def test_the_author_is_told_of_a_mapped_task_that_could_not_be_rendered(dag: DAG
     instance: Any = SimpleNamespace(task=mapped, start_date=None, end_date=None)
     finalize(instance, TaskInstanceState.FAILED, context, structlog.get_logger(), ValueError("no element"))
     assert told == [context]
-    if AIRFLOW_VERSION >= (3, 3):  # before, an operator calls its policy itself
+    if AIRFLOW_VERSION >= (3, 3):  # before, an operator asks its policy itself
         assert isinstance(mapped.retry_policy, TransactionRetryPolicy)
 
 
@@ -230,7 +230,7 @@ def test_links_are_known_to_airflow(operator: Any, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def lineage(operator: Any) -> Any:
-    """Return what OpenLineage's provider extracts from the operator: by phase, as JSON of an event."""
+    """What OpenLineage's provider extracts from the operator: by its phase, as the JSON of an event."""
     from airflow.providers.openlineage.extractors.base import DefaultExtractor
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
     from openlineage.client.serde import Serde

@@ -102,7 +102,7 @@ def ranges(event: Any) -> list[Any]:
 
 
 def test_each_record_is_announced_once_whether_or_not_it_is_read(topic: Topic) -> None:
-    """A slow or failing consumer causes no second event for the same records, and new ones are not lost."""
+    """A slow or failing consumer brings no second event for the same records, and new ones are not lost."""
 
     async def scenario() -> list[Any]:
         events = watcher().run()
@@ -226,7 +226,7 @@ def test_watcher_of_two_assets_has_one_memory(topic: Topic, monkeypatch: pytest.
 
 
 def test_group_that_was_moved_back_is_announced_again(topic: Topic) -> None:
-    """After reset-offsets its records count as new."""
+    """After reset-offsets the records count as new."""
 
     async def scenario() -> list[Any]:
         events = watcher().run()
@@ -454,7 +454,7 @@ def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], says: s
 
 @pytest.mark.parametrize("given", [{"min_record": 2}, {"min_records": 0}, {"start": "newest"}, {"other": 1}])
 def test_stored_watcher_that_is_refused_does_not_end_the_triggerer(given: dict[str, Any]) -> None:
-    """Another version of this package may have stored it: Airflow fails this trigger, and runs the others."""
+    """Another version of this package may have stored it: Airflow fails the trigger, and runs the others."""
     path, stored = watcher().serialize()
 
     async def make() -> Any:

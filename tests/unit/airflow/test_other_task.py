@@ -66,7 +66,7 @@ def run(task: Any, **dag_run: Any) -> dict[str, Any]:
 
 
 def refusal(task: Any, **dag_run: Any) -> str:
-    """Execute a task that is refused at once, whatever its retries are; return the message."""
+    """Execute a task that is refused at once, whatever its retries; return the message."""
     with pytest.raises(DifferentWork, match=OWN_PIPELINE) as refused:
         run(task, **dag_run)
     assert is_final(refused.value)
@@ -127,7 +127,7 @@ def test_instances_whose_templates_render_to_the_same_are_no_success_of_each_oth
 def test_instances_of_a_mapped_group_with_one_template_are_no_success_of_each_other(
     dag: DAG, ledger: dict[str, RunRecord]
 ) -> None:
-    """Like those of a mapped task."""
+    """As those of a mapped task."""
 
     @task_group
     def regions(region: Any) -> None:
@@ -182,7 +182,7 @@ def test_an_instance_finds_its_topics_at_another_map_index(dag: DAG, ledger: dic
 
 
 def test_an_instance_finds_the_interval_of_another_dag_run(dag: DAG, ledger: dict[str, RunRecord]) -> None:
-    """The list may have another order there."""
+    """A list may have another order there."""
     first, _ = instances(
         dag, lambda task: task.expand(op_kwargs=REGIONS), pipeline=TEMPLATED, ranges="data_interval"
     )

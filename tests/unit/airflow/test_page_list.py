@@ -195,7 +195,7 @@ def page_of(pipelines: int) -> tuple[dict[str, Any], str]:
 
 def test_three_hundred_pipelines_are_one_page_whose_cost_grows_with_them() -> None:
     """Once it had seven pages in alphabetical order; `python -m benchmarks page` measures the seconds."""
-    page_of(1)  # load the templates
+    page_of(1)  # loads the templates
     _, of_a_hundred = with_calls(lambda: page_of(100))
     (found, text), calls = with_calls(lambda: page_of(300))
     assert calls < 3.5 * of_a_hundred

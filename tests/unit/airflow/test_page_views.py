@@ -122,7 +122,7 @@ def test_a_row_that_cannot_be_made_says_so(shared: HandHistory, monkeypatch: pyt
 
 
 FIRST = "test.partition.never-committed." + "a" * 20
-"""Transactional id of a first run: the ledger has nothing of its pipeline."""
+"""Transactional id of a first run: the ledger knows nothing of its pipeline."""
 
 
 def open_now(
@@ -245,7 +245,7 @@ def test_a_topic_that_may_not_be_described_is_named(shared: HandHistory) -> None
 
 
 def test_versions_of_packages_are_told_one_by_one() -> None:
-    """Not as the text of a dictionary."""
+    """And not as the text of a dictionary."""
     assert flat({"spark": "4.1", "packages": {"pyarrow": 20}}) == {
         "spark": "4.1",
         "packages, pyarrow": "20",

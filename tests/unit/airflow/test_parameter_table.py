@@ -443,7 +443,7 @@ def test_every_rule_of_several_parameters_has_a_case() -> None:
 
 @pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
 def test_what_is_not_known_yet_is_left_to_the_task(dag: DAG, kind: Any) -> None:
-    """Templates, alone or in a list, and results of other tasks; a topic may have the name ``templated``."""
+    """Templates, alone or in a list, and results of other tasks; a topic may be called ``templated``."""
     fields = getattr(CLASSES[kind], "template_fields", ())
     with dag:
 

@@ -1,4 +1,4 @@
-"""A connection of type postgres as libpq parameters."""
+"""A connection of type postgres as parameters of libpq."""
 
 from __future__ import annotations
 

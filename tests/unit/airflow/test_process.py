@@ -37,7 +37,7 @@ def app(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_path_is_relative_to_the_dag_file(app: Path) -> None:
-    """The app's file is found from the Dag's folder, and can import its neighbours."""
+    """The app's file is found from the Dag's folder, and may import its neighbours."""
     process = load_process("../apps/eos_app.py:process", relative_to=app)
     assert process("x") == "X"
     assert load_process("../apps/eos_app.py:process", relative_to=app) is process
@@ -66,7 +66,7 @@ def test_function_is_taken_as_it_is(app: Path) -> None:
     ],
 )
 def test_what_cannot_be_loaded_is_named(app: Path, name: str, says: str) -> None:
-    """The error has the string and the cause; half-loaded modules are removed."""
+    """The error names the string and the cause; half-loaded modules are not kept."""
     with pytest.raises(ConfigurationError, match=says):
         load_process(name, relative_to=app)
     assert "eos_broken" not in sys.modules

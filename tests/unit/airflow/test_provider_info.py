@@ -33,7 +33,7 @@ def test_every_listed_module_exists(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["operators", "sensors", "hooks", "triggers"])
 def test_every_module_with_such_classes_is_listed(kind: str) -> None:
-    """A new sensor or trigger is announced in the change that adds it."""
+    """A new sensor or trigger is announced with the change that adds it."""
     base = {
         "operators": "airflow.sdk.BaseOperator",
         "sensors": "airflow.sdk.BaseSensorOperator",

@@ -410,7 +410,7 @@ def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> No
 def test_run_without_an_interval_fails_at_once_with_what_to_change(
     dag: DAG, runs: list[FakeRun], dag_run: dict[str, Any], says: str
 ) -> None:
-    """An empty or missing interval is the author's to fix: no retry, and no run starts."""
+    """An empty or missing interval is the author's to fix: no retry, no run."""
     with pytest.raises(ConfigurationError, match=says):
         execute(make(dag, ranges="data_interval"), **dag_run)
     assert runs == []
@@ -530,7 +530,7 @@ def test_return_value_is_a_small_json_summary(dag: DAG, runs: list[FakeRun]) -> 
 
 
 def test_outlet_events_tell_what_was_written(dag: DAG, runs: list[FakeRun]) -> None:
-    """A kafka:// asset counts its own topic, any other asset everything."""
+    """A kafka:// asset counts its own topic, another asset everything."""
     out = Asset("out", uri="kafka://broker:9092/out")
     other = Asset("report", uri="x://report")
     operator = make(dag, outlets=[out, other])
@@ -882,7 +882,7 @@ def test_a_list_of_topics_may_be_rendered(
 def test_what_a_native_template_makes_of_a_name_is_said(
     runs: list[FakeRun], changes: dict[str, Any], message: str
 ) -> None:
-    """A name of digits becomes a number: the final error says so."""
+    """A name of digits becomes a number: final, and the error says so."""
     operator = make(DAG("pipelines", schedule=None, render_template_as_native_obj=True), **changes)
     context = make_context(operator)
     params = {"x": "20251124", "none": None, "mapping": {"a": 1}, "text": "first"}
@@ -918,7 +918,7 @@ def test_one_mapped_task_per_partition(dag: DAG, runs: list[FakeRun]) -> None:
 
 
 def test_mapped_instances_that_would_be_one_run_are_refused(dag: DAG, runs: list[FakeRun]) -> None:
-    """A run's name has no map index: all but the first would find their work committed."""
+    """A run's name holds no map index: all but the first would find their work committed by it."""
     given = [{"group_id": "g-eu", "sink_topic": "eu"}, {"group_id": "g-us", "sink_topic": "us"}]
     mapped = ReadProcessWriteOperator.partial(
         task_id="mapped", dag=dag, process=copy, topics=["src"]

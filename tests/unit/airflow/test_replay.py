@@ -31,7 +31,7 @@ def make(dag: DAG, **changes: Any) -> ReplayOffsetRangesOperator:
 def test_replay_without_confirmation_reads_nothing(dag: DAG, runs: list[FakeRun], given: Any) -> None:
     """Consumers would see output again, so somebody has to confirm it."""
     operator = make(dag, confirm="{{ params.confirm }}")
-    operator.confirm = given  # as rendered
+    operator.confirm = given  # as it is rendered
     with pytest.raises(ConfigurationError, match="confirm"):
         operator.execute(make_context(operator))
     assert runs == []
@@ -48,7 +48,7 @@ def test_what_passes_as_a_confirmation_is_one(dag: DAG, runs: list[FakeRun], giv
 def test_replay_needs_a_reason(dag: DAG, runs: list[FakeRun]) -> None:
     """The ledger records it."""
     operator = make(dag, reason="{{ params.reason }}")
-    operator.reason = " "  # as rendered
+    operator.reason = " "  # as it is rendered
     with pytest.raises(ConfigurationError, match="reason"):
         operator.execute(make_context(operator))
     assert runs == []
@@ -92,7 +92,7 @@ def test_ranges_may_come_from_xcom_or_a_template(dag: DAG, runs: list[FakeRun], 
 def test_ranges_that_cannot_be_read_say_so(dag: DAG, runs: list[FakeRun], given: Any) -> None:
     """The message shows the value, or what a range must be."""
     operator = make(dag, offset_ranges="{{ params.ranges }}")
-    operator.offset_ranges = given  # as rendered
+    operator.offset_ranges = given  # as it is rendered
     with pytest.raises(ConfigurationError, match="range"):
         operator.execute(make_context(operator))
     assert runs == []

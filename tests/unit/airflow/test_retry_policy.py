@@ -87,7 +87,7 @@ def test_fenced_try_leaves_the_newer_attempt_as_long_as_it_took_itself(
 
 
 def test_fenced_try_whose_work_is_committed_retries_at_once(asked: dict[str, Any], context: Any) -> None:
-    """The retry succeeds with the record: there is nothing to wait for."""
+    """The retry succeeds from the record: there is nothing to wait for."""
     asked["answer"] = a_record()
     decision = TransactionRetryPolicy().evaluate(RunFenced("by epoch 7"), 3, 9, context)
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, dt.timedelta(0))

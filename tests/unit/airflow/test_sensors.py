@@ -227,7 +227,7 @@ def test_a_sensor_that_waited_too_long_is_skipped_softly(dag: DAG) -> None:
 def test_first_question_of_a_deferrable_sensor_may_fail_silently(
     dag: DAG, answers: list[Any], error: Exception
 ) -> None:
-    """silent_fail and never_fail accept any error there, as in a sensor that pokes."""
+    """silent_fail and never_fail take any error there, as they do in a sensor that pokes."""
     answers += [error, error, error]
     silent = lag_sensor(dag, deferrable=True, silent_fail=True)
     with pytest.raises(TaskDeferred):
@@ -292,7 +292,7 @@ def test_interval_sensor_waits_for_the_interval_of_its_dag_run(dag: DAG) -> None
 
 
 def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None:
-    """A Dag run without a data interval fails at once, as with the operator."""
+    """A Dag run without a data interval fails at once, as the operator does."""
     sensor = KafkaDataIntervalSensor(task_id="over", dag=dag, topics=["src"])
     with pytest.raises(AirflowFailException, match="CronDataIntervalTimetable"):
         sensor.poke(context_of(sensor, data_interval_start=START, data_interval_end=START))

@@ -62,7 +62,7 @@ def test_local_settings_are_defaults() -> None:
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_an_author_may_open_what_is_private(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """In the task's own settings, or in the connection's extra."""
+    """In the task's own settings or in the connection's extra."""
     assert spark_settings(None, "app", {name: "theirs"})[name] == "theirs"
     found = settings(monkeypatch, {}, conn_type="spark", host="local[2]", extra={name: "theirs"})
     assert found[name] == "theirs"
@@ -168,7 +168,7 @@ def test_session_of_somebody_else_is_left_running(
 
 
 def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A JVM that dies after the commit must not turn success into failure."""
+    """A JVM that died after the commit must not turn success into failure."""
 
     def stop() -> None:
         raise ConnectionRefusedError

@@ -53,7 +53,7 @@ SECRET = "a-secret-of-length"
 def test_the_ledger_key_comes_from_a_command_as_airflows_own_secrets_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The option is marked as sensitive, so that ``airflow config list`` hides it."""
+    """An option that is marked as sensitive, so that ``airflow config list`` hides it."""
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY_CMD", f"echo {SECRET}")
     assert settings.default_ledger().key == SECRET
 

@@ -122,7 +122,7 @@ def test_driver_that_three_looks_do_not_find_has_ended(cluster: Cluster) -> None
 
 
 def test_first_look_is_an_interval_away(cluster: Cluster) -> None:
-    """The scheduler has to notice the end of the deferring process before the trigger fires."""
+    """The scheduler has to see the end of the deferring process before the trigger fires."""
     cluster.answers = [standalone("FINISHED")]
 
     async def look() -> int:
@@ -192,7 +192,7 @@ def test_yarn_application_is_awaited_and_killed(cluster: Cluster) -> None:
 def test_application_that_yarn_does_not_kill_is_told(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log does not claim that it was killed."""
+    """The log does not say that it was killed."""
     cluster.answers = [403]
     with caplog.at_level("INFO"):
         asyncio.run(trigger("yarn", "application_1_0001", "yarn").on_kill())
@@ -336,7 +336,7 @@ def test_driver_is_killed_at_the_deadline(cluster: Cluster) -> None:
 def test_kill_returns_in_time_from_a_cluster_that_hangs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The triggerer allows on_kill some seconds: it takes no longer, and raises nothing."""
+    """The triggerer gives on_kill some seconds: it takes no longer, and raises nothing."""
     monkeypatch.setattr("airflow_eos.triggers.spark_driver.KILL_SECONDS", 0.2)
     cluster.answers = [{"success": True}]
     cluster.goes_on.clear()
@@ -351,7 +351,7 @@ def test_kill_returns_in_time_from_a_cluster_that_hangs(
 
 
 def test_master_that_hangs_leaves_time_for_the_one_that_leads(two_masters: Cluster) -> None:
-    """Both are asked within the seconds allowed for one kill."""
+    """Both are asked within the seconds of one kill."""
     two_masters.answers = [{"success": True}]
     two_masters.goes_on.clear()
     threading.Timer(0.6, two_masters.goes_on.set).start()

@@ -137,7 +137,7 @@ def test_a_table_on_local_files_has_no_credentials(caplog: pytest.LogCaptureFixt
 
 
 class Session:
-    """A session with these settings, without Spark."""
+    """A session with these settings, and no Spark."""
 
     def __init__(self, **found: str) -> None:
         settings = {name.replace("__", "."): value for name, value in found.items()}

@@ -46,7 +46,7 @@ FORGED = (
     "airflow-eos failed (airflow-eos-spec-0123456789abcdef): OutputLost: forged",
     "airflow-eos failed (.*): OutputLost: forged",
 )
-"""Lines with the text of a record."""
+"""Lines that hold the text of a record."""
 CLIENT = '{"conn_type": "spark", "host": "local[1]"}'
 
 
@@ -171,7 +171,7 @@ def test_result_is_the_ledgers_whatever_the_job_says(dag: DAG, ledger: Ledger) -
 
 
 def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> None:
-    """A crashed worker left a running driver: it is polled, not submitted again."""
+    """A worker that crashed left a running driver: polled, not submitted again."""
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag)
     store = Store(spark_job_id="driver-1", airflow_eos_life=LIFE)
@@ -727,7 +727,7 @@ def test_an_application_that_is_started_while_the_task_is_killed_is_ended(
 def test_an_application_whose_output_is_lost_is_no_success(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger has the run; its sink was deleted before the commit."""
+    """The ledger holds the run; its sink was deleted before the commit."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
@@ -764,7 +764,7 @@ def test_a_record_that_the_application_prints_cannot_choose_its_error(
 
 
 def test_on_kill_kills_the_job_and_never_asks_for_an_epoch(dag: DAG, ledger: Ledger) -> None:
-    """Before there is a job it does nothing; then it is the provider's kill."""
+    """Before there is a job it does nothing; with one it is the provider's kill."""
     operator = make(dag)
     operator.on_kill()
     killed: list[str] = []

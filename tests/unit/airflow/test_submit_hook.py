@@ -18,7 +18,7 @@ SUBMITTED = (
 
 @pytest.mark.parametrize("namespace", ["default", "jobs", "spark"])
 def test_the_pod_of_a_driver_is_known_in_each_namespace(namespace, monkeypatch):
-    """The provider's pattern contains the namespace ``spark``: without its pod a driver is not tracked."""
+    """The provider's pattern has the namespace ``spark`` in it: without its pod a driver is not tracked."""
     extra = {"deploy-mode": "cluster", "namespace": namespace}
     connection = {"conn_type": "spark", "host": "k8s://https://127.0.0.1:6443", "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))

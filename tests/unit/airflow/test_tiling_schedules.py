@@ -109,7 +109,7 @@ def of_partitions(period: str, zone: str, start: dt.datetime) -> Iterator[Interv
 
 
 def named(mapper: str, zone: str, moments: Iterable[dt.datetime]) -> Iterator[tuple[str, dt.datetime]]:
-    """Yield the keys of moments in order of time, each once, with their dates, as a task gets them."""
+    """Yield the keys of moments in the order of time, each once, and their dates, as a task gets them."""
     clock, scheduled = zoneinfo.ZoneInfo(zone), getattr(temporal, mapper)(timezone=zone)
     keys = (scheduled.to_downstream(f"{moment.astimezone(clock):%Y-%m-%dT%H:%M:%S}") for moment in moments)
     for key, _ in groupby(keys):
@@ -222,7 +222,7 @@ def test_periods_whose_runs_are_late(
         monkeypatch.setattr(interval_timetables, "utcnow", lambda: now)  # noqa: B023 - called in this iteration
         for number in range(3):
             info = schedule.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
-            now = info.run_after + number * late  # the first one is on time
+            now = info.run_after + number * late  # the first one is in time
             info = schedule.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
             reached = last and last.end
             while reached and reached < info.data_interval.start:

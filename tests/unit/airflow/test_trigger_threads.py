@@ -29,7 +29,7 @@ def test_each_thread_gets_the_answer_to_its_own_question() -> None:
 
 
 async def ask() -> None:
-    """Ask in threads and in the event loop; each answer is the requested name."""
+    """Ask in threads and in the event loop; each answer is the name that was asked for."""
     async with triggerer() as comms:
 
         def in_a_thread(name: str) -> str:
@@ -66,7 +66,7 @@ async def triggerer() -> AsyncIterator[TriggerCommsDecoder]:
 
 
 async def answer(supervisor: socket.socket) -> None:
-    """Answer each request for a variable with its name, like the triggerer's supervisor."""
+    """Answer each request for a variable with its name, as the triggerer's supervisor does."""
     reader, writer = await asyncio.open_connection(sock=supervisor)
     try:
         while True:

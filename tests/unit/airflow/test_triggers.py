@@ -107,7 +107,7 @@ def test_triggerer_asks_an_interval_after_the_sensor() -> None:
 
 
 def test_a_cluster_that_hangs_stops_no_other_trigger() -> None:
-    """Not even one of another package, which uses the event loop's own threads: at most 32."""
+    """Not even one of another package, which has the event loop's own threads: at most 32."""
     goes_on = threading.Event()
 
     class Hanging(Scripted):
@@ -122,7 +122,7 @@ def test_a_cluster_that_hangs_stops_no_other_trigger() -> None:
         hanging = [Hanging() for _ in range(40)]
         for trigger in hanging:
             trigger.kafka_config_id = "hangs"
-        waiting = asyncio.gather(*map(events_of, hanging))  # they ask first
+        waiting = asyncio.gather(*map(events_of, hanging))  # they ask before the others
         try:
             return await asyncio.wait_for(others(), 10)
         finally:

@@ -78,7 +78,7 @@ def test_the_programs_of_the_page_work(shell: dict[str, str], tmp_path: Path) ->
 
 
 def test_the_page_says_what_the_query_prints() -> None:
-    """With the three days of orders that getting started publishes."""
+    """Of the three days of orders that getting started publishes."""
     orders = [minute % 200 for minute in range(3 * 24 * 60)]
     shown = (len(orders), len(orders), len(orders), float(sum(orders)))
     assert f"```text\n{[shown]}\n```" in PAGE

@@ -1,4 +1,4 @@
-"""Whether brokers verify partitions of a transaction, by their request versions and settings."""
+"""Whether brokers verify partitions of a transaction, from their request versions and settings."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def last(result):
 
 
 class Session:
-    """A transaction of the indexer in a log made by hand."""
+    """A transaction of the indexer in a log written by hand."""
 
     def __init__(self, log):
         self._log = log
@@ -63,7 +63,7 @@ class Session:
 
 
 class Indexed:
-    """The real index, on such a log."""
+    """The real index on such a log."""
 
     topic = "ledger"
 
@@ -90,7 +90,7 @@ class Indexed:
 
 @pytest.fixture
 def small(monkeypatch):
-    """Leaves and windows are so small that there are many."""
+    """Leaves and windows so small that there are many."""
     monkeypatch.setattr(index_format, "LEAF_ENTRIES", 2)
     monkeypatch.setattr(ledger_index, "_FIRST_WINDOW", 3)
 
@@ -216,7 +216,7 @@ def test_what_is_read_does_not_grow(monkeypatch, small):
 
 
 def test_a_copied_topic_has_no_index(monkeypatch, small):
-    """In a copy, such as a mirror's, offsets mean nothing: everything is read."""
+    """In a copy, such as a mirror's, offsets mean nothing: all is read."""
     log, _, read = filled(monkeypatch)
     read.clear()
     reader = PartitionIndex(WHERE, keys.INDEX, "other id")
@@ -227,7 +227,7 @@ def test_a_copied_topic_has_no_index(monkeypatch, small):
 
 @pytest.mark.parametrize("damage", ["leaf", "record"])
 def test_what_the_log_does_not_confirm_is_not_believed(monkeypatch, small, damage):
-    """A leaf or a record that is not where the index says: everything is read, and found."""
+    """A leaf, or a record, that is not where the index says: all is read, and found."""
     log, indexed, read = filled(monkeypatch)
     root = indexed.index_root(0)[1]
     leaf = root.leaf_of("run:a/0007")

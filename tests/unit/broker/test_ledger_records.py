@@ -35,7 +35,7 @@ def written(rows):
 
 @given(histories)
 def test_records_are_read_as_they_were_written(rows):
-    """Any keys, values, gaps and headers; few records and many; a null key is read as an empty one."""
+    """Any keys, values, gaps and headers; few records and many; a null key reads as the empty one."""
     records = list(written(rows))
     expected = [
         (record.offset, key or "", value) for record, (key, value, _, _) in zip(records, rows, strict=True)

@@ -103,7 +103,7 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
             ),
         )
         wanted = KeyQuery(frozenset(KEYS))
-        for many in (200, 0):  # searched for, or all records are decoded
+        for many in (200, 0):  # searched for, or all of them decoded
             patch.setattr(ledger_scan, "_MANY_KEYS", many)
             found = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
             assert (texts(found.committed), last(found)) == (expected, others)
@@ -177,7 +177,7 @@ def test_a_length_of_too_many_bytes_hides_no_record(log, length):
 
 
 def test_a_batch_that_holds_no_text_hides_no_record(log):
-    """Its other records count in a compaction."""
+    """Its other records count for a compaction."""
     batch = [Record(0, 0, b"run", None), Record(1, 0, b"\xff", b"\xff"), Record(2, 0, b"run/1", b"\xff")]
     log.batches.append(write(batch))
     log.end = 3

@@ -40,7 +40,7 @@ def test_result_and_error_pass() -> None:
 
 
 def test_call_that_never_comes_back_is_given_up(never: threading.Event) -> None:
-    """The error says so; the caller continues."""
+    """The error says so; the caller goes on."""
     begun = time.monotonic()
     with pytest.raises(BrokersUnavailable, match=r"offsets of g: .*did not come back within 1 s"):
         bounded("offsets of g", lambda _: never.wait(), 0.2, grace=0.4)

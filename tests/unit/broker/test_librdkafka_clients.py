@@ -64,7 +64,7 @@ def test_a_lost_broker_is_tried_again_within_a_second(theirs, shortest, longest)
 
 
 def made(settings, **timeouts):
-    """Create the driver's client with these settings of a connection."""
+    """Make the driver's client with these settings of a connection."""
     config = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **settings})
     seconds = {"transaction_timeout": 60.0, "delivery_timeout": 30.0, **timeouts}
     TransactionalProducer(config, "eos.g", **seconds).close()
@@ -88,7 +88,7 @@ def test_a_setting_that_librdkafka_refuses_is_named(settings, named):
 
 @pytest.mark.parametrize("settings", [{"log_level": 100}, {"debug": "foo"}])
 def test_a_refused_setting_is_to_be_corrected(settings):
-    """The error has the next step."""
+    """The error names the next step."""
     with pytest.raises(ConfigurationError, match="correct the client setting"):
         made(settings)
 
@@ -171,7 +171,7 @@ class HangsUp(socketserver.BaseRequestHandler):
             if kind != 18:
                 self.server.hung_up += 1
                 return
-            # ApiVersions in version 0 only: SaslHandshake in versions 0 and 1, and ApiVersions.
+            # ApiVersions: version 0 only; SaslHandshake in versions 0 and 1, and ApiVersions.
             answer = struct.pack(">ihi", correlation, 35 if version else 0, 2)
             answer += struct.pack(">hhhhhh", 17, 0, 1, 18, 0, 0)
             self.request.sendall(struct.pack(">i", len(answer)) + answer)

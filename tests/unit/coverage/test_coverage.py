@@ -1,4 +1,4 @@
-"""Which offsets the runs of a pipeline have read, and the sentence about them."""
+"""Which offsets the runs of a pipeline have read, and the sentence about it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_gap_is_named_with_its_place():
 
 
 def test_an_overlap_is_named_with_its_place():
-    """Two runs have read one offset."""
+    """Two runs that read one offset."""
     found = cover(run(1, (0, 0, 40)), run(2, (0, 39, 90)))
     assert found.sentence == "1 overlap in what 2 runs read: offset 39 of src-0 was read by 2 runs"
     assert found.problems[0][1].runs == ("run/p/1", "run/p/2")
@@ -187,7 +187,7 @@ def tiles(widths, begin=0):
 
 @given(sizes, st.randoms(use_true_random=False), st.integers(0, 5))
 def test_tiles_are_whole_in_any_order(widths, random, begin):
-    """Intervals may run in any order."""
+    """Intervals may be run in any order."""
     made = tiles(widths, begin)
     random.shuffle(made)
     found = cover(*made, start=begin, stable=begin + sum(widths))

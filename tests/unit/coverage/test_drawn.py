@@ -34,7 +34,7 @@ def run(number: int, partition: int, start: int, length: int, kind: str) -> RunR
 
 
 def offsets(coverage):
-    """Return, for each lane, what happened to each offset."""
+    """Of each lane, what happened to each offset."""
     return {
         lane.key: (
             sorted((at, it.kind, it.deleted) for it in lane.segments for at in range(it.start, it.end)),
@@ -48,7 +48,7 @@ EMPTY = (0, 0, 0, "")
 
 
 @example([*[EMPTY] * 4, (0, 0, 6, "#1"), (0, 0, 6, ""), EMPTY], 1, True)  # given, then read by the cursor
-@example([*[EMPTY] * 5, (0, 5, 3, ""), (0, 6, 6, ""), (0, 10, 4, ""), EMPTY], 1, True)  # each continues
+@example([*[EMPTY] * 5, (0, 5, 3, ""), (0, 6, 6, ""), (0, 10, 4, ""), EMPTY], 1, True)  # each reads on
 @given(st.lists(reads, max_size=14), st.integers(1, 5), st.booleans())
 def test_merged_coverage_is_coverage_of_all_runs(made, one_by_one, is_reset):
     """After each run: the verdict and the offsets, but not the names of runs far back."""

@@ -63,7 +63,7 @@ def dockerfile_of(service):
 
 
 def words(service):
-    """Return every text of a service: environment values, command, health check."""
+    """Return every text of a service: values of the environment, command, health check."""
     pending = [service]
     while pending:
         found = pending.pop()
@@ -118,7 +118,7 @@ def test_kafka_is_the_version_of_the_tests():
 
 
 def test_client_and_executors_have_one_base():
-    """PySpark requires the same minor version of Python on both sides."""
+    """PySpark wants the same minor version of Python on both sides."""
     bases = {
         argument.partition("=")[2]
         for image in OURS
@@ -146,7 +146,7 @@ UNIT = DOCKER / "airflow-eos-spark-server.service"
 
 
 def command_of(words):
-    """Parse the options of a ``spark-server`` like the command line."""
+    """Parse the options of a ``spark-server`` as the command line does."""
     where = words.index("spark-server")
     return parser().parse_args(words[where:])
 
@@ -237,7 +237,7 @@ def test_no_password_is_in_the_composition():
 
 
 def test_every_variable_has_a_default_or_is_required():
-    """An unset variable is an error or has a value, but is never empty."""
+    """An unset variable is an error or has a value, never an empty text."""
     text = (DOCKER / "compose.yaml").read_text()
 
     assert re.findall(r"\$\{\w+\}|\$[A-Za-z]", text) == []
@@ -257,7 +257,7 @@ def test_a_volume_of_the_composition_is_declared():
 
 @pytest.mark.parametrize("brokers", ["1", "3"])
 def test_ctl_makes_secrets_that_only_the_owner_reads(tmp_path, brokers):
-    """Two calls make two sets; three brokers have three copies."""
+    """Two calls make two sets; three brokers keep three copies."""
     made = [make_env(tmp_path / str(number), brokers) for number in range(2)]
 
     for path, values in made:
@@ -312,7 +312,7 @@ def test_ctl_wants_no_port_of_brokers_that_do_not_start(tmp_path):
 
 
 def make_env(folder, brokers, **ports):
-    """Run ``ctl up`` in a copy, with a command that only echoes; return the file that it made."""
+    """Run ``ctl up`` in a copy, with a command that only echoes; return the file it made."""
     folder.mkdir()
     (folder / "ctl").write_text((DOCKER / "ctl").read_text())
     (folder / "ctl").chmod(0o755)

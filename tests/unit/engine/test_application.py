@@ -25,7 +25,7 @@ CODE = b"print('a')\n"
 
 @pytest.fixture
 def localised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """The application as YARN passes it to a container: a link, and the file in the user's cache."""
+    """The application as YARN gives it to a container: a link, and the file in the user's cache."""
     cached = tmp_path / "usercache" / "me" / "filecache" / "15" / "submit_main.py"
     cached.parent.mkdir(parents=True)
     cached.write_bytes(application.with_specification(CODE, NAME, spec_to_json(SPEC)))

@@ -82,7 +82,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("changes", "key", "pattern"), EXAMPLES)
 def test_run_keys_and_ids_look_like_this(changes, key, pattern):
-    """An operator can read kind, pipeline and group in them."""
+    """An operator finds kind, pipeline and group in them."""
     spec = a_spec(**changes)
     assert keys.run_key(spec) == key
     assert re.fullmatch(pattern, keys.transactional_id(spec))
@@ -171,7 +171,7 @@ def test_a_prefix_holds_no_dot(prefix):
 
 
 def test_a_source_partition_is_not_negative():
-    """orders--1 would also be partition 1 of orders-."""
+    """orders--1 would be partition 1 of orders-, too."""
     with pytest.raises(ConfigurationError, match="source_partition must be a whole number of at least 0"):
         a_spec(source_partition=-1)
 
@@ -214,7 +214,7 @@ def separators(test):
 def unchecked(spec, **changes):
     """Return a changed spec, also with names that RunSpec would refuse."""
     made = object.__new__(RunSpec)
-    for name in RunSpec.__slots__:  # copy.copy takes five times as long, in hundreds of thousands of calls
+    for name in RunSpec.__slots__:  # copy.copy takes five times as long, for hundreds of thousands
         object.__setattr__(made, name, changes[name] if name in changes else getattr(spec, name))
     return made
 
@@ -357,7 +357,7 @@ def test_a_pipelines_runs_are_found_by_its_name_and_no_others(names):
 @given(NAMES)
 def test_an_id_belongs_to_its_pipeline_or_its_group_and_to_no_other(names):
     """Whatever the names contain: a run's id belongs to the pipeline, a cursor's to the group."""
-    owners = set()  # many runs share an id: check each once
+    owners = set()  # many runs share an id: each is asked about once
     for spec in all_runs(names):
         name = keys.transactional_id(spec)
         moves = work_of(spec)[0] == "cursor"

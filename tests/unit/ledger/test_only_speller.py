@@ -20,7 +20,7 @@ FOLDERS = ("airflow_eos", "chaos", "demo", "benchmarks", "dags", "spark_apps", "
 HOLE = "\0"
 """Stands for a value in a composed text."""
 PREFIX = "\1"
-"""Stands for such a value that is named a prefix."""
+"""Stands for such a value that is called a prefix."""
 
 _KINDS = "|".join(re.escape(kind) for kind in sorted(keys.ID_FORMS, key=len, reverse=True))
 _RECORDS = "|".join(sorted({kind.split(":")[0] for kind in keys.RECORD_KINDS}))
@@ -110,7 +110,7 @@ def hole(node):
     """Return the mark of a value, which tells whether it is named a prefix."""
     called = node.func if isinstance(node, ast.Call) else None
     if getattr(called, "attr", getattr(called, "id", "")) == "ids_prefix":
-        return f"{PREFIX}."  # it ends with the dot
+        return f"{PREFIX}."  # it brings the dot
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
     names |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
     return PREFIX if any(re.fullmatch(r"_?(\w+_)?prefix", name.lower()) for name in names) else HOLE

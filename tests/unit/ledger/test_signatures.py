@@ -70,7 +70,7 @@ def test_without_a_secret_nothing_is_signed() -> None:
 
 
 def test_a_short_secret_is_refused_and_not_shown() -> None:
-    """It could be guessed from a single record."""
+    """It could be guessed from any record."""
     with pytest.raises(ConfigurationError, match="fewer than 16 characters") as refused:
         LedgerKey("too-short")
     assert "too-short" not in str(refused.value)
@@ -90,7 +90,7 @@ def test_the_secret_reaches_a_driver_in_another_process() -> None:
 
 
 def test_what_is_signed_from_where() -> None:
-    """Written and read, also from version 1; anything else is an error that names the record."""
+    """Written and read, that of version 1 too; anything else is an error that names the record."""
     signed = SignedFrom({1: 5, 0: 7})
     assert SignedFrom.from_json(signed.to_json(), "k") == signed
     assert signed.of(1) == 5

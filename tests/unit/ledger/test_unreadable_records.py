@@ -292,7 +292,7 @@ def test_offsets_and_names_of_no_log_are_refused(kind: str, fields: dict[str, An
     ids=["a timestamp that is a text", "an offset that is a text", "a flag that is a text"],
 )
 def test_why_a_boundary_is_unproven_is_read_whole(head: dict[str, Any]) -> None:
-    """The error of a run that does not accept deleted records quotes it."""
+    """The error of a run that does not accept deleted records shows it."""
     written = {**json.loads(json_of(RECORDS["boundary"])), "unproven": {"0": head}}
     with pytest.raises(LedgerUnreadable, match="boundary cannot be read"):
         Boundary.from_json(json.dumps(written))

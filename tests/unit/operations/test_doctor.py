@@ -15,7 +15,7 @@ from airflow_eos.operations.checks import CHECK_PATIENCE
 
 @dataclass
 class Transactions:
-    """Records for how long a coordinator is asked."""
+    """Notes for how long a coordinator is asked."""
 
     transaction_timeout: dt.timedelta = dt.timedelta(minutes=5)
     delivery_timeout: dt.timedelta = dt.timedelta(minutes=2)

@@ -33,7 +33,7 @@ COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 
 def streamed_zstd(data):
-    """Like Java's zstd streams: no content size in the frame."""
+    """As Java's zstd streams: no content size in the frame."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
@@ -256,7 +256,7 @@ def test_damaged_data_leaves_no_memory_behind(codec):
 
 
 def test_an_unknown_compression_type_lists_the_known_ones():
-    """The message has the list to choose from."""
+    """The message is the list to choose from."""
     with pytest.raises(ConfigurationError, match=r"'brotli' is not one of none, gzip, snappy, lz4, zstd"):
         Compressor("brotli")
 

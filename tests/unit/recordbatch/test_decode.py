@@ -1,4 +1,4 @@
-"""Batches as real logs have them are decoded exactly, and damaged ones are refused by name."""
+"""Batches as they are in real logs are decoded exactly, and damaged ones are refused by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_slice_of_records_with_headers_keeps_each_record_whole(contents, data)
 
 
 def test_columns_have_fixed_types_whatever_they_hold():
-    """Also if everything is null, or nothing is left."""
+    """Also when everything is null, or nothing is left."""
     for blob in (write(HOLED, base_offset=100), write(HOLED[1:2], base_offset=103), write([], base_offset=9)):
         decoded = decode_batch(raw(blob))
         assert decoded.key.type == decoded.value.type == pa.binary()
@@ -66,7 +66,7 @@ def test_a_record_without_headers_has_null_whatever_its_neighbours_have(count):
 
 
 def test_an_emptied_batch_has_no_records_and_is_stepped_over():
-    """Compaction keeps the header of a producer's last batch; its codec bits may remain."""
+    """Compaction keeps the header of a producer's last batch; codec bits may remain."""
     for attributes in (0, 0x14):
         batch = raw(write([], base_offset=50, last_offset=61, attributes=attributes, producer_id=4))
         assert len(decode_batch(batch)) == 0
@@ -182,13 +182,13 @@ def damaged(section, count=1, compress=None, attributes=0):
     ],
 )
 def test_a_record_whose_framing_is_wrong_is_refused_with_its_batch(section, reason):
-    """The checksum is right, the content is not: a producer wrote it so."""
+    """The checksum is right, the content is not: some producer wrote it so."""
     with pytest.raises(CorruptBatch, match=rf"topic-3 at offset 0 with 1 records cannot be read: .*{reason}"):
         decode_batch(damaged(section))
 
 
 def test_a_claimed_number_of_records_is_not_believed():
-    """Negative, too many for the memory, too few for the bytes."""
+    """Negative, too many for memory, too few for the bytes."""
     section = body([Record(0, 0, b"k", b"v")], 0, 0)
     for count in (-1, 2, (1 << 31) - 1):
         with pytest.raises(CorruptBatch, match=f"with {count} records"):

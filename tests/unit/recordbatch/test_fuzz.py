@@ -68,7 +68,7 @@ def batch(chance, offset):
 
 
 def fuzz(seed, count, monkeypatch):
-    monkeypatch.setattr(record_batches, "calc_crc32c", crc32c)  # the support's own is a Python loop
+    monkeypatch.setattr(record_batches, "calc_crc32c", crc32c)  # the support's own is a loop in Python
     chance = random.Random(seed)
     read = refused = 0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

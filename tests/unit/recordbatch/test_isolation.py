@@ -1,4 +1,4 @@
-"""A read_committed reader sees all committed records and nothing else."""
+"""A read_committed reader sees committed records, all of them and nothing else."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_first_offset_inside_a_batch_hides_that_batch():
 
 
 def test_a_commit_marker_does_not_end_an_aborted_transaction():
-    """Only an abort marker does."""
+    """Only the abort marker does."""
     assert seen([data(1, 0), marker(COMMIT, 1, 1), data(1, 2)], [(1, 0)]) == []
 
 
@@ -121,7 +121,7 @@ def test_markers_are_told_apart(kind):
 
 
 def test_control_types_are_parsed_as_java_does():
-    """Later versions may add fields; later types are unknown, never guessed."""
+    """Later versions may add fields, later types are unknown, never guessed."""
     assert ControlType.parse(struct.pack(">hh", 0, 1)) is ControlType.COMMIT
     assert ControlType.parse(struct.pack(">hhq", 3, 0, 99)) is ControlType.ABORT
     assert ControlType.parse(struct.pack(">hh", 0, 77)) is ControlType.UNKNOWN

@@ -33,7 +33,7 @@ def with_headers(total, header):
 
 MOST_HEADERS = (BUDGET - (4 << 20)) // HEADER_BYTES
 SECTIONS = {
-    # Within the budget as bytes; as columns they would take half a gigabyte.
+    # Within the budget as bytes; as columns they were half a gigabyte.
     "records": (lambda: (b"\x0c\x00\x00\x00\x01\x01\x00" * 4_000_000, 4_000_000), "its 4000000 records take"),
     "headers": (lambda: with_headers(15_000_000, b"\x00\x01"), "its 15000000 headers take"),
     # The largest batch that is read.
@@ -67,7 +67,7 @@ CODE = """if True:
 @pytest.mark.parametrize(("section", "refused"), SECTIONS.values(), ids=SECTIONS)
 def test_reading_takes_about_the_budget(tmp_path, monkeypatch, section, refused):
     """In a process limited to three times the budget, since allocators round and keep memory."""
-    monkeypatch.setattr(record_batches, "calc_crc32c", crc32c)  # the support's own is a Python loop
+    monkeypatch.setattr(record_batches, "calc_crc32c", crc32c)  # the support's own is a loop in Python
     compress = Compressor("zstd").compress
     data, count = section()
     paths = []

@@ -1,4 +1,4 @@
-"""Our writer against our reader, each against kafka-python's; and our reader against the plain writer."""
+"""Our writer against our reader, and each against kafka-python's; and our reader against the plain writer."""
 
 from __future__ import annotations
 

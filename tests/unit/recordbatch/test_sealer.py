@@ -44,7 +44,7 @@ def read(batches):
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_every_batch_is_transactional(codec):
-    """A batch without the bit is visible after an abort: whole, split and large ones have it."""
+    """A batch without the bit is visible after an abort: whole ones, split ones and large ones have it."""
     value = pa.concat_arrays([noise(40, 200), noise(1, 5000), numbered(500)])
     batches = list(
         seal(value, np.arange(541, dtype=np.int32) % 5, topic="t", compressor=codec.label, batch_bytes=3000)
@@ -155,7 +155,7 @@ def test_batches_that_come_out_too_large_are_split_until_they_fit(partitions):
 
 
 def test_the_default_bound_fits_a_topic_with_a_small_limit():
-    """They are planned below max.message.bytes, so that nothing is compressed twice."""
+    """Planned below max.message.bytes, so that nothing is compressed twice."""
     batches = list(seal(noise(300, 100), zeros(300), topic="t", compressor="none", max_message_bytes=4000))
     assert all(len(batch.data) <= 4000 for batch in batches)
     assert min(batch.records for batch in batches[:-1]) > 25

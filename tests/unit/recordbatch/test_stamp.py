@@ -48,7 +48,7 @@ def test_a_retry_gets_the_same_bytes_from_a_fresh_or_a_stamped_batch():
     ],
 )
 def test_a_batch_that_is_not_transactional_data_is_refused(data):
-    """Readers would see it whether or not the transaction commits."""
+    """Readers would see it whether the transaction commits or not."""
     with pytest.raises(ProtocolViolation, match="is not transactional data"):
         stamp(data, 1, 0, 0)
 

@@ -1,4 +1,4 @@
-"""What a task's log says about the states of its run."""
+"""What a task's log says of the states of its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordinator's answer proves about the end of a transaction."""
+"""What a coordinator's answer says about the end of a transaction."""
 
 from __future__ import annotations
 

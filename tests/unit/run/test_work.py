@@ -73,7 +73,7 @@ def test_each_field_alone_is_a_difference(field: str) -> None:
 
 
 def test_ranges_that_both_have_are_not_listed() -> None:
-    """There may be hundreds of them."""
+    """There may be hundreds."""
     (found,) = differences(WORK_OF, replace(WORK_OF, ranges=(A, B)))
     assert str(found) == "ranges: recorded no others, asked src-1 [0, 3)"
 
@@ -99,7 +99,7 @@ def test_how_a_run_is_made_is_no_part_of_its_work(how: dict[str, Any]) -> None:
 
 
 def test_order_and_lateness_are_no_part_of_the_work() -> None:
-    """Topics and ranges are sets; a boundary is where it was pinned."""
+    """Topics and ranges are sets; a boundary is where it was fixed."""
     assert WorkDefinition.of(a_spec(source_topics=("b", "a"))) == WorkDefinition.of(
         a_spec(source_topics=("a", "b"))
     )

@@ -1,4 +1,4 @@
-"""Empty tables of each kind: in files, and in a PostgreSQL that the tests share."""
+"""Tables of each kind, empty: in files, and of a PostgreSQL that the tests share."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_catalog_that_takes_a_request_and_answers_nothing_is_asked_again(
 
 
 def test_credentials_that_expire_under_a_run_leave_the_retry_to_new_ones():
-    """The retry reads the connection again; by then the rows may be in the table."""
+    """The retry reads the connection again; the rows may be in the table by then."""
     claim = Claim("run/p/1", "cursor", 10, TableLayout("uuid", 0, 0), lasting=True)
     with refusing_catalog(401, UNAUTHORIZED) as address:
         publisher = Publisher(sink_of(address, token=SECRET), lambda _: frozenset(), sleep=lambda _: None)

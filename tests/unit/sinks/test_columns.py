@@ -223,7 +223,7 @@ def test_years_beyond_9999_are_seen_at_any_depth(values, is_far, wrapped):
 
 @pytest.mark.parametrize("kind", ["plain", "list", "struct", "map"])
 def test_years_of_rows_that_a_slice_leaves_out_do_not_count(kind):
-    """Arrow slices only the offsets of lists and maps, and keeps all of their values."""
+    """Arrow slices the offsets of lists and maps, and keeps all of their values."""
     time = pa.timestamp("us")
     wrap, of = {
         "plain": (lambda value: value, time),

@@ -212,7 +212,7 @@ def test_a_store_is_asked_for_many_data_files_at_the_same_time(tmp_path, monkeyp
 
 
 def test_where_deltalake_is_missing_is_said(tmp_path, monkeypatch):
-    """On the driver before anything is read, on executors in the first task that writes."""
+    """On the driver before anything is read, on executors by the first task that writes."""
     lake = DeltaLake(tmp_path)
     sink = open_table(lake.sink(), PROPERTY)
     writer = sink.writer(sink.load(), "label")
@@ -261,7 +261,7 @@ def test_a_far_date_beside_the_partition_is_written_without_bounds(tmp_path):
 
 
 def test_a_table_of_partition_columns_alone_is_refused(tmp_path):
-    """Its data files would have no column, and thus no row."""
+    """Its data files would have no column, and so no row."""
     lake = DeltaLake(tmp_path, pa.schema([("name", pa.string())]), partition_by=["name"])
     with pytest.raises(UnknownTable, match="no column beside those by which it is partitioned"):
         open_table(lake.sink(), PROPERTY).load()

@@ -79,7 +79,7 @@ def test_what_is_published_is_found_after_maintenance(delta, maintain):
 
 @pytest.mark.parametrize("maintain", [optimized, cleaned_up])
 def test_a_bar_outlives_maintenance(delta, maintain):
-    """A zombie that sleeps for longer than the log is kept publishes nothing."""
+    """A zombie that sleeps longer than the log is kept publishes nothing."""
     zombie = Attempt(delta)
     assert zombie.publisher.settle(zombie.claim) is None
     append(delta)
@@ -249,7 +249,7 @@ def a_bar(version, scope):
 
 
 def race(folder, worker, claims, start):
-    """Publish every claim, like an attempt in each of several processes that start at once."""
+    """Publish every claim, as an attempt of each of several processes that start at once."""
     lake = DeltaLake.at(folder)
     attempts = [Attempt(lake, f"run/p/{claim}", claim * 10, scope=f"s{claim}") for claim in claims]
     start.wait()
@@ -481,7 +481,7 @@ def test_features_that_an_append_keeps_to_are_written(tmp_path, options):
 
 @pytest.mark.parametrize("name", ["allow_unsafe_rename", "MOUNT_ALLOW_UNSAFE_RENAME"])
 def test_an_option_that_gives_up_the_compare_and_set_is_refused(name, monkeypatch):
-    """In the connection, or in the environment, which deltalake reads, too."""
+    """Of the connection, or of the environment, which deltalake reads, too."""
     with pytest.raises(ConfigurationError, match=f"{name.lower()}='true'.*remove it"):
         DeltaSink(DeltaTable("/lake/t", properties={name: "true"}), PROPERTY)
     monkeypatch.setenv(name.upper(), "true")
@@ -494,7 +494,7 @@ def test_an_option_that_gives_up_the_compare_and_set_is_refused(name, monkeypatc
     ("name", "value"), [("AWS_CONDITIONAL_PUT", "disabled"), ("aws_s3_locking_provider", "dynamodb")]
 )
 def test_an_option_for_commits_without_a_condition_is_refused(name, value, monkeypatch):
-    """delta-rs commits nothing with the first one, and ignores the lock that other writers rely on."""
+    """delta-rs commits nothing with the first, and ignores the lock that other writers rely on."""
     with pytest.raises(ConfigurationError, match=f"{name.lower()}='{value}'.*no put-if-absent"):
         DeltaSink(DeltaTable("s3a://lake/t", properties={name: value}), PROPERTY)
     monkeypatch.setenv(name.upper(), value)

@@ -78,7 +78,7 @@ def test_an_append_only_table_is_refused(delta):
 
 
 def test_what_is_removed_names_size_and_partition(tmp_path):
-    """Readers of the change data feed need both; values are as in the log when the file was added."""
+    """Readers of the change data feed need them; values are as the log had them when the file was added."""
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
     partitioned = DeltaLake(tmp_path, schema, partition_by=["day", "name"])
     earlier = published(partitioned)

@@ -18,7 +18,7 @@ ROWS = pa.table({"id": [1], "name": ["foreign"]}, schema=SCHEMA)
 
 
 def check_of(lake, subject, **sink):
-    """Return the doctor's check of a table with this subject."""
+    """The doctor's check of a table with this subject."""
     table = lake.sink(**sink)
     checks = {check.name.removeprefix(f"table {table}").strip(): check for check in table_checks(table, dict)}
     return checks[subject]
@@ -110,7 +110,7 @@ def test_commits_to_another_branch_are_not_of_the_runs(iceberg):
 
 
 def test_snapshots_that_are_expired_are_not_looked_at(iceberg):
-    """Their successors still name them as parents."""
+    """Their successors name them as parents."""
     deleted(iceberg)
     deleting = iceberg.table.current_snapshot().snapshot_id
     append(iceberg)

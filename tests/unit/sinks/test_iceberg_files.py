@@ -76,7 +76,7 @@ def with_x(kind: IcebergType) -> Schema:
 
 
 def published(lake: IcebergLake, rows: pa.Table) -> list[dict[str, Any]]:
-    """Publish rows like a task; return those that DuckDB finds in the table's files."""
+    """Publish rows as a task writes them; return those that DuckDB finds in the table's files."""
     sink = open_table(lake.sink(), PROPERTY)
     version = sink.load()
     writer = pickle.loads(pickle.dumps(sink.writer(version, "a" * 20)))
@@ -220,7 +220,7 @@ def test_rows_are_divided_by_each_transform(tmp_path, kind, transform):
 
     assert published(lake, rows) == rows.to_pylist()
     for value in given:
-        # Reads only files whose partition may contain the value.
+        # Reads only files whose partition may hold the value.
         row_filter = (
             IsNull("x")
             if value is None
@@ -323,7 +323,7 @@ def test_a_value_without_partition_or_bound_is_refused_by_the_task(tmp_path, kin
 
 @pytest.mark.parametrize("error", [MemoryError, OSError, ImportError])
 def test_what_no_value_causes_is_tried_again(tmp_path, monkeypatch, error):
-    """The cause is the store, the worker, or what is installed there."""
+    """The store, the worker, or what is installed there."""
 
     def fails(*_: Any) -> Any:
         raise error("gone")
@@ -389,7 +389,7 @@ def test_text_that_is_not_utf8_comes_to_no_partition(tmp_path):
     ids=["year 10000", "year 0", "milliseconds as seconds"],
 )
 def test_times_that_no_reader_in_python_has_are_refused_with_their_column(tmp_path, values):
-    """Without a partition spec, too: pyiceberg computes bounds of every column."""
+    """Without a partition spec too: pyiceberg computes bounds of every column."""
     kind = DateType() if pa.types.is_date(values.type) else TimestampType()
     sink = open_table(PartitionedLake(tmp_path, with_x(kind)).sink(), PROPERTY)
     writer = sink.writer(sink.load(), "a" * 20)

@@ -92,7 +92,7 @@ def test_a_table_that_is_gone_keeps_no_intent(place, again):
 
 
 def test_an_iceberg_table_that_was_renamed_is_not_gone(tmp_path):
-    """It has the run's rows: with the new name it would get them again."""
+    """It has the run's rows: under its new name it would get them again."""
     lake = IcebergLake(tmp_path)
     attempt = Attempt(lake)
     attempt.publish()
@@ -150,7 +150,7 @@ def test_a_table_that_was_renamed_is_there(database):
 
 
 def test_a_table_that_was_restored_from_a_dump_may_have_the_rows(database):
-    """It has another oid: the sink takes it for another table. One that never had the rows is given up."""
+    """It has another oid: to the sink it is another table. One that never had the rows is given up."""
     first, second = Attempt(database), Attempt(database)
     writer = first.sink.writer(first.version, "a" * 20)
     first.files += writer.write(writer.columns(pa.table({"id": [1]})))

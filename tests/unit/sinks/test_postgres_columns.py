@@ -114,7 +114,7 @@ def quoted(value):
     [("date", pa.date32()), ("timestamp", pa.timestamp("us")), ("timestamptz", pa.timestamp("us", "UTC"))],
 )
 def test_a_time_of_a_far_year_is_that_time_or_refused(database, declared, kind):
-    """Never a time of another year."""
+    """Never the time of another year."""
     database.sql(f"DROP TABLE {database.table}")
     database.create(f"v {declared}")
     opened = PostgresSink(database.sink(), "eos.columns")
@@ -144,7 +144,7 @@ def test_a_single_column_of_nulls_is_rows(database):
 
 
 def test_what_is_left_out_takes_its_default(database):
-    """Defaults, sequences, identities and generated columns are the table's business; batches may differ."""
+    """Defaults, sequences, identities and generated columns are the table's affair; batches may differ."""
     database.sql(
         f"DROP TABLE {database.table}; CREATE DOMAIN {database.schema}.positive AS int CHECK (VALUE > 0)"
     )
@@ -192,7 +192,7 @@ def test_names_of_columns_are_taken_as_they_are_spelt(database, upsert):
     ],
 )
 def test_columns_that_do_not_fit_are_refused_before_anything_is_read(database, rows, message):
-    """For a DataFrame, by its schema."""
+    """Of a DataFrame, by its schema."""
     database.sql(f"DROP TABLE {database.table}")
     database.create("v text NOT NULL, n int, u uuid, up text GENERATED ALWAYS AS (upper(v)) STORED")
     opened = PostgresSink(database.sink(), "eos.columns")

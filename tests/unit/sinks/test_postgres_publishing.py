@@ -197,7 +197,7 @@ def test_a_claim_that_was_not_published_is_barred(database):
 
 
 def test_of_a_zombie_and_the_next_run_over_its_range_one_is_there(database):
-    """The next run bars the open claim and publishes the same records with a higher token."""
+    """The next run bars the open claim and publishes the same records, with a higher token."""
     zombie = Attempt(database, "run/p/1", 10)
     following = Attempt(database, "run/p/2", 20)
 
@@ -501,7 +501,7 @@ def test_a_driver_that_stalls_inside_its_transaction_gives_the_locks_up(database
 
 
 def test_a_copy_that_nobody_counts_is_not_published(database):
-    """A repeated or speculative task has staged the same rows again in the same table."""
+    """A repeated or speculative task has staged the same rows again, in the same table."""
     attempt = Attempt(database)
     attempt.writer.write(attempt.writer.columns(pa.table({"id": [100, 101], "name": ["run/p/1"] * 2})))
     attempt.publish()
@@ -630,7 +630,7 @@ def test_what_is_published_survives_a_crash_of_the_server(monkeypatch):
         database = Database(server)
         database.create()
         assert database.sql("SHOW synchronous_commit") == [["off"]]
-        # Dropping a table also waits for the disk; a stray task may keep the staging table.
+        # Dropping a table waits for the disk, too; a stray task may keep the staging table.
         monkeypatch.setattr(PostgresSink, "_drop", lambda *_: None)
 
         def publish_and_crash(run, token):
@@ -1063,7 +1063,7 @@ def test_a_property_with_an_impossible_value_is_no_server_that_is_away(database,
 
 @pytest.fixture(scope="module")
 def locked_server():
-    """A server that requires a password of ``joe``, and has no free connection for ``guest``."""
+    """A server that asks ``joe`` for a password, and has no free connection for ``guest``."""
     with PostgresServer() as server:
         server.query(
             "CREATE ROLE joe LOGIN SUPERUSER PASSWORD 'hunter2'; CREATE ROLE idle PASSWORD 'hunter2'; "
@@ -1096,7 +1096,7 @@ JOE = {"user": "joe", "password": "hunter2"}
     ],
 )
 def test_a_refused_login_is_no_server_that_is_away(locked_server, changes, says):
-    """It is refused until somebody corrects the connection."""
+    """It stays refused until somebody corrects the connection."""
     database = Database(locked_server)
     properties = {**database.properties, **JOE, **changes}
     properties["host"] = properties["host"].format(home=locked_server.home)
@@ -1118,7 +1118,7 @@ def test_a_server_that_may_take_the_login_later_is_asked_again(locked_server, ch
 
 
 def test_a_password_that_changes_under_a_run_leaves_the_retry_to_the_new_one(locked_server):
-    """The retry reads the connection again; by then the rows may be in the table."""
+    """The retry reads the connection again; the rows may be in the table by then."""
     database = Database(locked_server)
     database.create()
     attempt = Attempt(database, properties={**database.properties, **JOE})

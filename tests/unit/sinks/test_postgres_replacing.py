@@ -27,7 +27,7 @@ OLD, NEW = "run/p/1", "run/p/1#1"
 
 
 def published(database, run=OLD, **options):
-    """Publish a run; return what a reprocessing knows about its rows."""
+    """Publish a run; return what a reprocessing knows of its rows."""
     return EarlierRows(Attempt(database, run, **options).publish(), file_label(run))
 
 
@@ -115,7 +115,7 @@ def test_rows_are_told_after_a_vacuum_that_freezes_and_rewrites(database):
 
 
 def test_rows_that_a_trigger_puts_elsewhere_are_not_replaced_as_none(database):
-    """In a block with EXCEPTION they have the id of a subtransaction: none would be found."""
+    """In a block with EXCEPTION they have the number of a subtransaction: none would be found."""
     schema = database.schema
     database.sql(
         f"CREATE TABLE {schema}.child () INHERITS ({database.table}); CREATE FUNCTION {schema}.route() "
@@ -259,7 +259,7 @@ def test_a_replacement_without_rows_is_no_mismatch(database):
 
 
 def test_a_row_that_refers_to_the_earlier_ones_refuses_the_run(database):
-    """Like any delete; nothing is changed."""
+    """As any delete; nothing is changed."""
     database.sql(
         f"ALTER TABLE {database.table} ADD PRIMARY KEY (id); "
         f"CREATE TABLE {database.schema}.u (id bigint REFERENCES {database.table})"

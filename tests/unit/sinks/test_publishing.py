@@ -239,7 +239,7 @@ def test_a_claim_that_was_not_published_is_barred(lake):
 
 
 def test_of_a_zombie_and_the_next_run_over_its_range_one_is_there(lake):
-    """The next run bars the open claim and publishes the same records with a higher token."""
+    """The next run bars the open claim and publishes the same records, with a higher token."""
     zombie = Attempt(lake, "run/p/1", 10)
     following = Attempt(lake, "run/p/2", 20)
 
@@ -254,7 +254,7 @@ def test_of_a_zombie_and_the_next_run_over_its_range_one_is_there(lake):
 
 
 def test_without_the_token_both_are_there(lake, monkeypatch):
-    """Counter-test: compare-and-set alone refuses a stale base, not a stale attempt."""
+    """The counter-test: compare-and-set alone refuses a stale base, not a stale attempt."""
     monkeypatch.setattr(publishing, "token_is_stale", lambda *_: False)
     test = test_of_a_zombie_and_the_next_run_over_its_range_one_is_there
 
@@ -328,7 +328,7 @@ def test_what_is_published_is_found_when_its_snapshot_is_expired(iceberg):
 
 
 def test_without_the_property_what_has_expired_is_published_again(iceberg):
-    """Counter-test: neither the table nor its history has the run any more."""
+    """The counter-test: neither the table nor its history knows the run any more."""
     receipt = Attempt(iceberg).publish()
     append(iceberg)
     table = iceberg.table

@@ -138,7 +138,7 @@ def test_a_token_that_a_library_repeats_is_not_shown(properties, error):
 
 
 class _StoreOfOneAnswer(BaseHTTPRequestHandler):
-    """Refuses a signature like S3, with the headers that were signed."""
+    """Refuses a signature as S3 does, with the headers that were signed."""
 
     def do_GET(self):
         token = self.headers["x-amz-security-token"]
@@ -244,7 +244,7 @@ def test_an_error_of_an_object_store_is_told_without_its_options(delta, monkeypa
 
 @contextmanager
 def talkative_pooler():
-    """A port that refuses each client in PostgreSQL's protocol, and quotes the password."""
+    """A port that refuses each client in PostgreSQL's protocol, and repeats the password."""
     with answering(message(b"E", b"SFATAL\0C08006\0M%s\0\0" % REPEATED.encode())) as properties:
         yield {**properties, "dbname": "warehouse", "password": PASSWORD}
 
@@ -259,7 +259,7 @@ def told(caught, caplog):
 
 
 def test_no_error_of_a_database_holds_the_password(caplog):
-    """Neither the error nor its cause has it; host and user stay."""
+    """Neither the error nor its cause; host and user stay."""
     with talkative_pooler() as properties:
         sink = PostgresSink(postgres_table(properties), "eos.p")
         with pytest.raises(OutcomeUnknown, match=r"127\.0\.0\.1.*no route for password=<password>") as caught:

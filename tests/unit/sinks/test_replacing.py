@@ -29,7 +29,7 @@ OLD, NEW = "run/p/1", "run/p/1#1"
 
 
 def published(lake, key=OLD, **options):
-    """Publish a run; return what a reprocessing knows about its rows."""
+    """Publish a run; return what a reprocessing knows of its rows."""
     return EarlierRows(Attempt(lake, key, **options).publish(), file_label(key))
 
 
@@ -241,7 +241,7 @@ def test_files_partitioned_by_a_column_that_was_dropped_are_refused_before_anyth
 
 
 def test_without_the_comparison_rows_that_were_rewritten_are_there_twice(lake, monkeypatch):
-    """Counter-test: the earlier rows stay, and all rows are appended."""
+    """The counter-test: the earlier rows stay, and all rows are appended."""
     earlier = published(lake)
     compact(lake)
     monkeypatch.setattr(f"airflow_eos.sinks.{lake.sink().KIND}.files_as_added", lambda *_: [])
@@ -296,7 +296,7 @@ def of_table(snapshot, rows=1, sink="iceberg:c/db.t", uuid="u", **more):
 
 
 def test_all_rounds_and_reprocessings_are_replaced_that_are_not_yet():
-    """Two rounds, a reprocessing that appended, one that replaced all three, one without rows."""
+    """Two rounds, a reprocessing that appended, one that replaced the three, one without rows."""
     records = [of_table(1), of_table(2), of_table(3), of_table(4, replaced=[1, 2, 3]), of_table(5, rows=0)]
     rows = [
         [one.snapshot for one in earlier_rows(records[:n], "iceberg:c/db.t", None, "u")] for n in (1, 3, 4, 5)
@@ -324,5 +324,5 @@ def test_rows_in_other_sinks_stay_and_a_table_made_again_is_refused():
     ],
 )
 def test_a_table_is_the_same_under_another_name_and_a_branch_is_another_one(recorded, sink, branch, is_same):
-    """By its id, which its branches share."""
+    """By its id, which branches share."""
     assert len(earlier_rows([of_table(1, sink=recorded)], sink, branch, "u")) == is_same

@@ -104,7 +104,7 @@ def test_a_storage_that_keeps_files_is_no_obstacle(lake, monkeypatch):
 
 
 def test_a_catalog_that_refuses_commits_is_found(warehouse, monkeypatch):
-    """Its answer is shown without the address in it."""
+    """Its answer is shown without the address that it names."""
 
     def refused(*_):
         raise PermissionError(f"no grant at {warehouse['uri']}")
@@ -115,7 +115,7 @@ def test_a_catalog_that_refuses_commits_is_found(warehouse, monkeypatch):
 
 
 def test_files_that_no_snapshot_names_are_listed_with_their_attempt(iceberg, warehouse):
-    """Of a run in the ledger, or of one that never committed; files of snapshots are not listed."""
+    """Of a run that the ledger has, or of one that never committed; files of snapshots are not listed."""
     Attempt(iceberg).publish()
     append(iceberg)
     sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=warehouse), "eos.p")
@@ -154,7 +154,7 @@ def test_rows_of_a_run_are_counted_in_the_files_of_its_snapshot(iceberg):
 
 
 def test_an_expired_snapshot_is_no_mismatch(iceberg):
-    """Its rows may be in the table, but nothing tells which they are."""
+    """Its rows may be in the table, but nothing says which they are."""
     receipt = Attempt(iceberg).publish()
     append(iceberg)
     iceberg.table.maintenance.expire_snapshots().by_ids([receipt.snapshot]).commit()
@@ -195,7 +195,7 @@ def test_a_run_behind_which_the_table_was_set_back_is_a_mismatch(iceberg):
 
 
 def expired_by_java(iceberg, *ids):
-    """Remove snapshots like Iceberg's Java library: their successors keep the parents' ids."""
+    """Remove snapshots as Iceberg's Java library does: their successors keep the parents' ids."""
     path = Path(iceberg.table.metadata_location.removeprefix("file://"))
     metadata = json.loads(path.read_text())
     for history in ("snapshots", "snapshot-log"):

@@ -36,7 +36,7 @@ def most_held(iceberg, file_size: int, batches: int) -> int:
 
 @pytest.mark.parametrize("size", [4 * MEGABYTES, 16 * MEGABYTES])
 def test_a_task_holds_the_rows_of_one_file(iceberg, size):
-    """Twice as many rows make more files, but take no more memory."""
+    """Twice as many rows make more files, not more memory."""
     some, more = (
         most_held(iceberg, size, batches) for batches in (3 * size // MEGABYTES, 6 * size // MEGABYTES)
     )

@@ -1,4 +1,4 @@
-"""How many rows Spark passes to a seal task at once."""
+"""How many rows Spark gives to a seal task at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 def test_batches_of_small_records_have_more_rows():
-    """The read tasks use the bound, too."""
+    """The read tasks see the bound, too."""
     settings = settings_of_small_records(SimpleNamespace(conf={}))
     assert settings[MOST_ROWS] == str(ROWS_OF_SMALL_RECORDS)
     assert int(settings[MOST_BYTES]) == 2**31 - 1

@@ -20,7 +20,7 @@ ENOUGH = 3
 
 
 class Server(base_pb2_grpc.SparkConnectServiceServicer):
-    """Fails executions of a plan with one message, and counts them."""
+    """Fails the executions of a plan with one message, and counts them."""
 
     def __init__(self, message, *, responses=0):
         self.message, self.responses, self.executions, self.reattached = message, responses, 0, 0

@@ -77,7 +77,7 @@ def test_a_line_without_a_client_is_repaired_without_one(client, command):
 
 
 def test_a_spark_without_its_client_fits_together_alone_only(tmp_path):
-    """``pip install airflow-eos`` over PySpark 4.3 installs the newest client, of 4.2."""
+    """``pip install airflow-eos`` over PySpark 4.3 brings the newest client, of 4.2."""
     assert check_distributions([site(tmp_path / "alone", pyspark="4.3.0")]).client is None
     with pytest.raises(EnvironmentMismatch, match="Run: pip uninstall --yes pyspark-client && "):
         check_distributions([site(tmp_path / "both", pyspark="4.3.0", pyspark_client="4.2.0")])

@@ -25,7 +25,7 @@ SPEC = RunSpec(
 
 
 class Sealing:
-    """Raises the last failure of a part first, like a task that checks before it writes."""
+    """Raises the last failure of a part first, as a task that checks before it writes."""
 
     set_aside = dead_letters = None
 

@@ -128,7 +128,7 @@ def test_all_records_are_found_wherever_they_are() -> None:
 
 
 def test_the_search_ends_with_one_record_more_than_allowed() -> None:
-    """The result is the first ones, in the order of the ranges."""
+    """The first ones, in the order of the ranges."""
     found = failing_records(READ, why, 3, 60)
     assert found.records == RECORDS[:4]
     assert (found.cut_after, found.is_not_one_record) == (None, False)

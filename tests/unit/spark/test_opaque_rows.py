@@ -45,7 +45,7 @@ def test_every_row_comes_back_as_it_was(rows):
 
 @given(ROWS)
 def test_a_head_says_what_the_row_says(rows):
-    """The size is that of the batch; a trailer has none."""
+    """The size is that of the batch, none for a trailer."""
     for (_, element), (_, topic, partition, seq, records, batch) in zip(
         packed([sealed(rows)]), rows, strict=True
     ):

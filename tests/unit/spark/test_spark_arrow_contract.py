@@ -101,7 +101,7 @@ def test_timestamps_at_the_limits_of_64_bits_become_milliseconds(unit, per):
 
 
 def test_headers_of_wider_types_are_taken():
-    """Lists of structs with large strings, as in polars."""
+    """Lists of structs with large strings, as polars makes them."""
     kind = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
     headers = pa.array([[{"key": "h", "value": b"1"}], None], kind)
     found = rows({"value": ["a", "b"], "headers": headers})

@@ -34,7 +34,7 @@ class Callable:
     ],
 )
 def test_a_function_that_asks_for_the_run_gets_it(process):
-    """By a second parameter, or by one that is named run."""
+    """By a second parameter, or by one named run."""
     assert call_process(process, "df", RUN) == ("df", RUN)
 
 

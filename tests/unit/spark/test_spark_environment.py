@@ -50,7 +50,7 @@ def test_equal_versions_are_no_difference():
     ],
 )
 def test_a_difference_names_host_module_and_both_versions(name, there):
-    """One message lists everything to install."""
+    """One message lists everything there is to install."""
     found = differences(MINE, [report(), report("h2", **{name: there})])
     assert found == {"h2": {f"{name} is {there} (driver: {MINE[name]})"}}
 
@@ -92,7 +92,7 @@ def test_a_daemon_that_has_imported_this_package_is_to_be_upgraded(monkeypatch):
 
 
 class LocalSession:
-    """A session in this process whose tasks use ``python``."""
+    """A session in this process whose tasks run on ``python``."""
 
     version = "4.2.0"
     conf = mock.Mock(get=lambda *_: "local[2]")
@@ -135,7 +135,7 @@ def test_a_local_session_with_the_drivers_modules_needs_no_job(monkeypatch):
 
 
 def test_all_differing_hosts_are_listed():
-    """Not only the first one."""
+    """Not only the first."""
     assert set(differences(MINE, [report("h1", python="3.10"), report("h2", python="3.9")])) == {"h1", "h2"}
 
 
@@ -200,7 +200,7 @@ def test_an_archive_has_all_that_its_modules_import(entries):
 
 
 def test_code_that_differs_has_another_digest():
-    """Executors with an older package are detected."""
+    """Executors with an older package are noticed."""
     assert probe.code_digest(our_modules()[:-1]) != probe.code_digest(our_modules())
     assert probe.code_digest(["no_such_module.py"]) == "lacks no_such_module.py"
 

@@ -127,7 +127,7 @@ org.apache.spark.api.python.PythonException
 
 
 def test_an_error_of_ours_leaves_a_task_and_is_the_same_error_on_the_driver():
-    """Type and message survive, whatever text Spark adds around them."""
+    """Type and message survive, whatever text Spark puts around them."""
     message = 'src-0 begins at offset 9, "above" 5\nsecond line \\ with ünicode'
     with pytest.raises(TaskError) as caught, MARK.errors():
         raise OffsetsOutOfRange(message)
@@ -250,7 +250,7 @@ def test_a_python_worker_that_does_not_start_is_described_by_its_own_words(said,
 
 
 def test_an_error_on_the_driver_names_the_line_that_raised_it():
-    """A transform often fails before any task starts."""
+    """A transform often fails before any task runs."""
     with pytest.raises(ZeroDivisionError) as caught:
         1 / 0  # noqa: B018
     line = root_cause(caught.value)
@@ -362,7 +362,7 @@ def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault
 
 
 def test_a_machine_that_runs_out_says_so_in_its_own_language(monkeypatch, tmp_path):
-    """A JVM has the operating system's messages in the language of its environment."""
+    """A JVM has the operating system's texts in the language of its environment."""
     english, korean = b"No space left on device", "장치에 남은 공간이 없음"
     folder = tmp_path / "ko" / "LC_MESSAGES"
     folder.mkdir(parents=True)
@@ -415,7 +415,7 @@ def test_a_driver_that_runs_out_is_not_the_process_functions_fault(code):
     ],
 )
 def test_conditions_and_classes_of_spark_decide(error):
-    """Cancelled jobs, memory, a missing class, a worker that died or whose channel was closed."""
+    """Cancelled jobs, memory or a class that is missing, a worker that died or whose channel was closed."""
     assert type(process_error(error, MARK)) is RunFailed
 
 
@@ -570,7 +570,7 @@ def test_a_missing_checkpoint_block_asks_for_a_new_seal(spark_error):
 
 
 def test_a_checkpoint_that_a_server_forgot_asks_for_a_new_seal():
-    """Its condition is below that of plans: the server knows the session, but not the DataFrame."""
+    """A condition below that of plans: the server knows the session, but not the DataFrame."""
     condition = "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND"
     said = f"[{condition}] The Spark Connect plan is invalid. No DataFrame with id 7 is found"
     assert type(send_error(on_connect(said, condition), MARK)) is SealedBlockLost
@@ -592,7 +592,7 @@ def test_errors_of_ours_pass_unchanged():
 
 
 class CallEnded(grpc.RpcError):
-    """The gRPC error during which PySpark raises its own."""
+    """The error of gRPC during which PySpark raises its own."""
 
     def __init__(self, code):
         self._code = code
@@ -602,7 +602,7 @@ class CallEnded(grpc.RpcError):
 
 
 def with_code(kind, message, code, **more):
-    """Return an error as PySpark raises it; that of 4.0 has no code, only the gRPC error before it."""
+    """Return an error as PySpark raises it; that of 4.0 has no code, only the error of gRPC before it."""
     if pyspark.__version__.startswith("4.0."):
         error = kind(message, **more)
         error.__context__ = CallEnded(code)
@@ -669,7 +669,7 @@ def test_a_result_that_is_lost_may_have_been_too_large(spark_error):
 
 @pytest.mark.parametrize("text", [str(error) for error in GONE])
 def test_what_a_function_raises_is_no_server_that_is_gone(text):
-    """The author's own text, from a task or from the driver."""
+    """An author's own text, from a task or from the driver."""
     assert type(process_error(RuntimeError(text), MARK)) is ProcessFailed
     assert type(process_error(python_error(f"{TRACEBACK}\n{text}"), MARK)) is ProcessFailed
     refused = with_code(

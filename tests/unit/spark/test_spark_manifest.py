@@ -41,7 +41,7 @@ def test_complete_blocks_are_counted_per_target():
 
 
 def test_nothing_sealed_is_a_manifest_without_targets():
-    """The seal tasks ran and found no rows."""
+    """Seal tasks ran and found no rows."""
     assert manifest([own(0, 0, 0), own(1, 0, 0)], []) == ()
 
 
@@ -53,7 +53,7 @@ def test_rows_of_two_attempts_in_one_owner_are_refused():
 
 
 def test_two_complete_attempts_in_different_owners_are_refused():
-    """Each owner alone looks right: only all of them together reveal the mixture."""
+    """Each owner alone looks right: only all of them together show the mixture."""
     other = [(*row[:3], 99, *row[4:]) if row[2] == 0 else row for row in COMPLETE[1]]
     with pytest.raises(InconsistentSeal, match="attempts"):
         manifest(COMPLETE[0], other)

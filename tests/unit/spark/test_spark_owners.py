@@ -43,7 +43,7 @@ def test_a_tasks_partitions_share_a_leader_where_possible():
 
 
 def test_partitions_of_an_undeclared_topic_are_spread():
-    """A dead-letter topic is not written by a single task."""
+    """A dead-letter topic is not written by one task."""
     layout = OwnerLayout(4)
     assert {layout.owner("dlq", p) for p in range(4)} == {0, 1, 2, 3}
 

@@ -77,7 +77,7 @@ def test_every_row_is_in_one_batch_of_the_partition_its_key_chooses():
 
 
 def test_order_is_kept_over_many_flushes(monkeypatch):
-    """The batches of a target are numbered in the order of the rows."""
+    """Batches of a target are numbered in the order of the rows."""
     monkeypatch.setattr(seal_module, "_FLUSH_ROWS", 100)
     found = values(run(task(), [rows_of(60, start) for start in range(0, 3000, 60)]))
     for part in found.values():
@@ -194,7 +194,7 @@ def test_a_partition_that_does_not_exist_is_an_error_that_names_it():
 
 
 def test_a_record_is_measured_as_its_topic_stores_it():
-    """Brokers of an uncompressed topic unpack the batch before they compare it with the limit."""
+    """Brokers of a topic that is uncompressed unpack the batch before they compare it with the limit."""
     settings = {"max.message.bytes": "50000", "compression.type": "uncompressed"}
     target = TargetTopic.of("out", {0: 1}, settings)
     sealer = SealTask(CONFIG, OwnerLayout(1), {"out": target}, "out", "zstd")
@@ -206,7 +206,7 @@ def test_a_record_is_measured_as_its_topic_stores_it():
 
 
 def test_owners_are_those_of_the_layout():
-    """Also for topics that the layout does not know."""
+    """Also for topics the layout does not know."""
     layout = OwnerLayout(7)
     for row in run(task(layout=layout), [rows_of(100)]):
         if row["topic"] is not None:

@@ -109,7 +109,7 @@ def answers(task, *batches):
 
 
 def test_batches_are_written_in_the_order_of_seal_task_and_number(monkeypatch, attempt):
-    """That is the order of the source, in whatever order the shuffle delivers them."""
+    """That is the order of the source, whatever order the shuffle delivers."""
     attempt(0)
     wire = FakeWire(monkeypatch)
     out = TopicPartition("out", 0)
@@ -178,7 +178,7 @@ def test_a_streamed_task_tells_when_the_manifest_is_not_met(monkeypatch, attempt
 
 
 def test_a_second_attempt_writes_nothing_and_raises(monkeypatch, attempt):
-    """Law 1: a broker would acknowledge other content with a known sequence."""
+    """Law 1: a broker would acknowledge other content under a known sequence."""
     attempt(1)
     wire = FakeWire(monkeypatch)
     task = send_task({TopicPartition("out", 0): (1, 1)}, second_attempt_wait=0.05)
@@ -190,7 +190,7 @@ def test_a_second_attempt_writes_nothing_and_raises(monkeypatch, attempt):
 
 
 def test_a_second_attempt_waits_first():
-    """A speculative copy is killed when the first attempt ends: raising at once could end the job earlier."""
+    """A speculative copy is killed when the first attempt ends: raising at once could end the job before."""
     begun = time.monotonic()
     with pytest.raises(SecondAttempt, match="attempt 1"):
         refuse_second_attempt(3, 1, 0.1)
@@ -274,7 +274,7 @@ def test_receipts_come_back_sorted():
 
 
 def test_two_receipts_for_one_partition_are_refused():
-    """Two tasks wrote it, so its content is unknown."""
+    """Two tasks wrote it: content is unknown."""
     found = [json.dumps({"receipt": receipt("out", 0, 5).to_dict()})] * 2
     with pytest.raises(DuplicateReceipt, match="out-0"):
         read_answers(found, SealedManifest((SealedTarget("out", 0, 5, 1, 1),)))
@@ -288,7 +288,7 @@ def test_a_missing_receipt_is_an_error():
 
 
 def test_the_cause_is_shown_rather_than_what_other_tasks_saw_of_it():
-    """Many tasks are fenced because one of them was late."""
+    """Many tasks are fenced because one was late."""
     found = [
         json.dumps({"error": error_to_dict(e)}) for e in (ProducerFenced("47"), DeliveryTimedOut("slow"))
     ]

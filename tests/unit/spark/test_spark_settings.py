@@ -10,7 +10,7 @@ from airflow_eos.spark.session import settings
 
 
 class Conf(dict):
-    """The settings of a session, like ``spark.conf``."""
+    """The settings of a session, as ``spark.conf``."""
 
     set = dict.__setitem__
     unset = dict.pop

@@ -221,7 +221,7 @@ KEEP_JOB, COUNT_JOB = [(3, None, (3, 4), 0), (4, 0, (5, 6), 0)], [(5, 0, (6, 7),
 
 
 def sealed(driver, *jobs, first=()):
-    """Return the evidence of a seal that ran these jobs and then counted its blocks."""
+    """Evidence of a seal that ran these jobs, and then counted its blocks."""
     for job in first:
         driver.job(*job, tags=TAG)
     evidence = StatusStoreEvidence(driver, *TAG)

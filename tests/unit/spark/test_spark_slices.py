@@ -36,13 +36,13 @@ def test_slices_tile_the_ranges_exactly_and_in_order(wanted, slots):
 
 
 def test_one_large_partition_is_read_by_all_cores():
-    """Eight cores and one partition make eight slices."""
+    """Eight cores, one partition: eight slices."""
     slices = plan_slices([OffsetRange("t", 0, 0, 8_000_000)], 8)
     assert [s.span for s in slices] == [1_000_000] * 8
 
 
 def test_partitions_enough_for_all_cores_are_not_split():
-    """Four equal partitions on two cores make four tasks."""
+    """Four equal partitions on two cores stay four tasks."""
     wanted = [OffsetRange("t", p, 0, 500_000) for p in range(4)]
     assert plan_slices(wanted, 2) == wanted
 
@@ -54,7 +54,7 @@ def test_a_skewed_partition_is_split_and_small_ones_are_not():
 
 
 def test_small_ranges_are_not_worth_several_tasks():
-    """A thousand records make one task on any cluster."""
+    """A thousand records are one task on any cluster."""
     assert len(plan_slices([OffsetRange("t", 0, 0, 1000)], 100)) == 1
 
 

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders for which a process would be started."""
+    """The folders for which a process would have been started."""
     folders: list[Path] = []
 
     def start(folder: Path, _java: Path, _output: object) -> object:
@@ -61,7 +61,7 @@ def test_after_a_day_without_an_archive_another_process_is_started(folder: Path,
 
 
 def test_tasks_that_end_at_once_start_one_process(folder: Path, started: list[Path]) -> None:
-    """The one that gets the lock."""
+    """The one that holds the lock."""
     folder.mkdir(mode=0o755)
     with log_of(folder).open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -86,7 +86,7 @@ def test_nothing_is_started_where_there_is_an_archive_or_cannot_be_one(
 
 
 def test_the_process_sees_no_secret_of_airflow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs only Spark's own classes, and needs none."""
+    """It runs Spark's own classes only, and needs none."""
     for name in ("AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_VAR_TOKEN", "AIRFLOW__CORE__FERNET_KEY"):
         monkeypatch.setenv(name, "a-secret")
     monkeypatch.setattr(background_archive, "_SCRIPT", "import os; print(dict(os.environ))")

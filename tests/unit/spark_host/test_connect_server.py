@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(folder: Path, **settings: object) -> Launch:
-    """Prepare a server that has ended since: its lock is released."""
+    """Prepare a server, as one that has ended since: its lock is released."""
     launch = prepare(folder, **settings)  # type: ignore[arg-type]
     release(folder)
     return launch
@@ -54,7 +54,7 @@ def release(folder: Path) -> None:
 
 
 def test_the_token_is_private_and_in_no_command(folder: Path) -> None:
-    """Whatever the umask is: in the file and in the environment of the JVM."""
+    """Whatever the umask: in the file and in the environment of the JVM."""
     before = os.umask(0)
     try:
         launch = start(folder)
@@ -133,7 +133,7 @@ def test_a_folder_that_others_may_enter_is_refused(folder: Path, mode: int) -> N
 def test_a_folder_of_somebody_else_or_a_link_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its mode is."""
+    """Whatever its mode."""
     folder.symlink_to(tmp_path)
     with pytest.raises(ConfigurationError, match="folder of the Spark Connect server"):
         start(folder)
@@ -194,7 +194,7 @@ def test_what_stands_in_place_of_the_working_folder_is_named(folder: Path, kind:
 
 
 def test_the_server_gets_no_secrets_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it get the address of another server; the paths of modules are absolute."""
+    """Nor the address of another server; the paths of modules are absolute."""
     monkeypatch.setenv("PYTHONPATH", "somewhere")
     secrets = {
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "s3cret",

@@ -16,12 +16,12 @@ from airflow_eos_testing.java import find_java
 from airflow_eos_testing.spark_jvm import write_archive
 
 _ENOUGH = 5_000
-"""Number of classes; a session with a job loads twice as many."""
+"""Classes; a session with a job loads twice as many."""
 
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file in place of the archive."""
+    """A file in the place of the archive."""
     monkeypatch.setattr(jvm, "java", find_java)
     tmp_path.chmod(0o755)
     path = jvm.archive_of(tmp_path, find_java())
@@ -104,7 +104,7 @@ wait
 def test_a_session_that_takes_too_long_is_ended_with_its_jvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A JVM that outlived it would write its archive where another user may have created a folder."""
+    """A JVM that outlived it would write its archive where another user may have made a folder by then."""
     child, options, folder = tmp_path / "child", tmp_path / "options", tmp_path / "class data"
     monkeypatch.setattr(sys, "executable", "/bin/sh")
     monkeypatch.setattr(jvm, "_JOBS", _PROCESSES % (child, options))
@@ -118,7 +118,7 @@ def test_a_session_that_takes_too_long_is_ended_with_its_jvm(
 
 @pytest.mark.parametrize("state", ["a file", "below a file", "writable by others"])
 def test_a_folder_that_can_hold_no_archive_is_named(tmp_path: Path, state: str) -> None:
-    """Before a session starts; a task then starts without class data."""
+    """Before a session starts; a task starts without class data."""
     folder = tmp_path / "class-data"
     if state == "writable by others":
         folder.mkdir()

@@ -52,7 +52,7 @@ def test_only_what_every_jvm_says_goes_to_standard_output():
 
 
 def test_the_same_words_later_on_are_left_alone():
-    """They are not the JVM's first ones."""
+    """They are not a JVM's first ones."""
     out, err = said(
         "for n in 1 2 3 4 5 6 7 8 9 10; do echo $n >&2; done; "
         "echo WARNING: Using incubator modules >&2; read go"

@@ -58,11 +58,11 @@ def sent_of(send, text):
 
 
 def test_the_text_of_an_exception_always_follows_its_announcement(monkeypatch):
-    """PySpark's own function announces it and then sends nothing if the text has half of an emoji."""
+    """PySpark's own function announces it and then sends nothing, if the text holds half of an emoji."""
     from pyspark.serializers import SpecialLengths
     from pyspark.worker import handle_worker_exception
 
-    errors = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")  # like Python's own stderr
+    errors = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")  # as Python's own stderr
     monkeypatch.setattr(sys, "stderr", errors)
     thrown = SpecialLengths.PYTHON_EXCEPTION_THROWN
     assert sent_of(handle_worker_exception, "half \ud83d") == (thrown, None)

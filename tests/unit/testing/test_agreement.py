@@ -119,7 +119,7 @@ def test_what_a_reader_saw_and_is_gone_is_told(seen):
 
 
 def test_a_record_that_is_delivered_twice_is_told(seen, monkeypatch):
-    """A downstream reader would count it twice."""
+    """A reader downstream would count it twice."""
     monkeypatch.setattr("airflow_eos_testing.readers.follow_topic", lambda *_: iter([*seen, seen[0]]))
     with WatchingReader({}, "out") as reader:
         pass

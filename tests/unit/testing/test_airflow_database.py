@@ -40,7 +40,7 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(database: Path) -> Iterator[int]:
-    """A process that holds the database's lock half of the time."""
+    """A process that holds the database's lock half of its time."""
     with subprocess.Popen(
         [sys.executable, "-c", BUSY_WRITER, str(database)], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -31,7 +31,7 @@ def test_tags_rise_within_each_partition(log):
 
 
 def test_an_exact_output_has_nothing_to_complain_about(log):
-    """Every tag once, sources mixed, the order within each kept: exact."""
+    """Every tag once, sources mixed, order kept within each: exact."""
     verdict = judge(log, [record(tag) for tag in ("1:0", "0:0", "0:1", "1:1", "0:2")])
     assert verdict.exact
     assert verdict.complaints() == ""
@@ -39,7 +39,7 @@ def test_an_exact_output_has_nothing_to_complain_about(log):
 
 
 def test_a_missing_record_is_lost(log):
-    """A tag is in no output."""
+    """A tag in no output."""
     verdict = judge(log, [record(tag) for tag in ALL if tag != "0:1"])
     assert verdict.lost == ("0:1",)
     assert not verdict.exact

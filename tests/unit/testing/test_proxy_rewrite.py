@@ -27,7 +27,7 @@ def request(api, version, frame=b""):
 
 @pytest.mark.parametrize("version", [1, 8, 12, 13])
 def test_metadata_names_the_proxy(version):
-    """For all brokers, in plain and in flexible versions; the correlation id stays."""
+    """All brokers, in plain and in flexible versions; the correlation id stays."""
     broker = MetadataResponse.MetadataResponseBroker
     brokers = [broker(node_id=n, host="broker", port=9090 + n, rack=None) for n in (1, 2)]
     data = answer(MetadataResponse, version, brokers=brokers, cluster_id="c", controller_id=1, topics=[])
@@ -39,7 +39,7 @@ def test_metadata_names_the_proxy(version):
 
 @pytest.mark.parametrize("port", [9092, -1])
 def test_a_coordinator_is_named_by_the_proxy_and_none_stays_none(port):
-    """While a coordinator is elected, the answer has no address."""
+    """While a coordinator is elected the answer holds no address."""
     data = answer(
         FindCoordinatorResponse, 2, node_id=1, host="broker", port=port, error_code=0, error_message=None
     )
@@ -49,7 +49,7 @@ def test_a_coordinator_is_named_by_the_proxy_and_none_stays_none(port):
 
 
 def test_coordinators_of_newer_versions_are_named_by_the_proxy():
-    """From version 4 on, an answer has many (KIP-699)."""
+    """From version 4 on an answer holds many (KIP-699)."""
     one = FindCoordinatorResponse.Coordinator(
         key="t", node_id=1, host="broker", port=9092, error_code=0, error_message=None
     )

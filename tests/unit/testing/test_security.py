@@ -15,7 +15,7 @@ from airflow_eos_testing.security import Security
 
 
 def test_acls_without_named_clients_are_refused():
-    """With SSL alone every client is anonymous, like the brokers: ACLs would protect nothing."""
+    """Under SSL alone every client is anonymous, as the brokers are: ACLs would protect nothing."""
     with pytest.raises(ConfigurationError, match="acls=True needs clients with names"):
         EmbeddedKafka(security="SSL", acls=True)
 

@@ -37,7 +37,7 @@ def test_internal_topics_survive_one_broker_of_three(nodes, replicas, min_isr):
 
 
 def test_every_node_knows_all_controllers():
-    """The quorum is the same in each file, the listeners are each node's own."""
+    """The quorum is the same text in each file, the listeners are each node's own."""
     files = [parse(server_properties(node, THREE, Path(f"/data-{node}"))) for node in THREE]
 
     assert {settings["controller.quorum.voters"] for settings in files} == {

@@ -1,4 +1,4 @@
-"""The process that cleans up after a dead owner, with ``sleep`` in place of a broker."""
+"""The process that cleans up after a dead owner, with ``sleep`` in the place of a broker."""
 
 from __future__ import annotations
 

@@ -43,5 +43,5 @@ def test_a_version_of_scattered_pythons_names_each(lock):
 
 
 def test_names_are_canonical(lock):
-    """By PEP 503, so that pip and a sort agree."""
+    """As PEP 503 has it, so that pip and a sort agree."""
     assert lock.canonical("Deprecated_x.Y--z") == "deprecated-x-y-z"

@@ -53,7 +53,7 @@ def test_a_cell_whose_interpreter_is_missing_says_why(tmp_path) -> None:
 
 
 def test_a_name_without_an_interpreter_is_none(tmp_path, monkeypatch) -> None:
-    """A version manager puts the names of all versions on the path, but starts only the chosen ones."""
+    """A version manager puts the names of all its versions on the path, and starts the chosen ones."""
     shim = tmp_path / "python3.99"
     shim.write_text("#!/bin/sh\necho 'python3.99: command not found' >&2\nexit 127\n")
     shim.chmod(0o755)

@@ -1,4 +1,4 @@
-"""tools/setup: which interpreter the environment gets."""
+"""tools/setup: which interpreter the environment has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout whose environment has this Python; PATH has Java and a ``python3`` of another version."""
+    """A checkout whose environment has this Python; on PATH are Java and a ``python3`` of another version."""
     for name in ("tools/setup", *PINNED):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -53,7 +53,7 @@ def set_up(checkout: Path, **env: str) -> int:
 
 @pytest.mark.process
 def test_an_environment_keeps_its_interpreter(checkout: Path) -> None:
-    """``PYTHON=python3.12 make setup`` chooses it once; every other target calls set-up without it."""
+    """``PYTHON=python3.12 make setup`` chooses it once; every other target calls set-up without."""
     for env in ({}, {"PYTHON": ""}):
         assert set_up(checkout, **env) == 0
         assert (checkout / ".venv").exists()

@@ -1,4 +1,4 @@
-"""The time budget of the tests: rows, what is over, and what is left out."""
+"""The time budget of the tests: rows, what is over, what is left out."""
 
 from __future__ import annotations
 

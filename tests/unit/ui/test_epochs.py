@@ -19,7 +19,7 @@ SPENT = "spent on ending what an earlier attempt had left open"
 
 
 def run(epoch: int, *, producer_id: int = 1, name: str = "t", states: tuple[str, ...] = PLAIN) -> RunRecord:
-    """Return a run that committed with an epoch."""
+    """Return a run that committed under an epoch."""
     return a_record(
         run_key=f"run/p/{producer_id}.{epoch}",
         producer=ProducerIdentity(name, producer_id, epoch),
@@ -89,7 +89,7 @@ def test_attempts_are_told_by_states(states: tuple[str, ...], ends: tuple[str, .
 
 
 def test_runs_under_other_ids_are_not_among_the_rows() -> None:
-    """Each interval has its own id."""
+    """Each interval has its own."""
     runs = [run(0, name="a"), run(0, name="b"), run(1, name="a")]
     assert [(whose, epoch) for whose, epoch, _ in rows(runs, 2)] == [("run before", "0"), ("this run", "1")]
 

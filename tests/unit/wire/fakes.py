@@ -30,7 +30,7 @@ class FakeConnections:
         self.refreshes = 0
         self.forgotten = []
         self.hung_up = set()
-        self.waits = []  # seconds after which the sender asked to be woken, in order
+        self.waits = []  # seconds after which the sender wants to be woken, in order
         self.script = []  # functions (request, node) -> answer, exception, or None for the answer of handle()
 
     def close(self):
@@ -119,7 +119,7 @@ class FakeConnections:
         return future
 
     def scripted(self, request):
-        """Return whether the next scripted answer is for this request."""
+        """Whether the next scripted answer is for this request."""
         return bool(self.script)
 
     def started(self, request):

@@ -76,5 +76,5 @@ def test_a_long_wait_is_told_once(clock, caplog):
     ],
 )
 def test_an_error_is_one_line_for_whoever_runs_the_brokers(error, text):
-    """A client that may not send yet has the reason in an argument, or none."""
+    """A client that may not send yet has the reason in an argument, or in none."""
     assert describe(error).startswith(text)

@@ -56,7 +56,7 @@ def test_servers_that_are_no_addresses_are_refused(server):
 
 
 def test_addresses_of_all_forms_are_passed_on():
-    """With a protocol, IPv6, and without a port."""
+    """With a protocol, of IPv6, and without a port."""
     servers = ["PLAINTEXT://a:1", "[::1]:9092", "::1", "b"]
     assert for_kafka_python({"bootstrap.servers": ",".join(servers)})["bootstrap_servers"] == servers
 
@@ -101,7 +101,7 @@ def test_a_number_that_librdkafka_refuses_is_refused_before_a_connection(key, va
 
 @pytest.mark.parametrize("key", ["sasl.mechanism", "sasl.mechanisms"])
 def test_sasl_is_translated_under_both_names(key):
-    """librdkafka accepts either name of the mechanism."""
+    """librdkafka takes either name of the mechanism."""
     config = {k: v for k, v in SCRAM.items() if k != "sasl.mechanism"}
     out = for_kafka_python({**config, key: "SCRAM-SHA-512"})
     assert out["security_protocol"] == "SASL_PLAINTEXT"
@@ -143,7 +143,7 @@ def test_socket_options_are_translated():
 
 
 def test_an_oauth_callback_becomes_a_token_provider():
-    """A token is requested once and used for most of its life; the configuration text is passed on."""
+    """A token is asked for once and used for most of its life; the configuration text is passed on."""
     calls = []
 
     def callback(config):

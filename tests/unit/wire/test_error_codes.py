@@ -202,7 +202,7 @@ def test_a_version_that_a_broker_does_not_know_is_called_by_the_request():
 
 @pytest.mark.parametrize(("table", "expected"), TABLES)
 def test_every_other_code_stops_the_run(table, expected):
-    """A code that the table does not have is never retried, and never taken for success."""
+    """A code the table does not know is never retried and never taken for success."""
     for code in range(-1, 200):
         if code not in expected and code != 0:
             assert reaction(table, code) == Fatal(

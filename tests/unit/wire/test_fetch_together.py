@@ -19,7 +19,7 @@ PARTITIONS = 6
 
 
 class FakeLeaders(FakeConnections):
-    """Two leaders of six partitions with 30 records each, in batches of ten; answers have two batches."""
+    """Two leaders of six partitions with 30 records each, in batches of ten; answers hold two batches."""
 
     def __init__(self, room=10**6):
         super().__init__({TopicPartition("src", p): p % 2 for p in range(PARTITIONS)})
@@ -90,7 +90,7 @@ def test_one_request_for_each_leader(leaders):
 
 
 def test_the_rest_of_a_range_is_read_alone(leaders):
-    """Answers have two batches of three."""
+    """Answers hold two batches of three."""
     ranges = [OffsetRange("src", p, 0, 30) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(30))) for p in range(PARTITIONS)]
     assert sorted(leaders.asked) == sorted([[0, 2, 4], [1, 3, 5], *([p] for p in range(PARTITIONS))])

@@ -25,6 +25,6 @@ def test_the_hash_is_javas(text, expected):
 
 
 def test_the_absolute_value_is_kafkas():
-    """The smallest 32-bit number becomes 0; 2**31 would give partition 2 of three."""
+    """The smallest 32-bit number becomes 0; 2**31 would be in partition 2 of three."""
     assert offsets_partition_of("polygenelubricants", 3).partition == 0
     assert offsets_partition_of("consumer-group", 50).partition == 1738392088 % 50

@@ -147,7 +147,7 @@ def test_an_error_that_arrives_early_decides_when_it_is_its_turn():
 
 
 def test_nothing_new_is_sent_behind_a_failure():
-    """While a failed batch waits for its turn, the window does not grow."""
+    """While a failed batch waits for its turn the window does not grow."""
     made = proven(batches=20)
     window = send_all(made)
     made.settle(window[2], refusal(19), 0.0)
@@ -227,7 +227,7 @@ def test_progress_starts_the_delivery_timeout_again():
 
 
 def test_a_partition_without_a_leader_times_out():
-    """A batch that could never be sent also counts against the delivery time-out."""
+    """Also a batch that could never be sent counts against the delivery time-out."""
     made = queue(delivery_timeout=10.0)
     assert made.next_batch(0.0) is not None
     made.no_leader(0.0)
@@ -286,7 +286,7 @@ def test_an_empty_source_gives_an_empty_receipt():
 
 
 def test_the_record_count_must_be_the_batchs_own():
-    """A count that differs from the sealed batch is detected before anything is sent."""
+    """A count that differs from the sealed batch is found before anything is sent."""
     records, data = sealed()
     made = PartitionQueue(WHERE, IDENTITY, iter([(records + 1, data)]), 0, 120.0)
     with pytest.raises(ProtocolViolation, match="does not hold the 4 records"):

@@ -38,7 +38,7 @@ def logged(base_offset, records):
 
 
 class FakeLeader(FakeConnections):
-    """One partition's log: batches of ten records; Fetch answers have at most ``per_answer`` of them."""
+    """One partition's log: batches of ten records; Fetch answers hold at most ``per_answer`` of them."""
 
     def __init__(self, batches=10, per_answer=2):
         super().__init__({WHERE: 0, TopicPartition("src", 1): 1})

@@ -32,7 +32,7 @@ def test_refused_records_are_named_by_key_and_timestamp(batch):
 
 @pytest.mark.parametrize("indices", [[], [5], [-1]])
 def test_what_the_broker_does_not_say_is_not_made_up(batch, indices):
-    """Older brokers, and some errors, name no record."""
+    """Older brokers and some errors name no record."""
     assert refused_records(WHERE, batch, indices) == ""
 
 

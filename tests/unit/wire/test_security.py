@@ -132,14 +132,14 @@ def test_pem_text_leaves_no_file_behind(certificate, tmp_path, monkeypatch):
     ],
 )
 def test_what_cannot_be_loaded_is_named_and_not_shown(settings, key):
-    """The message has the setting's name, but never the content of a key."""
+    """The message has the setting's name, and never the content of a key."""
     with pytest.raises(ConfigurationError, match=key.replace(".", r"\.")) as caught:
         for_kafka_python({**BASE, **settings})
     assert "nonsense-content" not in str(caught.value)
 
 
 def test_a_locked_key_without_password_does_not_ask_the_terminal(certificate):
-    """OpenSSL would prompt, and the task would hang: it is an error instead."""
+    """OpenSSL would prompt and hang the task: it is an error instead."""
     cert, locked = str(certificate / "cert.pem"), str(certificate / "locked.pem")
     with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.location"):
         context(ssl__certificate__location=cert, ssl__key__location=locked)

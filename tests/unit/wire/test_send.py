@@ -125,7 +125,7 @@ class FakeBrokers(FakeConnections):
         sequence = header.base_sequence
         log = self.logs[where]
         for base, known, old in log[-5:]:
-            # First and last sequence decide, not the content.
+            # First and last sequence decide, never the content.
             if (known, BatchHeader.unpack(old).record_count) == (sequence, header.record_count):
                 return 0, base
         expected = sum(BatchHeader.unpack(d).record_count for *_, d in log)
@@ -227,7 +227,7 @@ def test_at_most_five_batches_of_a_partition_are_in_flight(brokers):
 
 
 def test_requests_are_transactional_wait_for_all_replicas_and_stay_below_version_12(brokers):
-    """From version 12 on, a broker adds partitions to the transaction itself."""
+    """From version 12 on a broker adds partitions to the transaction by itself."""
     send(brokers, {tp(0): 2})
     for _, request in brokers.sends:
         assert request.transactional_id == "work"
@@ -289,7 +289,7 @@ def test_every_retriable_code_ends_in_an_exact_log(brokers, code):
 
 @pytest.mark.parametrize("code", sorted(code for code, d in PRODUCE.items() if isinstance(d, Fatal)))
 def test_every_fatal_code_stops_all_partitions(brokers, code):
-    """The error has the table's class and the partition, and no connection keeps unsent bytes."""
+    """The error is of the table's class, names the partition, and no connection keeps unsent bytes."""
     brokers.refuse(code, tp(0))
     with pytest.raises(PRODUCE[code].error, match=r"out-0 .*error"):
         send(brokers, {tp(0): 50, tp(2): 50}, records=1)

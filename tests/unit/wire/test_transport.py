@@ -32,13 +32,13 @@ def port():
         answers.listen()
         number = answers.getsockname()[1]
         silent.bind((SILENT, number))
-        silent.listen(0)  # the kernel drops further connections until the first is accepted
+        silent.listen(0)  # the kernel drops further connections while the first is not accepted
         opened().connect_ex((SILENT, number))
         yield number
 
 
 def connected(monkeypatch, *addresses, port):
-    """Return where a connection to a host with these addresses leads."""
+    """Return where a connection to a host of these addresses leads."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
     net = NetworkSelector(slow_task_threshold_secs=0)

@@ -111,7 +111,7 @@ def test_every_retriable_code_is_survived(coordinators, request_, table, key, co
     ],
 )
 def test_every_other_code_ends_it_at_once(coordinators, request_, table, code):
-    """The error names the transaction and the group."""
+    """The error names transaction and group."""
     coordinators.codes = [code]
     with pytest.raises(table[code].error, match=r"transaction of 'work': .* 'group'"):
         request_(coordinators)
@@ -127,7 +127,7 @@ def test_the_partition_whose_offset_was_refused_is_named(coordinators):
 
 @pytest.mark.parametrize(("request_", "key"), [(add, "work"), (commit, "group")])
 def test_a_coordinator_whose_connection_breaks_is_looked_up_anew(coordinators, request_, key):
-    """It has died, or hangs: librdkafka would wait for it."""
+    """It died, or it hangs: librdkafka would wait for it."""
     coordinators.codes = [kafka_errors.KafkaConnectionError("gone"), kafka_errors.RequestTimedOutError()]
     request_(coordinators)
     assert coordinators.forgotten == [key, key]

@@ -116,7 +116,7 @@ def test_every_outcome_of_ending_is_told_apart(coordinator, code, result, commit
 
 @pytest.mark.parametrize("code", sorted(code for code, d in COORDINATOR.items() if isinstance(d, Retry)))
 def test_ending_survives_every_retriable_code(coordinator, code):
-    """Markers are still being written, or a coordinator moves or loads."""
+    """Markers still being written, a coordinator that moves or loads."""
     coordinator.codes = [code, code]
     assert end_txn(coordinator, IDENTITY, commit=False) is EndTxnAnswer.ENDED
     assert len(coordinator.requests) == 3
