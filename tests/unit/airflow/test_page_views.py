@@ -298,7 +298,7 @@ def test_json_that_no_answer_can_repeat_is_refused(value: str) -> None:
 
 
 def test_late_records_are_told_of_those_that_were_read() -> None:
-    """The record has both numbers."""
+    """The page has the text of the record."""
     late = record("mine", "m1", mode="interval", records_late=9, receipts=())
     values = views.run_view(history_of(late), Viewer(["mine"]), "pipelines.copy", "p/m1")
     text = templates.get_template("run.html").render(

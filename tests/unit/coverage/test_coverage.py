@@ -259,7 +259,7 @@ span = st.tuples(st.integers(0, 30), st.integers(0, 30))
 
 @given(st.lists(span), span)
 def test_spans_are_sets_of_offsets(added, asked):
-    """They are disjoint and sorted, and membership is exact."""
+    """They are disjoint and sorted, and lack no offset inside or outside of a range."""
     spans, offsets = Spans(), set()
     for start, end in added:
         spans.add(start, end)

@@ -132,7 +132,7 @@ def test_a_property_with_which_no_file_can_be_written_is_named_before_anything_i
 
 @pytest.mark.parametrize("codec", ["uncompressed", "GZIP", "snappy"])
 def test_the_codec_of_data_files_in_avro_is_not_that_of_manifests(tmp_path, codec):
-    """pyiceberg does not write manifests with it, so that no commit could be made."""
+    """If it were, no commit could be made: pyiceberg does not write manifests with it."""
     properties = {"write.avro.compression-codec": codec}
     lake = PartitionedLake(tmp_path, pa.schema([("id", pa.int64())]), **properties)
     assert published(lake, pa.table({"id": [1]})) == [{"id": 1}]

@@ -68,7 +68,7 @@ def test_a_missing_row_is_noticed(missing):
 
 
 def test_a_row_twice_is_noticed():
-    """The counts would match only without it."""
+    """The counts match only without the second copy."""
     with pytest.raises(InconsistentSeal, match="announced"):
         manifest([*COMPLETE[0], COMPLETE[0][0]], COMPLETE[1])
 

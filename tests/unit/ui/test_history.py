@@ -25,7 +25,7 @@ def made():
 
 
 def test_of_each_pipeline_the_newest_runs_are_kept(made):
-    """Their ranges are kept."""
+    """Of older runs only the ranges are kept."""
     history, reader = made(runs_kept=3)
     for number in range(10):
         reader.put_run(number)
