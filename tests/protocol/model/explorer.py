@@ -282,7 +282,7 @@ class Run:
             glet = self._greenlet_at(process, point)
             self._standing.discard(glet)
             point.glet = None
-            reached = _told(glet, answer)
+            reached = _resume(glet, answer)
             point.next[heard] = self._arrived(process.name, glet, reached, point, answer)
         process.point = point.next[heard]
 
@@ -301,12 +301,12 @@ class Run:
         if start.glet is None:
             self.world.clock.seconds = start.seconds
             glet = greenlet.greenlet(_to_its_end, parent=self._hub)
-            _same(glet.switch(process.body), start)
+            _check_same(glet.switch(process.body), start)
         else:
             glet, start.glet = start.glet, None
         for later in reversed(way):
             self.world.clock.seconds = later.seconds
-            _same(_told(glet, later.answer), later)
+            _check_same(_resume(glet, later.answer), later)
         self.world.clock.seconds = now
         return glet
 
@@ -463,7 +463,7 @@ def _answer_of(step: Step) -> Answer:
         return Answer(error=error)
 
 
-def _told(glet: greenlet.greenlet, answer: Answer) -> Step | End:
+def _resume(glet: greenlet.greenlet, answer: Answer) -> Step | End:
     """Resume a greenlet with an answer; return the step or end that it reaches."""
     reached: Step | End
     if answer.error is None:
@@ -474,7 +474,7 @@ def _told(glet: greenlet.greenlet, answer: Answer) -> Step | End:
     return reached
 
 
-def _same(reached: Step | End, point: Point) -> None:
+def _check_same(reached: Step | End, point: Point) -> None:
     """Check that a process did the same after the same answers."""
     expected = point.reached
     again, expected = (one.name if isinstance(one, Step) else one for one in (reached, point.reached))
