@@ -1,6 +1,6 @@
-"""``make test AIRFLOW=3.2``: tests of features that an older Airflow lacks are not collected on it.
+"""``make test AIRFLOW=3.2``: tests of what an older Airflow does not have are not collected on it.
 
-docs/airflow-versions.md tells users the same.
+docs/airflow-versions.md says the same to users.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ SINCE: dict[tuple[int, int], tuple[str, ...]] = {
         "tests/unit/airflow/test_task_decorator.py::test_context_variables_come_from_the_context",
     ),
 }
-"""Files, tests and parametrized cases, by the first Airflow version with the features they need."""
+"""Files, tests and cases of tests by the first Airflow that has what they need."""
 
 
 class AirflowVersions:
-    """Deselects tests of features that the Airflow of this environment lacks."""
+    """Leaves out what the Airflow of this environment does not have."""
 
     @cached_property
     def _left_out(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class AirflowVersions:
         return tuple(name for since, names in SINCE.items() if (major, minor) < since for name in names)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Do not import a file that imports missing modules."""
+        """Do not import a file that imports what is not there."""
         return True if str(collection_path.relative_to(ROOT)) in self._left_out else None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

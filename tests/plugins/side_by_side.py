@@ -1,9 +1,9 @@
-"""Which tests may run concurrently: a file stays together, and so do files that share a costly fixture.
+"""Which tests may run side by side: a file stays together, and files that share a costly fixture do, too.
 
 A fixture of a package is made once per process. Two Airflows, or two clusters of three brokers, would cost
-more than a second process gains. Tests of the protocol's model, and those that start their own pytest
+more than the second process gains. Tests of the protocol's model, and those that start a pytest of their own
 without a law, share nothing and take long: each may run anywhere. The former need a processor all the time,
-while tests with brokers often wait: they are dealt out between those. Unit tests come last, and of these the
+where tests with brokers often wait: they are dealt out between those. Unit tests come last, and of these the
 files in which nothing waits for a program: small pieces, so that the processes end together.
 """
 
@@ -21,21 +21,21 @@ import pytest
 T = TypeVar("T")
 
 COSTLY = ("airflow", "replicated")
-"""Fixtures that should be made once; their tests begin first, since they take longest."""
+"""Fixtures that are to be made once; what needs them begins first, for it takes longest."""
 ALONE = ("tests/protocol/", "tests/guarantees/test_without_law.py")
-"""Prefixes of the names of tests that are distributed one by one."""
+"""Beginnings of the names of tests that are dealt out one by one."""
 SMALL = "tests/unit/"
 """Folder whose files take seconds."""
 WITH_BROKERS = ("tests/guarantees/", "tests/integration/", "tests/system/", *COSTLY)
-"""Prefixes of the groups whose tests wait most of the time."""
+"""Beginnings of the groups whose tests wait most of the time."""
 
 
 class SideBySide:
-    """Orders tests, and distributes them to the processes of pytest-xdist."""
+    """Orders tests, and deals them out to the processes of pytest-xdist."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Begin with the costly ones; the others keep their order, except for the searches."""
+        """Begin with the costly ones; the rest keeps its order, but for the searches."""
         root = config.rootpath
         items.sort(key=lambda item: _rank(group_of(root, item.nodeid)))
         items[:] = small_ones_last(items, _file_of, waits)
@@ -57,7 +57,7 @@ class SideBySide:
 
 
 def small_ones_last(tests: Sequence[T], file: Callable[[T], str], waits: Callable[[T], bool]) -> list[T]:
-    """Return the tests in their order, but unit test files without waits after all others."""
+    """Return the tests in their order, but behind all others those of unit test files in which none waits."""
     waiting = {file(test) for test in tests if waits(test)}
     return sorted(tests, key=lambda test: file(test).startswith(SMALL) and file(test) not in waiting)
 
@@ -75,10 +75,10 @@ def is_search(item: pytest.Item) -> bool:
 def dealt_out(
     searches: Sequence[T], others: Sequence[T], group: Callable[[T], str], between: tuple[str, ...]
 ) -> list[T]:
-    """Return the others in their order, with the searches distributed evenly between their groups.
+    """Return the others in their order, and evenly between their groups the searches.
 
     :param group: returns the group of one of the others.
-    :param between: prefixes of the names of groups that a search may follow.
+    :param between: beginnings of the names of groups after which there may be a search.
     """
     groups = [(name, [*members]) for name, members in groupby(others, group)]
     places = sum(name.startswith(between) for name, _ in groups)

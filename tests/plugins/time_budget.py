@@ -1,4 +1,4 @@
-"""The minutes of ``make test`` by kind of test, against the budget, and the tests in ``make chaos``."""
+"""Where the minutes of ``make test`` went, against the budget, and what waits in ``make chaos``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row_of(path: str) -> str:
 
 
 def shares(phases: Iterable[tuple[str, float, float]]) -> dict[str, float]:
-    """Split the elapsed time: each moment counts in equal parts for the phases that ran in it.
+    """Share the clock out: each moment belongs in equal parts to the phases that ran at it.
 
     Args:
         phases: Row, start and end in seconds of a set-up, a call or a teardown, from whichever process.
@@ -48,7 +48,7 @@ def shares(phases: Iterable[tuple[str, float, float]]) -> dict[str, float]:
 
 
 class TimeBudget:
-    """Records when tests ran, and prints their times after a whole run."""
+    """Collects when tests ran, and prints what they took behind a whole run."""
 
     def __init__(self) -> None:
         self._phases: list[tuple[str, float, float]] = []
@@ -57,24 +57,24 @@ class TimeBudget:
         self._check = float(os.environ.get(CHECK_SECONDS) or 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count set-up, call and teardown, so that session fixtures count where they start and end."""
+        """Set-up, call and teardown: fixtures of the session count where they start and end."""
         self._phases.append((row_of(report.nodeid.partition("::")[0]), report.start, report.stop))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Count the tests that the marker deselects."""
+        """Count what the marker leaves out."""
         for item in items:
             if item.get_closest_marker("chaos") is not None:
                 self._deselected[row_of(item.nodeid.partition("::")[0])] += 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Send the results to the controller if tests run concurrently."""
+        """Tell the controller, where tests run side by side."""
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output["chaos"] = dict(self._deselected)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Receive a worker's results; each of them has collected everything."""
+        """Hear a worker; each of them has collected everything."""
         self._deselected |= Counter(getattr(node, "workeroutput", {}).get("chaos", {}))
 
     def lines(self) -> list[str]:
@@ -93,7 +93,7 @@ class TimeBudget:
         return found
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
-        """Print the table if all tests except the long ones were requested, as by ``make test``."""
+        """Print the table when all tests but the long ones were asked for, as ``make test`` does."""
         whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
         if whole and config.option.markexpr == "not chaos":
             terminalreporter.section("time budget")

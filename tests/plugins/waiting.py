@@ -1,4 +1,4 @@
-"""Tests that need a program which this machine lacks: one line after a run, however it was reported."""
+"""Which tests wait for a program that this machine lacks: one line behind a run, however it was reported."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ REASON = "needs a browser"
 
 
 class Waiting:
-    """Collects tests that were skipped because no browser is installed."""
+    """Collects tests that were skipped for want of a browser."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[str, list[str]] = defaultdict(list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a test that was skipped, in any process."""
+        """Hear of a test that was skipped, in whichever process."""
         if report.skipped and isinstance(report.longrepr, tuple) and REASON in report.longrepr[2]:
             self._waiting[report.longrepr[2].removeprefix("Skipped: ")].append(report.nodeid)
 
@@ -26,6 +26,6 @@ class Waiting:
         return [f"skipped, {why}: {', '.join(sorted(tests))}" for why, tests in self._waiting.items()]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print what to install, and the tests that need it."""
+        """Print what to install, and which tests wait for it."""
         for line in self.lines():
             terminalreporter.write_line(line, yellow=True)

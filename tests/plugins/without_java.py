@@ -1,6 +1,6 @@
-"""Unit and protocol tests start no JVM unless they are marked with ``jvm``: ``make unit`` relies on it.
+"""Unit and protocol tests start no JVM, unless they are marked with ``jvm``: what ``make unit`` promises.
 
-``JAVA_HOME`` of all others is a fake that reports a version, so that paths and options can be computed,
+``JAVA_HOME`` of all others holds a stand-in that tells a version, so that paths and options can be computed,
 and refuses to run anything.
 """
 
@@ -25,7 +25,7 @@ esac
 
 
 class WithoutJava:
-    """Hides Java while a test runs that must do without it."""
+    """Takes Java away while a test runs that must do without."""
 
     @cached_property
     def _home(self) -> tempfile.TemporaryDirectory[str]:
@@ -38,7 +38,7 @@ class WithoutJava:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Includes set-up, call and teardown: fixtures of a module start no JVM either."""
+        """Around set-up, call and teardown: fixtures of a module start no JVM either."""
         if not item.nodeid.startswith(FOLDERS) or item.get_closest_marker(MARKER) is not None:
             return (yield)
         with pytest.MonkeyPatch.context() as patch:
@@ -46,6 +46,6 @@ class WithoutJava:
             return (yield)
 
     def pytest_unconfigure(self) -> None:
-        """Remove the fake."""
+        """Remove the stand-in."""
         if "_home" in self.__dict__:
             self._home.cleanup()

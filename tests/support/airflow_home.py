@@ -1,4 +1,4 @@
-"""A separate Airflow for the test session: everything that Airflow writes goes to a temporary folder.
+"""An Airflow of the test session's own: everything Airflow writes goes to a temporary folder.
 
 Import it before Airflow: Airflow reads its home once per process.
 """
@@ -20,7 +20,7 @@ if "airflow" in sys.modules:
 HOME = Path(tempfile.mkdtemp(prefix="airflow-eos-test-home-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 
-# Variables of the test equipment tell which kind of session is under test.
+# Those of the test equipment say which kind of session is under test.
 for name in [key for key in os.environ if key.startswith("AIRFLOW") and "_EOS_TEST_" not in key]:
     del os.environ[name]
 os.environ.update(

@@ -10,7 +10,7 @@ from airflow_eos.cli.airflow_commands import get_eos_cli_commands
 
 
 def get_parser() -> argparse.ArgumentParser:
-    """Return the parser."""
+    """Return it."""
     parser: argparse.ArgumentParser = DefaultHelpParser(prog="airflow", formatter_class=AirflowHelpFormatter)
     subparsers = parser.add_subparsers(dest="subcommand", metavar="GROUP_OR_COMMAND")
     for group in get_eos_cli_commands():

@@ -18,9 +18,9 @@ def ranges_of(
 ) -> RangeMode:
     """Return the ranges that ``"data_interval"`` means in a Dag run, as its task resolves them.
 
-    :param timezone: time zone of the Dag.
+    :param timezone: of the Dag.
     :param key: the partition key; None: the run has a data interval.
-    :param dag_run: its other attributes, such as ``partition_date``, aware, or ``data_interval_start``.
+    :param dag_run: what else it has, such as ``partition_date``, aware, or ``data_interval_start``.
     """
     dag = DAG("d", schedule=schedule, start_date=pendulum.datetime(2000, 1, 1, tz=timezone))
     fields = {

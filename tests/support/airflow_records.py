@@ -8,11 +8,11 @@ from typing import Any
 from airflow_eos.operators.failure_record import FAILURE_KEY, FailureRecord
 
 RECENT = dt.datetime(2026, 11, 20, 22, tzinfo=dt.timezone.utc)
-"""Default start of attempts."""
+"""When attempts start that say nothing else."""
 
 
 def dag_known(dag_id: str) -> None:
-    """Register a Dag with Airflow."""
+    """Let Airflow know a Dag."""
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.session import create_session
@@ -38,10 +38,10 @@ def attempted(
     max_tries: int = 2,
     operator: str = "ReadProcessWriteOperator",
 ) -> None:
-    """Write a task instance, and its Dag run unless it exists.
+    """Write a task instance, with its Dag run unless that is there.
 
     :param failure: its XCom.
-    :param fields: its rendered fields, besides the group ``"<dag_id>-group"``; stored once it has started.
+    :param fields: its rendered fields, beside the group ``"<dag_id>-group"``; stored where it has started.
     """
     from airflow.models.dagrun import DagRun
     from airflow.models.xcom import XComModel

@@ -1,4 +1,4 @@
-"""A Dag in the database's form, and back."""
+"""A Dag as the database holds it, and back."""
 
 from __future__ import annotations
 

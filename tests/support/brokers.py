@@ -1,4 +1,4 @@
-"""Helpers that the broker layer's integration tests share: settings, foreign writers and polling."""
+"""What the broker layer's integration tests share: settings, foreign writers and polling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUIET = {"log_level": 0}
 
 
 def unique(prefix):
-    """Return a name that no other test uses on the shared broker."""
+    """A name nobody else uses on the shared broker."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
@@ -33,7 +33,7 @@ def tp(topic, partition=0):
 
 
 def make_ledger(config, link=None, partitions=1, name=None):
-    """Create a separate ledger topic."""
+    """A ledger topic of its own."""
     settings = LedgerSettings(topic=name or unique("ledger"), partitions=partitions, replication_factor=1)
     ledger = KafkaLedger(link or Link(config), settings)
     ledger.create()
@@ -54,7 +54,7 @@ def make_transactions(config, ledger, link=None, **settings):
 
 @contextmanager
 def foreign_transaction(config, topic, *records, partition=0):
-    """Another pipeline's open transaction with these (key, value) records; its producer must end it."""
+    """Another pipeline's open transaction with these (key, value) records, to be ended by its producer."""
     producer = confluent_kafka.Producer(
         {**config, **QUIET, "transactional.id": unique("foreign"), "linger.ms": 0}
     )
@@ -65,7 +65,7 @@ def foreign_transaction(config, topic, *records, partition=0):
 
 
 def assert_hidden(secret, error, caplog):
-    """Assert that neither an error with its causes, nor a line logged so far, contains the secret."""
+    """Neither an error, with what caused it, nor a line logged so far holds the secret."""
     for said in (repr(error), "".join(traceback.format_exception(error)), caplog.text):
         assert secret not in said
 

@@ -1,4 +1,4 @@
-"""A real headless browser, driven by the WebDriver protocol: Chromium with its chromedriver."""
+"""A real browser without a window, driven by the WebDriver protocol: Chromium with its chromedriver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PATIENCE = 30.0
 def with_browser(test: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a test that needs a browser: without one it is skipped; in continuous integration it fails.
 
-    ``CI`` in the environment tells which of the two applies; ``.ci/run`` sets it.
+    ``CI`` in the environment says which of both this is; ``.ci/run`` sets it.
     """
     if not _NOT_FOUND:
         return test
@@ -59,24 +59,24 @@ class Browser:
 
     @property
     def address(self) -> str:
-        """The window's address, whichever frame is selected."""
+        """Of the window, whichever frame is looked at."""
         return str(_send("GET", f"{self._session}/url"))
 
     def run(self, script: str) -> Any:
-        """Return the result of a script."""
+        """Return what a script returns."""
         return _send("POST", f"{self._session}/execute/sync", {"script": script, "args": []})
 
     def find(self, selector: str) -> str:
-        """Return the first element of a CSS selector, once there is one."""
+        """Return the first element of a CSS selector, as soon as there is one."""
         body = {"using": "css selector", "value": selector}
         return self.soon(lambda: _send("POST", f"{self._session}/element", body)[_ELEMENT])
 
     def text(self, selector: str) -> str:
-        """Return the visible text of an element."""
+        """Return the text of an element, as it is seen."""
         return str(_send("GET", f"{self._session}/element/{self.find(selector)}/text"))
 
     def click(self, selector: str) -> None:
-        """Click an element."""
+        """Press an element."""
         _send("POST", f"{self._session}/element/{self.find(selector)}/click", {})
 
     def write(self, selector: str, text: str) -> None:
@@ -84,30 +84,30 @@ class Browser:
         _send("POST", f"{self._session}/element/{self.find(selector)}/value", {"text": text})
 
     def into(self, selector: str) -> None:
-        """Select a frame."""
+        """Look into a frame."""
         frame = {_ELEMENT: self.find(selector)}
         _send("POST", f"{self._session}/frame", {"id": frame})
 
     def out(self) -> None:
-        """Select the whole window again."""
+        """Look at the whole window again."""
         _send("POST", f"{self._session}/frame", {"id": None})
 
     def prefer(self, scheme: str) -> None:
-        """Set the system's colour scheme to ``light`` or ``dark``."""
+        """Let the system be ``light`` or ``dark``."""
         wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.tell("Emulation.setEmulatedMedia", wanted)
 
     def resize(self, width: int, height: int) -> None:
-        """Set the page's size in pixels."""
+        """Give the page so many pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.tell("Emulation.setDeviceMetricsOverride", size)
 
     def picture(self) -> bytes:
-        """Return a screenshot, as PNG."""
+        """Return what is seen now, as PNG."""
         return base64.b64decode(self.tell("Page.captureScreenshot", {"format": "png"})["data"])
 
     def press(self, key: str) -> None:
-        """Press and release a key."""
+        """Press a key, and let it go."""
         keys = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         body = {"actions": [{"type": "key", "id": "keyboard", "actions": keys}]}
         _send("POST", f"{self._session}/actions", body)
@@ -118,7 +118,7 @@ class Browser:
         return _send("POST", f"{self._session}/goog/cdp/execute", body)
 
     def soon(self, look: Callable[[], Any]) -> Any:
-        """Return the first true answer; errors are retried."""
+        """Return the first answer that is one; what fails is tried again."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -134,7 +134,7 @@ class Browser:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Start a browser, and end it afterwards."""
+    """Start a browser, and end it."""
     assert DRIVER is not None, MISSING
     (port,) = free_ports(1)
     driver = subprocess.Popen(

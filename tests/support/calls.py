@@ -1,4 +1,4 @@
-"""Counts a function's calls, where its seconds would depend on the host."""
+"""Counts what a function does, where its seconds would depend on the host."""
 
 from __future__ import annotations
 

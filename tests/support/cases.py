@@ -1,4 +1,4 @@
-"""Cases of one rule: ``make test`` runs the first ones, ``make chaos`` the others, too."""
+"""Cases of one law: the first ones stand in ``make test``, the others repeat it in ``make chaos``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def rest_in_chaos(kept: int, cases: Iterable[object]) -> list[object]:
-    """Return cases for ``parametrize``, those after the first ones marked.
+    """Return cases for ``parametrize``, those behind the first ones marked.
 
     :param kept: how many cases ``make test`` has.
     :param cases: arguments of each case: a tuple of several, or one value.

@@ -39,12 +39,12 @@ def gzip_with(data: bytes, flags: int, fields: bytes, crc: bytes = b"") -> bytes
 
 
 def joined(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """Two halves, each compressed, one after the other."""
+    """Two halves, each compressed, after one another."""
     return lambda data: compress(data[: len(data) // 2]) + compress(data[len(data) // 2 :])
 
 
 def behind(compress: Callable[[bytes], bytes], padding: bytes) -> Callable[[bytes], bytes]:
-    """Compressed data followed by padding."""
+    """Compressed data with something behind it."""
     return lambda data: compress(data) + padding
 
 

@@ -1,4 +1,4 @@
-"""Python code in the documentation: blocks that name a file are excerpts of it, the others are run."""
+"""The Python of the documents: blocks that name a file are excerpts of it, the others are run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRANSLATED = ("README.ko.md", "docs/ko/")  # another test compares their code w
 
 
 def blocks() -> dict[str, str]:
-    """Return the blocks by page and first line of code that is not an import."""
+    """Return the blocks by page and first line of code that is no import."""
     named: dict[str, str] = {}
     for page in PAGES:
         name = str(page.relative_to(ROOT))

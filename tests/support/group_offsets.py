@@ -18,7 +18,7 @@ _MOVING = (
 
 
 def with_coordinator(ask: Callable[[], T]) -> T:
-    """Retry until the group has a coordinator: before the very first request for a group there is none."""
+    """Ask until the group has a coordinator: it has none before the first group of all is looked for."""
     deadline = time.monotonic() + 30
     while True:
         try:

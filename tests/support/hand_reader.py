@@ -1,4 +1,4 @@
-"""A history of runs that a test adds by hand: no broker is used."""
+"""A history of runs that a test puts in by hand: no broker is asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = run_record()
 
 
 class HandReader:
-    """Yields what a test adds."""
+    """Yields what a test puts in."""
 
     def __init__(self) -> None:
         self.coming: list[LedgerChange] = []
@@ -57,13 +57,13 @@ class HandReader:
         self.coming = list(self.everything)
 
     def changes(self) -> Iterator[LedgerChange]:
-        """Yield what was added since the last call."""
+        """Yield what has come since the last time."""
         coming, self.coming = self.coming, []
         return iter(coming)
 
 
 def history_by_hand(reader: HandReader, **bounds: Any) -> RunHistory:
-    """Return a history that uses this reader."""
+    """Return a history that reads from there."""
     history = RunHistory(Deployment({"bootstrap.servers": "broker:1"}), **bounds)
     history.reader, history._verified = reader, True  # type: ignore[assignment]
     return history

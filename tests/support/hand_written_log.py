@@ -1,4 +1,4 @@
-"""A ledger partition written by hand, and read in Fetch answers that are truncated as brokers do."""
+"""A ledger partition written by hand, and read by Fetch answers that are cut as brokers cut them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HandWrittenLog:
         self.aborted = []  # (producer id, first offset, offset of the marker)
 
     def write(self, producer, *rows):
-        """Write records of a producer's transaction; without one if the producer is None."""
+        """Records of a producer's transaction; of none where it is None."""
         offset = self.end
         if producer is not None:
             self.first.setdefault(producer, offset)
@@ -46,7 +46,7 @@ class HandWrittenLog:
         return min(self.first.values(), default=self.end)
 
     def answers(self, start, end, isolation, sizes):
-        """Return Fetch answers of these numbers of batches, each with most of the next one, like brokers'."""
+        """Fetch answers of so many batches each, with nearly all of the next one, as brokers cut it."""
         found = list(iter_batches(b"".join(self.batches), "ledger", 0))
         found = [b for b in found if b.header.next_offset > start and b.header.base_offset < end]
         position, at = start, 0
@@ -58,7 +58,7 @@ class HandWrittenLog:
             data = b"".join(bytes(batch.data) for batch in page)
             data += bytes(found[at].data)[:-1] if at < len(found) else b""
             following = page[-1].header.next_offset
-            # Like a broker: transactions whose marker is not below the position, begun below the end.
+            # As a broker reports: transactions whose marker is not below the position, begun below the end.
             aborted = tuple((p, f) for p, f, m in self.aborted if m >= position and f < following)
             yield FetchedAnswer(
                 position,

@@ -1,4 +1,4 @@
-"""Actions of foreign clients: raw bytes, settings of topics."""
+"""What a client does that is not ours: bytes as they are, settings of topics."""
 
 from __future__ import annotations
 

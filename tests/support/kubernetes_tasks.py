@@ -1,4 +1,4 @@
-"""Tries of a task that submits to a local Kubernetes cluster."""
+"""Tries of a task that submits to a Kubernetes in a box."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class IcebergLake:
         return self._catalog.load_table("db.t")
 
     def append(self, rows: dict[str, Any]) -> None:
-        """Append as a writer that knows nothing of our runs."""
+        """Append as a writer that knows nothing of us."""
         self.table.append(pa.table(rows, schema=self._schema))
 
     def compact(self) -> None:
@@ -107,7 +107,7 @@ class DeltaLake:
         return deltalake.DeltaTable(str(self.folder))
 
     def append(self, rows: dict[str, Any]) -> None:
-        """Append as a writer that knows nothing of our runs."""
+        """Append as a writer that knows nothing of us."""
         deltalake.write_deltalake(str(self.folder), pa.table(rows, schema=self._schema), mode="append")
 
     def compact(self) -> None:
@@ -115,7 +115,7 @@ class DeltaLake:
         self.table.optimize.compact()
 
     def values(self, column: str) -> list[Any]:
-        """Return a column's values, sorted: replay the log here, and read the files with DuckDB."""
+        """Return a column's values, sorted: the log replayed here, the files read by DuckDB."""
         files = [str(self.folder / add["path"]) for add in self.added()]
         if not files:
             return []
@@ -131,7 +131,7 @@ class DeltaLake:
         return pa.table(self.table.scan().read_all())
 
     def added(self) -> list[dict[str, Any]]:
-        """Return the ``add`` actions in the log that no later one removed."""
+        """Return the ``add`` actions that no later one removed, as the log has them."""
         live: dict[str, dict[str, Any]] = {}
         for version in sorted((self.folder / "_delta_log").glob("*.json")):
             for action in map(json.loads, version.read_text().splitlines()):

@@ -1,4 +1,4 @@
-"""A virtual environment with links to packages installed here: pip would unpack the same again."""
+"""A virtual environment with links to what is installed here: pip would unpack the same again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from packaging.utils import canonicalize_name
 
 
 def make_linked_environment(folder: Path, wheel: Path, name: str) -> None:
-    """Make an environment with exactly a wheel and what it requires, directly or not.
+    """Make an environment that holds a wheel and what it requires, directly or not, and nothing else.
 
-    :param folder: folder of the new environment.
+    :param folder: where the environment is made.
     :param wheel: file of the wheel, which pip installs.
     :param name: its distribution.
     :raises importlib.metadata.PackageNotFoundError: a requirement is not installed here.
@@ -26,7 +26,7 @@ def make_linked_environment(folder: Path, wheel: Path, name: str) -> None:
     (installed,) = Distribution.discover(name=name, path=[str(site_packages)])
     for required in _required_by(installed):
         _link(required, site_packages)
-    # Fails if an installed version does not satisfy the wheel's requirements.
+    # Fails if a version that is installed here does not meet what the wheel requires.
     _run(*pip, "check")
 
 

@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Out:
-    """An output record; without a topic it goes to the sink, without a partition its key decides."""
+    """An output record; without a topic it goes to the sink, without a partition where its key says."""
 
     value: bytes | None
     key: bytes | None = None
@@ -65,7 +65,7 @@ class LocalSealed:
 class LocalDataPlane:
     """Reads, transforms and sends in this process, through the wire layer.
 
-    :cvar batch_bytes: bound of a batch's records; a small one makes many batches of few records.
+    :cvar batch_bytes: bound of a batch's records; small ones make many batches of few records.
     """
 
     batch_bytes: int | None = None
@@ -75,7 +75,7 @@ class LocalDataPlane:
         self._config = ClientConfig.of(spec.kafka)
 
     def transform(self, rows: Sequence[Row]) -> Sequence[Out]:
-        """Copy the records; a test's subclass may override it."""
+        """Copy, unless a test's subclass says otherwise."""
         return [Out(row.value, row.key) for row in rows]
 
     def seal(self, plan: Any, _writer: None = None) -> LocalSealed:
@@ -129,7 +129,7 @@ class LocalDataPlane:
 
 
 class LocalPlane(LocalDataPlane):
-    """Replaces Spark's data plane; what creates the session, and when, is the product's own code."""
+    """Stands where Spark's would; what makes the session, and when, is the product's own."""
 
     def __init__(self, _session: Any, spec: RunSpec, _process: Any, _cluster_id: str | None) -> None:
         super().__init__(spec)
@@ -139,7 +139,7 @@ class LocalPlane(LocalDataPlane):
 
 
 class Session:
-    """The attributes by which a session is recognised."""
+    """What a session is known by."""
 
     sparkContext = SimpleNamespace(_jsc=object())  # noqa: N815 - Spark's name
 
@@ -148,7 +148,7 @@ class Session:
 
 
 class Died(BaseException):
-    """A process dies: of its own code, only `finally` blocks still run."""
+    """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
 
 
 def die_at(state: State, time: int = 1) -> Callable[[State], None]:
@@ -165,7 +165,7 @@ def die_at(state: State, time: int = 1) -> Callable[[State], None]:
 
 
 class Pipeline:
-    """A separate source, sink, ledger and group on a shared broker."""
+    """A source, a sink, a ledger and a group of their own on a shared broker."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Pipeline:
         self.spec = replace(spec, **changes)
 
     def publish(self, values: Sequence[str], *, partition: int = 0, timestamp: int | None = None) -> None:
-        # A new leader may refuse the first batch, which others in flight would overtake. An idempotent
+        # A young leader may refuse the first batch, which others in flight would overtake. An idempotent
         # producer would keep the order, too, but librdkafka often waits half a second for its producer id.
         producer = Producer({**self.kafka.client_config(), "linger.ms": 0, "max.in.flight": 1})
         extra = {} if timestamp is None else {"timestamp": timestamp}
@@ -206,7 +206,7 @@ class Pipeline:
         assert producer.flush(30) == 0
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Add partitions, and wait until the broker shows them: it learns of them after its answer."""
+        """Add partitions, and wait until the broker shows them: it learns of them after it has answered."""
         admin = self.kafka.admin()
         admin.create_partitions([NewPartitions(topic, total)])[topic].result()
         wait_until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == total)
@@ -242,7 +242,7 @@ class Pipeline:
 
 
 class Paused:
-    """An attempt in a thread that stops at a state until it is resumed: a future zombie."""
+    """An attempt in a thread that stops at a state until it is told to go on: a zombie in the making."""
 
     def __init__(self, pipeline: Pipeline, state: State, run_id: str = "r1", **changes: Any) -> None:
         self.reached, self._go = threading.Event(), threading.Event()
@@ -266,7 +266,7 @@ class Paused:
         assert self.reached.wait(60)
 
     def resume(self) -> None:
-        """Let it continue, and wait for its end."""
+        """Let it go on, and wait for its end."""
         self._go.set()
         self._thread.join(90)
         assert not self._thread.is_alive()

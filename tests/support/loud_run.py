@@ -1,4 +1,4 @@
-"""Runs of Spark in a process whose loggers are all at DEBUG, on the driver and in the Python workers.
+"""Runs of Spark in a process whose loggers all speak at DEBUG, on the driver and in the Python workers.
 
 Reads a JSON object from standard input: ``kafka`` (client settings), ``names`` (source, sink, ledger,
 pipeline and group) and ``catalog``: properties of an Iceberg catalog with a table ``db.t``, or null.
@@ -23,7 +23,7 @@ logging.basicConfig(stream=sys.stderr, format="pid=%(process)d %(name)s: %(messa
 for name in ("", "kafka", "airflow_eos", "py4j", "pyspark"):
     logging.getLogger(name).setLevel(logging.DEBUG)
 """
-"""A ``sitecustomize`` that driver and workers find on their path: they log at DEBUG from the start."""
+"""Of a ``sitecustomize`` that driver and workers find on their path: they are loud from the start."""
 TOKEN_MARKER = "token-marker-41c9"
 
 
@@ -46,7 +46,7 @@ def as_columns(frame):
 
 
 def main():
-    """Run once, or twice, at DEBUG."""
+    """Run once, or twice, loudly."""
     given = json.load(sys.stdin)
     spark = new_session("classic", "local[1]")
     names = given["names"]

@@ -1,4 +1,4 @@
-"""A night of a team with many pipelines, as records and attempts, for the pages and their pictures."""
+"""A night of a team with many pipelines, as records and attempts: what the pages and their pictures show."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ NOW = dt.datetime(2026, 11, 21, 6, tzinfo=dt.timezone.utc)
 PARTITIONS = 4
 FLIGHTS, DAILY, BROKEN, NEVER = "flights.classify", "calls.daily", "orders.enrich", "payments.settle"
 BROKEN_LEDGER = "audit.copy"
-"""A pipeline of which one record is missing in the ledger."""
+"""One of whose records is not in the ledger."""
 STATES = (
     *(State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED),
     *(State.OPEN, State.WRITTEN, State.STAGED, State.PROVEN),
 )
-"""States of a run whose sink is a topic."""
+"""Of a run whose sink is a topic."""
 TRACE = (0.05, 0.4, 0.45, 0.6, 0.7, 0.75, 0.95, 0.97, 1.0)
-"""When a run enters each state, as a share of its time."""
+"""When a run comes to each state, as a share of its time."""
 
 
 def text_of(moment: dt.datetime) -> str:
-    """Return a moment in the form of records."""
+    """Return a moment as records spell it."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -135,7 +135,7 @@ class Night:
 
 
 def example_site(pipelines: int) -> Site:
-    """Return the pages of this number of pipelines, from 0 on."""
+    """Return the pages of so many pipelines, from 0 on."""
     night, hour = Night(), dt.timedelta(hours=1)
     if pipelines > 0:
         night.cursor(FLIGHTS, 14, every=hour / 4, unread=270)

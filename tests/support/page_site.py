@@ -35,10 +35,10 @@ PREFIX = "airflow-eos"
 
 
 class HandHistory:
-    """Has run records and logs; records look-ups.
+    """Holds run records beside logs; notes what is looked up.
 
-    :param logs: present bounds of the source partitions.
-    :param topic_ids: ids of the source topics.
+    :param logs: of the source partitions as they are now.
+    :param topic_ids: of the source topics.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class HandHistory:
         return [self.coverage(one) for one in pipelines]
 
     def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionDescription]:
-        """Return the transactions that a test has set."""
+        """Return what was put there."""
         return self.open_now
 
     def health(self, *, sources: Iterable[str], sinks: Iterable[str]) -> list[Check]:
@@ -86,7 +86,7 @@ class HandHistory:
 class Site:
     """All pages of one user who may see every Dag.
 
-    :param now: time of every answer.
+    :param now: of every answer.
     """
 
     def __init__(self, history: HandHistory, attempts: Sequence[Attempt], now: dt.datetime) -> None:
@@ -140,9 +140,9 @@ class Site:
 
 
 class Served:
-    """A site that a browser can request; ``site`` may be replaced while it is served.
+    """A site that a browser can ask; ``site`` may be replaced while it is served.
 
-    :param address: its address.
+    :param address: where.
     """
 
     def __init__(self, site: Site, address: str) -> None:
@@ -167,7 +167,7 @@ def site_served(site: Site) -> Iterator[Served]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: Any) -> None:
-            """Log nothing."""
+            """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     served.address = f"http://127.0.0.1:{server.server_address[1]}"

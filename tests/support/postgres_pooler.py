@@ -1,4 +1,4 @@
-"""A pooler for PostgreSQL that gives the same answers to every client."""
+"""A pooler before PostgreSQL that has the same answers for every client."""
 
 from __future__ import annotations
 

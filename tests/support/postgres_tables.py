@@ -35,7 +35,7 @@ class Database:
         return f"{self.schema}.t"
 
     def create(self, columns: str = COLUMNS) -> None:
-        """Create schema and table."""
+        """Make schema and table."""
         self.sql(f"CREATE SCHEMA IF NOT EXISTS {self.schema}; CREATE TABLE {self.table} ({columns})")
 
     def sink(self, **changes: Any) -> PostgresTable:
@@ -51,7 +51,7 @@ class Database:
         return sorted(row[0] for row in self.sql(f"SELECT {column} FROM {self.table}"))
 
     def counts(self, column: str = "name") -> dict[str, int]:
-        """Return how often each value of a column occurs."""
+        """Return how often each value of a column is there."""
         return dict(sorted(Counter(self.values(column)).items()))
 
     def staging(self) -> list[str]:

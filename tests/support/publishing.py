@@ -1,4 +1,4 @@
-"""An attempt that publishes to a table, with others acting between its load and its commit."""
+"""A process that publishes in a table, with others between its look and its commit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from airflow_eos.run.publishing import Claim, Publisher
 
 
 class PublishingAttempt:
-    """An attempt with a claim to a table, and files for it.
+    """What has a claim to a table, and files for it.
 
-    :ivar committed: run keys that the ledger has.
-    :ivar before_commit: called once, between the attempt's load and its commit.
-    :ivar after_commit: called once, after its commit.
+    :ivar committed: run keys that the ledger holds.
+    :ivar before_commit: called once, between the attempt's look and its commit.
+    :ivar after_commit: called once, behind its commit.
     :ivar commit: the sink's own.
     """
 
@@ -30,7 +30,7 @@ class PublishingAttempt:
         self.files = []
 
     def watched(self, commit):
-        """Return the sink's commit with other actions before or after it."""
+        """Return a commit of the sink that others come before, or after."""
 
         def commit_between(*arguments):
             self.commits += 1

@@ -1,4 +1,4 @@
-"""Record batches written byte by byte, by KIP-98: the simple counterpart of the package's writer."""
+"""Record batches written byte by byte, after KIP-98: the plain counterpart of the package's writer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def write(
     section=None,
     magic=2,
 ):
-    """Return a whole batch with a valid CRC; ``compress`` must match ``attributes``."""
+    """A whole batch with a right CRC; ``compress`` is applied to the section, ``attributes`` must say so."""
     base_timestamp = records[0].timestamp if records else 0
     if max_timestamp is None:
         max_timestamp = max((record.timestamp for record in records), default=-1)

@@ -1,4 +1,4 @@
-"""Run records by hand: the defaults are those of the first try of a cursor run."""
+"""Run records by hand: what a test does not name is that of a first try of a cursor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 
 
 def run_record(**changes: Any) -> RunRecord:
-    """A committed run of pipeline ``p`` that read and wrote nothing, with these changes."""
+    """A committed run of the pipeline ``p`` that read and wrote nothing, with what is given."""
     fields: dict[str, Any] = {
         "run_key": "run/p/r",
         "pipeline": "p",

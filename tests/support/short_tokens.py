@@ -1,4 +1,4 @@
-"""OAuth tokens that expire within seconds, each recorded in a file."""
+"""OAuth tokens that end within seconds, each of them noted in a file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import time
 from pathlib import Path
 
 SECONDS = 6.0
-"""The lifetime of a token, in seconds."""
+"""The life of a token."""
 
 
 def short_token(log: str) -> tuple[str, float]:
-    """Return a token without signature (RFC 7515, appendix A.5), and record process and time in a file.
+    """Return a token without signature (RFC 7515, appendix A.5), and note process and time in a file.
 
-    Issued at a whole second, as issuers do: a broker's clock has milliseconds, and it would refuse a token
-    that was issued a fraction of a second later than its present time.
+    Issued at a whole second, as issuers do: a broker's clock has milliseconds, and a token that comes within
+    the one of its fractions is refused as a token of the future.
 
-    :param log: the file; from ``sasl.oauthbearer.config``.
+    :param log: the file; comes from ``sasl.oauthbearer.config``.
     """
     now = time.time()
     with Path(log).open("a") as file:
@@ -27,17 +27,17 @@ def short_token(log: str) -> tuple[str, float]:
 
 
 def token_of_another_clock(seconds: str) -> tuple[str, float]:
-    """Return a token of an issuer whose clock is ahead by this many seconds.
+    """Return a token of an issuer whose clock is ahead by so many seconds.
 
-    :param seconds: from ``sasl.oauthbearer.config``.
+    :param seconds: comes from ``sasl.oauthbearer.config``.
     """
     return _token(time.time() + float(seconds))
 
 
 def token_of_an_answer(answer: str) -> tuple[str, float]:
-    """Return a token that is valid for the seconds in an issuer's answer.
+    """Return a token of the seconds that an issuer's answer has.
 
-    :param answer: a file with JSON; from ``sasl.oauthbearer.config``.
+    :param answer: a file with JSON; comes from ``sasl.oauthbearer.config``.
     """
     return _token(time.time(), json.loads(Path(answer).read_text())["expires_in"])
 

@@ -1,4 +1,4 @@
-"""Checks that an output keeps the order of its source's partitions, and seals that have to preserve it."""
+"""Whether an output keeps the order of its source's partitions, and seals that have to preserve it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def seal_in_tasks(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
-    """Read in about this many tasks, a slice each, whatever the size of the ranges and the session's cores.
+    """Read in about so many tasks, a slice each, whatever the size of the ranges and the session's cores.
 
     Otherwise a range this small is one slice, and neighbouring slices of a partition are joined again.
     """
@@ -28,9 +28,9 @@ def seal_in_tasks(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
 
 
 def out_of_order(broker: Broker, source: str, sink: str) -> list[str]:
-    """Return the records of ``sink`` that follow a later record of the same source partition.
+    """Return the records of ``sink`` that stand behind a later record of the same source partition.
 
-    :param source: topic whose records all have different values; ``sink`` has the same values.
+    :param source: topic in which each record has another value, and that ``sink`` has the values of.
     """
     records = read_topic(broker.bootstrap, source)
     places = {record.value: (record.partition, record.offset) for record in records}

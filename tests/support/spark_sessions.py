@@ -1,4 +1,4 @@
-"""A Spark session of the kind under test, topics with records, and a real transaction for a send."""
+"""A Spark session of the kind under test, topics with records, and a real transaction to send under."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ BOOTSTRAP = "AIRFLOW_EOS_TEST_BOOTSTRAP"
 
 
 def new_session(kind, master="local[2]", **settings):
-    """A process has one kind of session only: classic or Connect; the first one determines all its jars.
+    """A process holds one kind of session only: classic or Connect; the first one made gives all its jars.
 
-    An active classic session is stopped first: otherwise the new one would have its master.
+    A classic session that is still active is stopped first: its master would be this one's.
 
-    Spark's own Kafka connector is included: some tests show its behaviour. Python workers of a local session
-    come from the daemon that tasks use; PySpark's own workers would import Arrow and pandas again.
+    Spark's own Kafka connector is among them: some tests show what it does instead. Python workers of a local
+    session come from the daemon that tasks have; each worker of PySpark's own imports Arrow and pandas anew.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def new_session(kind, master="local[2]", **settings):
     for key, value in {
         **daemon,
         "spark.ui.enabled": "false",
-        # An earlier local session of this process leaves its settings in the JVM.
+        # A local session that this process had before leaves its settings in the JVM.
         **dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "false"),
         **local_defaults(master, private_folders=True),
         "spark.ui.showConsoleProgress": "false",
@@ -80,9 +80,9 @@ class Broker:
         return name
 
     def produce(self, topic, records):
-        """Publish records, which are dicts of confluent-kafka's arguments.
+        """Records are dicts of confluent-kafka's arguments.
 
-        One request at a time: the next batch must not overtake one that a new leader refuses.
+        One request at a time: a batch that a young leader refuses is not overtaken by the next.
         """
         producer = Producer({**self.config, "linger.ms": 20, "max.in.flight": 1})
         for record in records:
@@ -126,7 +126,7 @@ class Broker:
         return RunSpec(**settings)
 
     def delete_head(self, topic, partition, before):
-        """Delete the records below an offset, as retention does."""
+        """Retention in a moment: records below an offset are gone."""
         (deleted,) = self._admin.delete_records([ClientPartition(topic, partition, before)]).values()
         deleted.result(30)
 
@@ -177,7 +177,7 @@ def run(broker, spark, spec, process, plan=None):
 
 
 def attempt(call, *arguments):
-    """Return the error that a call raises, or None."""
+    """The error a call raises, None when it raises none."""
     try:
         call(*arguments)
     except Exception as error:

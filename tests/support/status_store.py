@@ -1,4 +1,4 @@
-"""A driver's status store as a classic session shows it, filled by hand."""
+"""A driver's status store as a classic session shows it, written by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Option:
 
 
 class Driver:
-    """Replaces a classic ``SparkSession`` and everything behind it.
+    """Stands for a classic ``SparkSession`` and everything behind it.
 
     :param evicts: whether it forgets each job as soon as another begins.
     """
@@ -54,7 +54,7 @@ class Driver:
             )
         self._next_job += 1
 
-    # -- the interfaces of PySpark and Spark --------------------------------------------------------------
+    # -- as PySpark and Spark have it ---------------------------------------------------------------------
 
     def addJobTag(self, tag):  # noqa: N802
         self._tags.add(tag)
@@ -128,7 +128,7 @@ class Driver:
         return Option(job and SimpleNamespace(stageIds=lambda: job[1]))
 
     def forget_stage(self, stage):
-        """Like the store, which drops the oldest stage if there are too many."""
+        """As the store does with the oldest, when there are more than it keeps."""
         del self._stages[stage]
 
     def getStageInfo(self, stage):  # noqa: N802

@@ -18,8 +18,8 @@ def submit(
     """Start a driver in client mode.
 
     :param process: ``"module:function"`` of a submitted module.
-    :param log: gets everything that the driver writes.
-    :param carried: put the specification into the application's own file, as for a driver on the cluster.
+    :param log: gets all that the driver writes.
+    :param carried: the specification comes in the application's own file, as to a driver on the cluster.
     :param conf: Spark settings, with ``__`` for a dot.
     """
     application, specification = Path(submit_main.__file__), str(files.spec)

@@ -1,4 +1,4 @@
-"""Processes in Spark's tasks for tests whose sink is a table: the same for each kind of table."""
+"""What runs in Spark's tasks of tests whose sink is a table: the same for each kind of table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def arrow_columns(batch: pa.RecordBatch) -> pa.Table:
 
 
 def spec_of(broker: Broker, sink: SinkTable, source: str) -> RunSpec:
-    """Return a run with its own cursor."""
+    """Return a run with a cursor of its own."""
     return replace(broker.spec(source, None), sink=sink, pipeline=f"of-{source}", group_id=f"group-{source}")
 
 

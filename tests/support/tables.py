@@ -28,7 +28,7 @@ SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False), pa.field("of
 
 
 def new_catalog(folder: Path) -> dict[str, str]:
-    """Return the properties of a new catalog in SQLite with the empty namespace ``db``."""
+    """Return the properties of a new catalog in SQLite, which holds the empty namespace ``db``."""
     properties = {
         "type": "sql",
         "uri": f"sqlite:///{folder}/catalog.db?timeout=30",
@@ -71,9 +71,9 @@ class LocalTablePlane(LocalDataPlane):
         return LocalFiles(manifest, [] if table is None else writer.write(table))
 
     def rows(self, values: list[str]) -> list[str]:
-        """Return the column for some records; tests override it.
+        """Return the column of some records: a test's own function of them.
 
-        :raises ValueError: the records are dead letters.
+        :raises ValueError: they are dead letters.
         """
         return values
 
@@ -82,11 +82,11 @@ class LocalTablePlane(LocalDataPlane):
 
 
 class TablePipeline(Pipeline):
-    """A pipeline that appends to its own table.
+    """A pipeline that appends to a table of its own.
 
-    :param folder: folder for a new catalog.
-    :param properties: properties of an existing catalog, which the runs use.
-    :param look: properties of the catalog for the test's own access; None: the same.
+    :param folder: for a new catalog.
+    :param properties: of a catalog that is there, through which the runs go.
+    :param look: properties of the catalog for the test's own looks; None: the same.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TablePipeline(Pipeline):
             properties = new_catalog(folder)
         self.properties = dict(properties)
         self.catalog = load_catalog("c", **(look or properties))
-        weakref.finalize(self, self.catalog.close)  # Python 3.13 warns of unclosed SQLite connections
+        weakref.finalize(self, self.catalog.close)  # Python 3.13 warns of SQLite's connections that are not
         self.catalog.create_namespace_if_not_exists("db")
         self.name = "db.t" if folder is not None else f"db.{self.source.replace('-', '_')}"
         self.catalog.create_table(self.name, schema=SCHEMA)
@@ -126,13 +126,13 @@ class TablePipeline(Pipeline):
         self.catalog.create_table(self.name, schema=SCHEMA)
 
     def raise_format(self) -> None:
-        """Give the table a format that runs do not write, which pyiceberg reads but cannot upgrade to."""
+        """Give the table a format that runs do not write, which pyiceberg reads and does not upgrade to."""
         location = Path(self.table.metadata_location.removeprefix("file://"))
         metadata = json.loads(location.read_text())
         location.write_text(json.dumps({**metadata, "format-version": 3, "next-row-id": 0}))
 
     def renamed(self, sink: IcebergTable) -> IcebergTable:
-        """Return the table of a sink with another connection."""
+        """Return the table of a sink through another connection."""
         return replace(sink, catalog="other", properties={**self.properties, "catalog_name": "c"})
 
     def values(self) -> list[str]:
@@ -146,7 +146,7 @@ def values_of(table: Any) -> list[str]:
 
 
 def rows_of(table: Any, query: str) -> list[tuple[Any, ...]]:
-    """Return DuckDB's answer to a query on the view ``rows`` of the files of a table's snapshot."""
+    """Return what DuckDB answers about the view ``rows`` of the files that a table's snapshot names."""
     files = [one["file_path"].removeprefix("file://") for one in table.inspect.files().to_pylist()]
     with duckdb.connect() as connection:
         source = connection.from_arrow(table.schema().as_arrow().empty_table())
@@ -157,6 +157,6 @@ def rows_of(table: Any, query: str) -> list[tuple[Any, ...]]:
 
 
 def held_catalog(properties: Mapping[str, str], table: Any) -> HeldCatalog:
-    """Return what holds back the commits to a table of a catalog in SQLite."""
+    """Return what holds the commits to a table of a catalog in SQLite."""
     database = properties["uri"].removeprefix("sqlite:///").partition("?")[0]
     return HeldCatalog(Path(database), Path(table.metadata_location.removeprefix("file://")).parent)

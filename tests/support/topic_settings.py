@@ -1,4 +1,4 @@
-"""Topic settings, changed like an operator does, and those that make compaction run soon."""
+"""Settings of topics, changed by hand as an operator does, and those with which compaction comes soon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPACTED_SOON = {
     "delete.retention.ms": "0",
     "segment.ms": "200",
 }
-"""Settings of a topic: the next record rolls an old segment, and the active one is never cleaned."""
+"""Of a topic: a segment rolls by its age when the next record comes, and the active one is never cleaned."""
 
 
 def change_topic(admin: Any, topic: str, settings: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""Transforms whose result changes in a second evaluation, and a gate that holds some of their tasks back.
+"""Transforms that a second evaluation changes, and a gate that holds some of their tasks back.
 
 Each takes records of :meth:`tests.support.spark_sessions.Broker.numbered` and shuffles them by something that
-is not a function of the record: if Spark recomputes lost map outputs, a record goes to another task.
+is not a function of the record: where Spark computes lost map outputs again, a record goes to another task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA = "key binary, value binary"
 
 @dataclass(frozen=True)
 class Gate:
-    """Tasks 0 and 1 of the stage pass it; the others wait until it opens.
+    """Tasks 0 and 1 of the stage pass it; the others wait until it is opened.
 
     Two executors of one core run them, so once two wait, the first two have ended.
     """
@@ -52,7 +52,7 @@ class Gate:
         return df.mapInArrow(self, SCHEMA)
 
     def meet(self, df):
-        """Let no task of a stage continue before its tasks run on two executors."""
+        """Let no task of a stage go on before tasks of it run on two executors."""
         folder = self.folder
 
         def wait_for_another(batches):
@@ -70,14 +70,14 @@ class Gate:
         return df.select("key", "value").mapInArrow(wait_for_another, SCHEMA)
 
     def kill_one_and_open(self):
-        """Once both executors wait, SIGKILL one that has what the tasks read, then let all continue."""
+        """Once both executors wait, SIGKILL one that holds what the tasks read, then let all go on."""
         folder = Path(self.folder)
         waiting = wait_until(lambda: len(pids := self._executors("waits-*")) > 1 and pids, 120)
         written = {pid: _shuffles(pid, self.made) for pid in waiting}
         # The last one is what the first two tasks wrote.
         *_, read, _ = [None, None, *sorted(set().union(*written.values()))]
         holders = [pid for pid in waiting if read in written[pid]]
-        # A cached DataFrame is not a shuffle: what task 0 read of the other executor's blocks stays.
+        # A cached DataFrame is no shuffle: what task 0 took from the blocks of the other executor stays.
         os.kill(min(holders or waiting - self._executors("passes-0-*")), signal.SIGKILL)
         (folder / "open").touch()
 
@@ -86,12 +86,12 @@ class Gate:
 
 
 def _shuffles(pid, since):
-    """Return the numbers of the shuffles for which an executor has written rows since a time."""
+    """Numbers of the shuffles of which an executor has written rows since a time."""
     environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     (folders,) = (value for name, _, value in (line.partition("=") for line in environment) if name == _DIRS)
     shuffles = set()
     for path in (path for folder in folders.split(":") for path in Path(folder).rglob("shuffle_*.data")):
-        with suppress(FileNotFoundError):  # Spark cleans up after earlier runs
+        with suppress(FileNotFoundError):  # Spark cleans up behind earlier runs
             if path.stat().st_size and path.stat().st_mtime >= since:
                 shuffles.add(int(path.name.split("_")[1]))
     return shuffles
@@ -119,7 +119,7 @@ def random_values_without_a_shuffle(df, gate):
 
 
 def random_keys_below_two_shuffles(df, gate):
-    """The tasks that mix two evaluations are in the middle: those of the seal all run in one attempt."""
+    """The tasks that mix two evaluations stand in the middle: those of the seal all run in one attempt."""
     return gate.attach(_random(df).repartition(PARTS, "r").select("key", "value")).repartition(PARTS, "value")
 
 
@@ -136,16 +136,16 @@ def clock_time(df, gate):
 
 
 def cached_halves(df, gate):
-    """No shuffle, but two reads of blocks that the function caches: by what was drawn, each record once."""
+    """No shuffle, but two looks at blocks that the function caches: by what was drawn, each record once."""
     kept = _random(df).cache()
     halves = kept.where("r < '8'").union(kept.where("r >= '8'"))
     return gate.attach(halves.select("key", "value"))
 
 
 def half_of_a_filled_cache_in_one_task(df, gate):
-    """A cache with blocks on both executors, of which task 0 reads half, wherever they are.
+    """A cache with blocks on both executors, of which task 0 takes a half, wherever they are.
 
-    What it read outlives the blocks of the other executor.
+    What it took outlives the blocks of the other executor.
     """
     kept = _random(gate.meet(df)).cache()
     kept.write.format("noop").mode("overwrite").save()  # count() would shuffle
@@ -154,7 +154,7 @@ def half_of_a_filled_cache_in_one_task(df, gate):
 
 
 def cached_beyond_memory(df, _gate):
-    """Two reads of blocks that do not fit into a memory-only cache: no executor has to die."""
+    """Two looks at blocks that do not fit into a cache that has no disk: nobody needs to die."""
     from pyspark import StorageLevel
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -199,6 +199,6 @@ def row_number_over_ties(df, gate):
 
 
 ALL_RECORDS = (random_keys, random_keys_below_two_shuffles, clock_time, cached_halves)
-"""Each value is returned once, unchanged."""
+"""Each value comes out once, as it is."""
 ONE_PER_KEY = (drop_duplicates, first_of_key, list_of_key, row_number_over_ties)
-"""Each key is returned once."""
+"""Each key comes out once."""

@@ -1,4 +1,4 @@
-"""Helpers that the wire tests share: sealed batches, epochs, whole transactions, and waits."""
+"""What the wire tests share: sealed batches, epochs, whole transactions, and waiting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK_SESSIONS = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interva
 
 
 def fetch_range(connections, topic, partition, start, end, *, limits=DEFAULT_LIMITS, **options):
-    """Return the decoded records of a range."""
+    """The records of a range, decoded."""
     answers = fetch_answers(connections, TopicPartition(topic, partition), start, end, **options)
     return decoded(connections, answers, start, end, limits)
 
@@ -45,7 +45,7 @@ def sealed(values, records_per_batch=10, compressor="none"):
 
 
 def append(connections, where, batch):
-    """Write a batch unchanged, outside of a transaction."""
+    """Write a batch as it is, outside of a transaction."""
     topic_class = ProduceRequest.TopicProduceData
     part = topic_class.PartitionProduceData(index=where.partition, records=batch)
     request = ProduceRequest(
@@ -84,14 +84,14 @@ def take_epoch(connections, transactional_id, timeout_ms=60_000):
 
 
 def open_transaction(connections, transactional_id, partitions, **options):
-    """Take a new epoch, and add these partitions."""
+    """A new epoch with these partitions added."""
     identity = take_epoch(connections, transactional_id, **options)
     add_partitions_to_txn(connections, identity, partitions)
     return identity
 
 
 def transaction(connections, where, values, *, commit=True, records_per_batch=10, transactional_id=None):
-    """Write texts to one partition in a separate transaction, wait for its marker; return the receipt."""
+    """Write texts to one partition in a transaction of their own, wait for its marker; return the receipt."""
     identity = open_transaction(connections, transactional_id or f"tx-{where}", [where])
     batches = {where: sealed(values, records_per_batch)}
     (receipt,) = send_partitions(connections, identity, batches)
@@ -110,12 +110,12 @@ def commit(connections, identity, receipts):
 
 
 def wait_for_marker(connections, where, last_offset):
-    """Wait until the last stable offset is after a transaction: its marker is written."""
+    """Wait until the last stable offset is behind a transaction: its marker is written."""
     wait_until(lambda: list_offsets(connections, [where], "latest")[where] > last_offset + 1)
 
 
 def end_of(connections, where, isolation="read_committed"):
-    """Return the last stable offset, or the high watermark."""
+    """Last stable offset, or high watermark."""
     return list_offsets(connections, [where], "latest", isolation=isolation)[where]
 
 
@@ -131,7 +131,7 @@ def read(connections, where, start=0, end=None, **options):
 
 
 def values_of(pairs):
-    """Return the texts without their offsets."""
+    """Texts without their offsets."""
     return [value for _, value in pairs]
 
 
@@ -148,7 +148,7 @@ def during(seconds, act):
 
 
 def slowly(pairs, pause=0.02):
-    """Return the batches of a slow source, so that faults meet an unfinished send."""
+    """The batches of a source that takes its time, so that faults meet an unfinished send."""
     for pair in pairs:
         time.sleep(pause)
         yield pair

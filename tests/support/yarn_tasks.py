@@ -1,4 +1,4 @@
-"""Tries of a task that submits to a local YARN, in this process or in one that a test may kill."""
+"""Tries of a task that submits to a YARN in a box, in this process or in one that a test may kill."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class FileStore:
 class YarnTask:
     """One task instance: each call of :meth:`execute` is a try of it.
 
-    :param folder: folder for the application's code and the task state store.
-    :param settings: parameters of the operator; values are JSON.
+    :param folder: for the application's code and the task state store.
+    :param settings: of the operator; values are JSON.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str], settings: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class YarnTask:
         return cls(folder, environment, {"conf": conf, **tracking, **settings})
 
     def operator(self, **changes: Any) -> Any:
-        """Create the operator anew, like each process of Airflow."""
+        """Make the operator anew, as each process of Airflow does."""
         ExecutorSafeguard.test_mode = True
         os.environ.update(self.environment)
         settings = {**self.settings, **changes}
@@ -115,7 +115,7 @@ class YarnTask:
         }
 
     def defer(self, **dag_run: Any) -> Any:
-        """Begin a try; return the trigger in the form that the triggerer gets."""
+        """Begin a try; return the trigger, as the triggerer gets it."""
         operator = self.operator(deferrable=True)
         try:
             operator.execute(self.context(operator, **dag_run))
@@ -127,7 +127,7 @@ class YarnTask:
         raise AssertionError("it did not defer")
 
     def resume(self, trigger: Any, **dag_run: Any) -> dict[str, Any]:
-        """Wait with the trigger and end the try, as in another process."""
+        """Wait by the trigger and end the try, as another process does."""
 
         async def event() -> Any:
             return (await anext(trigger.run())).payload
@@ -137,7 +137,7 @@ class YarnTask:
         return found
 
     def execute(self, **dag_run: Any) -> dict[str, Any]:
-        """Run a try that waits in its process."""
+        """Carry out a try that waits by itself."""
         operator = self.operator()
         try:
             found: dict[str, Any] = operator.execute(self.context(operator, **dag_run))
@@ -146,7 +146,7 @@ class YarnTask:
         return found
 
     def start(self, log: Path, **dag_run: Any) -> subprocess.Popen[bytes]:
-        """Run a try in a process that a test may kill."""
+        """Carry out a try in a process that a test may kill."""
         given = json.dumps([str(self.folder), self.environment, self.settings, dag_run])
         path = os.pathsep.join(map(str, (ROOT, ROOT / "testing")))
         with log.open("wb") as output:
@@ -159,14 +159,14 @@ class YarnTask:
 
 
 def close(operator: Any) -> None:
-    """Close the pipe from which the provider reads ``spark-submit``'s output, which it leaves open."""
+    """Close the pipe by which the provider reads ``spark-submit``: it leaves that to the process's end."""
     process = getattr(operator._hook, "_submit_sp", None)
     if process is not None and process.stdout is not None:
         process.stdout.close()
 
 
 def main() -> None:
-    """Run one try."""
+    """Carry out one try."""
     folder, environment, settings, dag_run = json.loads(sys.argv[1])
     YarnTask(Path(folder), environment, settings).execute(**dag_run)
 

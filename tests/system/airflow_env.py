@@ -20,7 +20,7 @@ class AirflowEnv:
     """An ``AIRFLOW_HOME`` with a migrated SQLite database and the connection ``kafka_default``.
 
     :param home: empty folder, removed by the caller.
-    :param bootstrap_servers: servers of the connection's brokers.
+    :param bootstrap_servers: brokers of the connection.
     :param dags_folder: folder of the Dag files.
     """
 
@@ -42,7 +42,7 @@ class AirflowEnv:
             connections={"kafka_default": kafka_connection(bootstrap_servers), **(connections or {})},
         )
         self.env["PYTHONPATH"] = str(ROOT)
-        # Like a scheduler: this interpreter's `airflow` comes first, whatever PATH is.
+        # As a scheduler does it: `airflow` of this interpreter first, whatever PATH says.
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.env.get('PATH', '')}"
         self._migrate()
 
@@ -51,7 +51,7 @@ class AirflowEnv:
     ) -> dict[str, Any]:
         """Run ``dag.test()`` and return ``{"state", "run_id", "clear_number", "tasks": {id: {...}}}``.
 
-        Each call is a new run: Airflow replaces the Dag run of the logical date and gives it a new name.
+        Each call is a run of its own: Airflow replaces the Dag run of the logical date and names it anew.
         """
         (done,) = self.dag_tests((file, dag_id, logical_date), conf=conf)
         return done

@@ -1,4 +1,4 @@
-"""Backfills of the flights' days, checked by separate consumers: common to several Airflows."""
+"""Backfills of the flights' days, checked by consumers of their own: what several Airflows have in common."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FIRST = dt.date(2001, 1, 1)
 def backfill(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, dag_id: str, *, days: int, at_once: int = 3
 ) -> Callable[..., None]:
-    """Backfill the days, with a concurrent cursor; return a function that does it again and checks.
+    """Backfill the days, with a cursor beside them; return what backfills again and finds all unchanged.
 
-    :param at_once: maximum number of concurrent Dag runs.
+    :param at_once: Dag runs at a time.
     """
     source, given = flights_input()
     print(source)
@@ -39,7 +39,7 @@ def backfill(
     pipeline = Pipeline(kafka, dag_id, dag_id)
     before = pipeline.look()
     create(airflow, dag_id, last, at_once=at_once)
-    cursor = airflow.trigger(f"{dag_id}_cursor")  # during the interval runs
+    cursor = airflow.trigger(f"{dag_id}_cursor")  # while the intervals are at work
     first = wait(airflow, dag_id, days, tries=1)
     assert airflow.wait_for_run(f"{dag_id}_cursor", cursor) == "success"
     assert sum(one["records_written"] for one in first.values()) == len(messages)
@@ -75,7 +75,7 @@ def create(airflow: AirflowStandalone, dag_id: str, last: dt.date, *options: str
 
 
 def _wait_for_the_last_one(airflow: AirflowStandalone, dag_id: str) -> None:
-    """Wait until no backfill of the Dag runs: the scheduler checks for ended ones every 30 s."""
+    """Wait until no backfill of the Dag runs: the scheduler looks for ended ones every half minute."""
     deadline = time.monotonic() + 120
     while True:
         known = airflow.api.call("GET", f"/backfills?dag_id={dag_id}")["backfills"]
@@ -121,14 +121,14 @@ def _failed(airflow: AirflowStandalone, found: dict[str, str], dag_id: str) -> s
 def _check(kafka: EmbeddedKafka, name: str, wanted: Counter, dead: Counter, messages: list[Message]) -> None:
     flights = read_topic(kafka.client_config(), f"{name}-out")
     assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
-    # The cursor's run has written the same dead letters again.
+    # The cursor's run wrote the same dead letters, once more.
     letters = read_topic(kafka.client_config(), f"{name}-dead")
     assert Counter(one.value for one in letters) == dead + dead
     assert len(flights) + dead.total() == len(messages)
 
 
 def _check_tiles(runs: Iterable[RunRecord]) -> None:
-    """Check that the ranges of all runs tile each partition from its first record on."""
+    """The ranges of all runs meet end to start in each partition, from its first record on."""
     ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for one in (one for run in runs for one in run.ranges):
         ranges[one.partition].append((one.start, one.end))
@@ -138,5 +138,5 @@ def _check_tiles(runs: Iterable[RunRecord]) -> None:
 
 
 def day_of(message: Message) -> dt.date:
-    """Return the day of a flight."""
+    """Return the day that a flight belongs to."""
     return dt.datetime.fromtimestamp(message.timestamp / 1000, dt.timezone.utc).date()

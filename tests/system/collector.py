@@ -36,7 +36,7 @@ class Collector:
         self._server.server_close()
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that make an Airflow send here."""
+        """What makes an Airflow send here."""
         return {
             "AIRFLOW__METRICS__OTEL_ON": "True",
             "AIRFLOW__TRACES__OTEL_ON": "True",
@@ -52,7 +52,7 @@ class Collector:
                 for scope in resource.scope_metrics:
                     for metric in scope.metrics:
                         for start, value in _points(metric, dag_id):
-                            latest[metric.name, start] = value  # counters are cumulative per process
+                            latest[metric.name, start] = value  # counters grow, process by process
         found: dict[str, float] = {}
         for (name, _), value in latest.items():
             if name.startswith("airflow.eos."):

@@ -32,9 +32,9 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="package")
 def spark_connect() -> Iterator[SparkConnectServer]:
-    """A Spark server for all tests: tasks that use it start within a second or two.
+    """A Spark that stays: tasks of the test Dags that use it start in a second or two.
 
-    As in a host's server, Python workers fork after the imports.
+    As in the server of a host, Python workers fork with their imports done.
     """
     settings = {"spark.python.daemon.module": worker_daemon.__name__}
     with SparkConnectServer(settings=settings, env={"PYTHONPATH": str(ROOT)}) as running:
@@ -43,13 +43,13 @@ def spark_connect() -> Iterator[SparkConnectServer]:
 
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the gates of test Dags, and of their output."""
+    """Where test Dags look for their gates and write what they saw."""
     return tmp_path_factory.mktemp("seen")
 
 
 @pytest.fixture(scope="package")
 def collector() -> Iterator[Collector]:
-    """Receives the metrics and spans of the real Airflow."""
+    """Where the real Airflow sends its metrics and spans."""
     running = Collector()
     yield running
     running.close()
@@ -57,7 +57,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="package")
 def spark_master() -> Iterator[SparkMaster]:
-    """A fake cluster that runs drivers, as far as the triggerer can tell."""
+    """A cluster that runs drivers, as far as the triggerer can tell."""
     running = SparkMaster()
     yield running
     running.close()
@@ -65,7 +65,7 @@ def spark_master() -> Iterator[SparkMaster]:
 
 @pytest.fixture(scope="package")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A catalog in SQLite with the table of the example Dag; commits wait up to two minutes for its lock."""
+    """A catalog in SQLite with the table of the example Dag; what commits waits for two minutes."""
     folder = tmp_path_factory.mktemp("lake")
     properties = {
         "type": "sql",
@@ -90,18 +90,18 @@ def airflow(
     lake: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[AirflowStandalone]:
-    """A real Airflow with the example Dags and the test Dags, relative to spark_apps as in the repository."""
+    """A real Airflow with the example Dags and the test Dags, as near to spark_apps as in the repository."""
     deployed = tmp_path_factory.mktemp("deployed") / "tests" / "system"
     (deployed / "dags").mkdir(parents=True)
     for parent in (deployed, deployed.parents[1]):
         (parent / "spark_apps").symlink_to(ROOT / "spark_apps")
     for file in [*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "system" / "dags").glob("*.py")]:
         (deployed / "dags" / file.name).symlink_to(file)
-    # A test unpauses this Dag; it would run by itself at seven minutes past the hour.
+    # A test unpauses this one: seven minutes past the hour it would run by itself.
     example = (ROOT / "dags" / "flights.py").read_text()
     assert FLIGHTS_CLOCK in example
     (deployed / "dags" / "flights.py").unlink()
-    # It starts Spark like an operator without options for a JVM.
+    # It starts Spark as an operator does where nobody has given options for a JVM.
     bare = f"\nimport os\n\nos.environ.pop({OPTIONS_VARIABLE!r}, None)\n"
     example = example.replace(FLIGHTS_CLOCK, "schedule=None").replace("DAG, CronTriggerTimetable\n", "DAG\n")
     (deployed / "dags" / "flights.py").write_text(example + bare)
@@ -111,7 +111,7 @@ def airflow(
     env = {
         "EOS_TEST_FOLDER": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        # The examples have schedules, but do not run while they are paused.
+        # The examples have schedules: paused, they do not run.
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "AIRFLOW__EOS__LEDGER_RECORD_URL": "https://ui.example.com/{topic}?key={key}",
         "AIRFLOW__EOS__SPARK_HISTORY_URL": "https://history.example.com/{application_id}",
@@ -122,10 +122,10 @@ def airflow(
             {"type": "file", "log_file_path": str(folder / "lineage.jsonl"), "append": True}
         ),
     }
-    # A fork sends lineage; it is killed when its time is over, and so is a task that waits for it.
+    # Lineage is sent by a fork, which is ended when its time is over, and so is a task that waits for it.
     env["AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT"] = "120"
     env["AIRFLOW__CORE__TASK_SUCCESS_OVERTIME"] = "150"
-    # Slower than on a dedicated machine; a held task still sends a heartbeat every 5 s.
+    # Nothing here is as quick as on a machine of its own; a held task still beats every 5 s.
     env["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"] = "30"
     env["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL"] = "2"
     connections = {
@@ -141,7 +141,7 @@ def airflow(
 
 
 def _deploy_flights_table(file: Path) -> None:
-    """Copy the example, with its own topic, on the shared Spark, and with lineage."""
+    """Copy the example: with a topic of its own, on the Spark that stays, and with lineage."""
     example = file.read_text()
     file.unlink()
     for part, replacement in (

@@ -1,4 +1,4 @@
-"""The expected output of every flight of an input, computed without Spark."""
+"""What every flight of an input must become, worked out without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MALFORMED = tuple(
 
 
 def flights_input() -> tuple[str, list[Message]]:
-    """Return the 20,000 real flights, or without them a generated stream as long; and broken rows."""
+    """The 20,000 real flights, or a generated stream as long where the file is not there; and broken rows."""
     if REAL.exists():
         return f"real flights of {REAL.name}", [*read_flights(REAL), *MALFORMED]
     return "20,000 generated flights (the file of real ones is not here)", [
@@ -74,7 +74,7 @@ def expected_output(
 
 
 def canonical(flight: dict[str, object]) -> str:
-    """Return one text per flight; a null field equals a missing one."""
+    """One text per flight; a null field and an absent one are the same."""
     return json.dumps({name: what for name, what in flight.items() if what is not None}, sort_keys=True)
 
 

@@ -21,7 +21,7 @@ class Gate:
         self._hold.unlink(missing_ok=True)
 
     def wait(self, processes: int = 1, timeout: float = 240) -> list[int]:
-        """Wait until this many processes have come since it was shut; return their ids, in order."""
+        """Wait until so many processes have come since it was shut; return their ids, in order."""
         deadline = time.monotonic() + timeout
         while True:
             found = (

@@ -21,7 +21,7 @@ from flights_input import Message, publish  # isort: skip
 
 @dataclass(frozen=True)
 class Columns:
-    """The state at one moment.
+    """What was there at one moment.
 
     :param output: values that ``read_committed`` readers see.
     :param offset: how far the group has read, summed over the partitions of the source.
@@ -63,11 +63,11 @@ class Pipeline:
         return Counter(message.value for message in sent)
 
     def uncommitted(self) -> int:
-        """Count the output that ``read_uncommitted`` readers see, also of aborted and open transactions."""
+        """Count what ``read_uncommitted`` readers see of the output: also what was aborted, or is open."""
         return count_records(self._kafka, self._sink, "read_uncommitted")
 
     def moved_by_somebody_else(self, offset: int) -> None:
-        """Commit an offset of partition 0 to the group, like another consumer."""
+        """Commit an offset of partition 0 to the group, as a consumer of its own would."""
         commit_offset(self._kafka, self._group, self._source, offset)
 
     def _offset(self) -> int:
@@ -83,12 +83,12 @@ class Pipeline:
     def _runs(self) -> list[RunRecord]:
         try:
             return run_records(Deployment(self._kafka, LedgerSettings()), self._ledger_name)[0]
-        except LedgerMissing:  # the first run creates it
+        except LedgerMissing:  # made by the first run of all
             return []
 
 
 def added(before: Columns, after: Columns) -> list[tuple[str, int]]:
-    """Return run id and try of every run that the ledger has now and did not have before."""
+    """Return run id and try of every run the ledger holds now and did not hold before."""
     known = {run.run_key for run in before.runs}
     assert all(run in after.runs for run in before.runs), "a record of the ledger was changed"
     return [(run.run_id, run.try_number) for run in after.runs if run.run_key not in known]

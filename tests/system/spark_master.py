@@ -1,4 +1,4 @@
-"""The REST side of a standalone master with drivers: it answers as the test sets it, and records kills."""
+"""The REST side of a standalone master with drivers: it says what a test tells it, notes who is ended."""
 
 from __future__ import annotations
 

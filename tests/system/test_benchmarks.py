@@ -1,4 +1,4 @@
-"""The comparison benchmark in short form: it measures all contenders and counts what they wrote."""
+"""The comparison benchmark in short form: it measures what it says and counts what was written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CLOSING = r"bench: dataframe \d+\.\d\d, arrow \d+\.\d\d of tuned at-least-once S
 
 
 def benchmark(out, *arguments):
-    """Run ``python -m benchmarks`` to its end, with its reports in ``out``; show the output of a failure."""
+    """Run ``python -m benchmarks`` to its end, with its reports in ``out``; what others print is shown."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments, "--out", str(out)],
         cwd=ROOT,
-        capture_output=True,  # apart: Spark's Python daemon may write after the closing line
+        capture_output=True,  # apart: Spark's Python daemon may have its last word behind the closing line
         text=True,
         check=False,
         timeout=560,
@@ -35,7 +35,7 @@ def benchmark(out, *arguments):
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_comparison_runs_every_contender_and_reports(tmp_path, monkeypatch):
-    """All contenders run; their outputs are counted; JSON, chart and closing line agree."""
+    """All contenders in one run; the outputs are counted; JSON, chart and closing line say the same."""
     monkeypatch.setenv("WARM_UPS", "0")
     done = benchmark(tmp_path, "--records", "20000", "--rounds", "1")
     assert done.returncode == 0, done.stdout[-5_000:]
@@ -59,7 +59,7 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path, monkeypatch):
 
 @pytest.mark.timeout(600)
 def test_the_way_of_a_small_run_stays_within_its_bounds(tmp_path):
-    """The calls and requests of the driver for a small run: a change that adds some is detected here."""
+    """What the driver calls and sends for a small run: a change that makes it longer is seen here."""
     bounds = {
         "functions": 423,
         "modules": 81,
@@ -67,7 +67,7 @@ def test_the_way_of_a_small_run_stays_within_its_bounds(tmp_path):
         "commit_frames": 10,
         "describe_topics": 4,
     }
-    # Each poll for the end of the transaction sends five; brokers are sometimes slow to write markers.
+    # Each look for the end of the transaction sends five; brokers are not always as fast with its markers.
     requests = 45 + 2 * 5
     done = benchmark(tmp_path, "way")
     assert done.returncode == 0, done.stdout[-5_000:]
@@ -106,7 +106,7 @@ def test_the_curves_are_measured_and_drawn(tmp_path):
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
-    """Each page and its twin in JSON, with more runs than are drawn individually."""
+    """Each page and its twin in JSON, behind more runs than are drawn one by one."""
     monkeypatch.setenv("RUNS", "400")
     done = benchmark(tmp_path, "page", "--rounds", "1")
     assert done.returncode == 0, done.stdout[-5_000:]
@@ -120,7 +120,7 @@ def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_a_run_is_spread_over_executors_of_each_cluster(tmp_path):
-    """Four executors of a standalone cluster and of YARN: all have run tasks, and each output is complete."""
+    """Four executors of a standalone cluster and of YARN: all have run tasks, and each output is whole."""
     done = benchmark(tmp_path, "executors", "--records", "20000", "--rounds", "1")
     assert done.returncode == 0, done.stdout[-5_000:]
     cases = json.loads((tmp_path / "executors.json").read_text())["cases"]

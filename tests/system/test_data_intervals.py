@@ -17,7 +17,7 @@ from tests.system.flights_support import canonical, expected_output, make_topics
 
 from flights_input import Message, generate_flights, publish  # isort: skip
 
-# Processes start cold, on any machine. Backfills show the same under a real scheduler.
+# Processes start cold, on whatever machine. Backfills show the same under a real scheduler.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.chaos]
 
 DAGS = ROOT / "tests" / "system" / "dags"

@@ -1,4 +1,4 @@
-"""A run that waits in a real triggerer for its driver on a real YARN: what happens to either in between."""
+"""A run that waits in a real triggerer for its driver on a real YARN: what happens to either meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = ("on_yarn.py", "on_yarn_app.py")
 
 @dataclass
 class Place:
-    """An Airflow, a YARN and a broker, and the meeting point of the drivers of one test."""
+    """An Airflow, a YARN and a broker, and where the drivers of one test meet."""
 
     airflow: AirflowPlatform
     yarn: YarnCluster
@@ -48,9 +48,9 @@ class Place:
         return run_id, application
 
     def triggerer_looks(self, run_id: str, triggerers: int = 1) -> None:
-        """Wait until the trigger is running: before, it has no on_kill.
+        """Wait until the trigger is at work: before, it has no on_kill.
 
-        :param triggerers: how many have watched this run, including this one.
+        :param triggerers: how many have followed this run, this one included.
         """
         log = self.airflow.home / "logs" / f"dag_id={DAG}" / f"run_id={run_id}" / f"task_id={TASK}"
 
@@ -62,7 +62,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """All three, with a Dag that only these tests use."""
+    """All three, with a Dag of which nobody else knows."""
     folder = tmp_path_factory.mktemp("on-yarn")
     (folder / "dags").mkdir()
     (folder / "meeting").mkdir()
@@ -90,14 +90,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture
 def place(running: Place) -> Place:
-    """The same, with an empty meeting point."""
+    """The same, with nobody at the meeting."""
     for path in running.meeting.iterdir():
         path.unlink()
     return running
 
 
 def test_a_deferred_task_commits_and_holds_no_worker(place: Place) -> None:
-    """The driver is released: the triggerer sees its end, and the ledger has the run."""
+    """The driver is let go: the triggerer sees its end, the ledger has the run."""
     before, sent = place.pipeline.look(), place.pipeline.publish("plain")
     run_id, application = place.half_way()
     eventually(lambda: place.airflow.task_processes(DAG, run_id, TASK), lambda seen: seen == [])
@@ -126,7 +126,7 @@ def test_a_deferred_task_that_is_marked_failed_ends_its_application(place: Place
 
 
 def test_a_deferred_task_that_is_cleared_is_done_by_another_application(place: Place) -> None:
-    """The triggerer ends the first one halfway; the next try submits another, which writes everything."""
+    """The triggerer ends the first one, half way; the next try submits another, which writes it all."""
     before, sent = place.pipeline.look(), place.pipeline.publish("cleared")
     run_id, application = place.half_way()
     place.airflow.clear(DAG, run_id, [TASK])
@@ -142,7 +142,7 @@ def test_a_deferred_task_that_is_cleared_is_done_by_another_application(place: P
 
 
 def test_a_triggerer_that_is_killed_leaves_the_application_alone(place: Place) -> None:
-    """The next one watches the same driver; an end that no triggerer saw is found by the next."""
+    """The next one follows the same driver; an end that no triggerer saw is found by the one after it."""
     before, sent = place.pipeline.look(), place.pipeline.publish("orphaned")
     run_id, application = place.half_way()
     known = set(place.yarn.applications())

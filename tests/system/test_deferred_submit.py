@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machi
 def test_driver_that_fails_after_its_commit_is_a_success(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
 ) -> None:
-    """It occupies no worker. One driver dies early and another is submitted, which dies after its commit."""
+    """No worker is held. One driver dies early and another is submitted, which dies after its commit."""
     pipeline = Pipeline(kafka, "driver", "driver.copy")
     before = pipeline.look()
     sent = pipeline.publish("driver")
@@ -66,7 +66,7 @@ def test_driver_that_fails_after_its_commit_is_a_success(
 def test_marked_while_deferred_the_driver_is_killed(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
 ) -> None:
-    """By the trigger's on_kill, in the triggerer: no other process could do it."""
+    """The trigger's on_kill, in the triggerer: nobody else is there to do it."""
     pipeline = Pipeline(kafka, "driver", "driver.copy")
     before = pipeline.look()
     run_id = "marked"
@@ -84,7 +84,7 @@ def test_marked_while_deferred_the_driver_is_killed(
 def test_driver_outlives_a_triggerer_that_lost_it_to_another(
     airflow: AirflowStandalone, spark_master: SparkMaster
 ) -> None:
-    """To a triggerer that was away for too long, it looks the same as when a user ends the task."""
+    """Airflow tells a triggerer that was away for too long the same as when a user ends the task."""
     run_id = "taken"
     driver = f"driver-{run_id}-1"
     spark_master.states[driver] = "RUNNING"
@@ -106,7 +106,7 @@ def test_driver_outlives_a_triggerer_that_lost_it_to_another(
 def test_time_out_while_deferred_ends_the_driver(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
 ) -> None:
-    """Airflow does not count the task's time while it is deferred."""
+    """Nothing of Airflow counts the task's time while it is deferred."""
     before = Pipeline(kafka, "driver", "driver.copy").look()
     run_id = "late"
     spark_master.states[f"driver-{run_id}-1"] = "RUNNING"
@@ -137,7 +137,7 @@ def test_driver_of_a_killed_task_ends_with_it(
         gate.open()
     assert airflow.task("submitted_held", run_id, "copy")["state"] == "failed"
     assert pipeline.look() == before
-    # If it were cleared while the scheduler ends the run, the task would never run.
+    # Cleared while the scheduler ends the run, the task would never run.
     assert airflow.wait_for_run("submitted_held", run_id) == "failed"
     airflow.clear("submitted_held", run_id, ["copy"])
     assert airflow.wait_for_run("submitted_held", run_id) == "success"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def demo(*arguments: str) -> str:
-    """Run the demo to its end; return its output without the last line, which is checked here."""
+    """Run the demo to its end; return what it printed, without the last line, which is checked here."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW__")}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
     env["PYTHONPATH"] = str(ROOT)
@@ -34,7 +34,7 @@ def demo(*arguments: str) -> str:
 
 
 def test_the_demo_kills_a_run_half_way_and_ends_exact():
-    """The first try dies with half of its transaction written; nothing is lost or duplicated."""
+    """The first try dies with its transaction half written; nothing is lost or duplicated."""
     demo()
 
 
@@ -49,7 +49,7 @@ def test_an_airflow_that_does_not_have_what_the_example_dags_import_is_refused(m
 
 @pytest.mark.chaos
 def test_the_demo_with_a_table_kills_a_run_between_two_commits_and_ends_exact(tmp_path):
-    """The retry adopts the rows of the dead try; the query printed at the end works."""
+    """The retry adopts the rows of the dead try; the query that the demo prints at its end works."""
     text = demo("--sink", "iceberg")
     assert f"rows in the table: {RECORDS:,}" in text
     assert "the retry adopted the snapshot of the dead try" in text

@@ -16,7 +16,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
     sys.version_info < (3, 11), reason="Sphinx's releases for Python 3.10 read other Markdown"
 )
 def test_the_site_is_built_without_a_warning_and_without_a_network(tmp_path):
-    """Links between pages and to headings are resolved, docstrings are read; nothing is downloaded."""
+    """Links between pages and to headings are followed, docstrings are read; nothing is fetched."""
     code = (
         "import socket, sys\n"
         "def refuse(self, address): raise OSError(f'a network in the build: {address}')\n"

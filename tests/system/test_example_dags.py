@@ -44,7 +44,7 @@ def env(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Airfl
 
 
 def run(env: AirflowEnv, logical_date: str, *dag_ids: str) -> Iterator[dict[str, Any]]:
-    """Yield the XComs of successful runs, by task."""
+    """The XComs of successful runs, by task."""
     for done in env.dag_tests(*((DAGS / f"{dag_id}.py", dag_id, logical_date) for dag_id in dag_ids)):
         assert done["state"] == "success", done["output"][-6000:]
         yield {name: one["xcom"] for name, one in done["tasks"].items()}
@@ -102,7 +102,7 @@ def orders(kafka: EmbeddedKafka) -> list[Message]:
 
 @pytest.mark.chaos
 def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]) -> None:
-    """orders_daily, whose function is in the Dag file: the large orders of the day, each once."""
+    """orders_daily, whose function stands in the Dag file: the large orders of the day, each once."""
     (_,) = run(env, "2026-01-02T00:00:00Z", "orders_daily")
     day = range(int(MIDNIGHT.timestamp() * 1000) - 86_400_000, int(MIDNIGHT.timestamp() * 1000))
     wanted = [one.value for one in orders if one.timestamp in day and json.loads(one.value)["price"] >= 100]
@@ -115,7 +115,7 @@ def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka, ord
 def test_orders_are_read_by_a_task_for_each_partition(
     env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]
 ) -> None:
-    """orders_by_partition, a decorated task that is mapped over partitions without a parameter for them."""
+    """orders_by_partition, a decorated task mapped over partitions that its function does not take."""
     before = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large"))
     (_,) = run(env, "2026-01-02T00:00:00Z", "orders_by_partition")
     written = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large")) - before

@@ -67,7 +67,7 @@ def test_dead_letter_says_what_is_wrong_and_where_it_was_read(spark: Any) -> Non
 
 
 def test_generated_stream_is_the_same_each_time() -> None:
-    """The generator depends only on its arguments, and breaks about the requested fraction."""
+    """The generator is a function of its arguments, and breaks about the asked fraction."""
     first = list(generate_flights(5000, malformed=0.1))
     assert first == list(generate_flights(5000, malformed=0.1))
     _, dead = expected_output(first)

@@ -1,4 +1,4 @@
-"""What Airflow tells a task about its lives, on which the operator's identity depends."""
+"""What Airflow tells a task about its lives: the operator's identity stands on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lives(folder: Path, task_id: str = "work") -> list[dict[str, Any]]:
 def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandalone, folder: Path) -> None:
     """Retry after SIGKILL: same number. Neighbour cleared: same. Task or whole run cleared: a new number.
 
-    Cleared while it runs, and therefore ended by Airflow: a new number. A task that ends by itself before
+    Cleared while it runs, and ended by Airflow for that: a new number. A task that ends by itself before
     Airflow's next heartbeat is retried instead.
     """
     hold = folder / "work.hold"
@@ -50,7 +50,7 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
     airflow.wait_for_task(DAG_ID, run_id, "work", ["running"], try_number=4)
     eventually(lambda: len(lives(folder)), lambda written: written == 4)
     old = set(airflow.task_processes(DAG_ID, run_id, "work"))
-    airflow.clear(DAG_ID, run_id, ["work"])  # during its run
+    airflow.clear(DAG_ID, run_id, ["work"])  # while it runs
     eventually(airflow.processes, lambda seen: not old & set(seen), seconds=90)
     hold.unlink()
     airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=5)
@@ -61,13 +61,13 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
 
     assert [(life["try_number"], life["task"]) for life in lives(folder)] == [
         (1, 0),
-        (2, 0),  # a retry: the neighbour's clear does not count
+        (2, 0),  # a retry: the clear of the neighbour is not ours
         (3, 2),
         (4, 3),
-        (5, 4),  # cleared during its run, and ended by Airflow
+        (5, 4),  # cleared while it ran, and ended by Airflow
         (6, 5),
     ]
-    # Airflow 3.1 does not count the clear of a task in an unfinished Dag run.
+    # Airflow 3.1 does not count the clear of a task in a Dag run that goes on.
     counted = [0, 0, 1, 2, 2, 3] if AIRFLOW_VERSION < (3, 2) else [0, 1, 2, 3, 4, 5]
     assert [life["dag_run"] for life in lives(folder)] == counted
     assert airflow.xcom(DAG_ID, run_id, "work") == lives(folder)[-1]

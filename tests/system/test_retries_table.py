@@ -1,6 +1,6 @@
-"""A real scheduler's behaviour: row by row of the table in docs/retries.md, with all its columns.
+"""What a real scheduler does: row by row of the table in docs/retries.md, all its columns.
 
-Rows that need their own JVM are in ``test_runs_under_a_scheduler``, backfills in ``test_backfill``.
+The rows that need a JVM of their own are in ``test_runs_under_a_scheduler``, backfills in ``test_backfill``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORDS = 100
 
 @pytest.fixture
 def gate(folder: Path, request: pytest.FixtureRequest) -> Iterator[Gate]:
-    """The gate of the test; opened again at the end, whatever happened."""
+    """The gate that the test names; open again at the end, whatever happened."""
     gate = Gate(folder, request.param)
     yield gate
     gate.open()
@@ -84,7 +84,7 @@ def test_clear_of_an_old_run_and_a_second_run_at_once(
     assert sorted(run for run, _ in added(before, after)) == sorted([live, twin])
     read = [airflow.xcom("unlimited", run, "copy")["records_read"] for run in (live, twin)]
     assert sorted(read) == [0, RECORDS]
-    # The fenced one got an error and was retried.
+    # Whoever was fenced was told so and tried again.
     logs = "".join(
         airflow.task_log("unlimited", run, "copy", number) for run in (live, twin) for number in (1, 2)
     )
@@ -96,7 +96,7 @@ def test_clear_of_an_old_run_and_a_second_run_at_once(
 
 
 def asset_events(airflow: AirflowStandalone, run_id: str) -> list[dict[str, Any]]:
-    """Return the run's outlet event: the same each time, with ranges, counts and partitions."""
+    """What the run told about its outlet: each time the same, with ranges, counts and partitions."""
     events = airflow.api.call("GET", f"/assets/events?source_run_id={run_id}")["asset_events"]
     found = [event["extra"]["airflow_eos"] for event in events]
     for extra in found:
@@ -113,7 +113,7 @@ def asset_events(airflow: AirflowStandalone, run_id: str) -> list[dict[str, Any]
 @pytest.mark.chaos
 @pytest.mark.parametrize("gate", ["unlimited"], indirect=True)
 def test_marked_success_while_it_runs(airflow: AirflowStandalone, unlimited: Pipeline, gate: Gate) -> None:
-    """Airflow shows success, Kafka has no commit: nothing is written, and the next run reads the range."""
+    """Airflow believes it, Kafka does not: nothing is written, the next run reads the range."""
     before = unlimited.look()
     sent = unlimited.publish("marked")
     gate.shut()
@@ -137,7 +137,7 @@ def test_marked_success_while_it_runs(airflow: AirflowStandalone, unlimited: Pip
 def test_heartbeat_lost_while_the_old_process_lives(
     airflow: AirflowStandalone, unlimited: Pipeline, gate: Gate
 ) -> None:
-    """The scheduler gives the task up and retries; the old process wakes up and is ended late: no effect."""
+    """The scheduler gives the task up and tries again; the old one wakes up and is ended, late: no effect."""
     before = unlimited.look()
     sent = unlimited.publish("zombie")
     gate.shut()
@@ -146,7 +146,7 @@ def test_heartbeat_lost_while_the_old_process_lives(
     with stopped([parent_of(old), old]):
         gate.wait(2)  # the second try has taken the epoch
         assert airflow.task("unlimited", run_id, "copy")["try_number"] == 2
-    # Its supervisor learns that the try is over and sends SIGTERM: on_kill ends only its own transaction.
+    # Its supervisor learns that the try is over and sends SIGTERM: on_kill ends nothing but its own.
     wait_until_gone(airflow, old)
     assert airflow.task("unlimited", run_id, "copy")["state"] == "running"
     gate.open()
@@ -158,7 +158,7 @@ def test_heartbeat_lost_while_the_old_process_lives(
 
 @pytest.mark.parametrize("gate", ["committed"], indirect=True)
 def test_killed_after_its_commit(airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate) -> None:
-    """The scheduler's retry finds the record of the try whose end was never reported."""
+    """The scheduler's retry finds the record of the try that nobody heard of."""
     late = Pipeline(kafka, "late", "reports_late.copy")
     before = late.look()
     sent = late.publish("late")
@@ -198,7 +198,7 @@ def test_task_told_to_stop_ends_its_transaction(
     told = time.time()
     eventually(state, lambda seen: seen == "CompleteAbort")
     assert pipeline.look() == before
-    # By the task's own clock: the test's requests take time, too.
+    # By the task's own clock: our questions take their time, too.
     ended = eventually(lambda: said_at(airflow, "stays_open", run_id, "killed: the transaction of"), bool)
     assert ended - told < 5
     gate.open()
@@ -217,7 +217,7 @@ def test_task_time_out(airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: G
     sent = timed.publish("timed")
     gate.shut()
     run_id = airflow.trigger("timed")
-    # Not the short state between two tries: the next one may already be at the gate.
+    # Not the state between two tries, which is short: the next one may have come to the gate.
     eventually(lambda: tries(airflow, "timed", run_id), lambda seen: seen[:1] == ["failed"], seconds=180)
     assert timed.look() == before
     gate.open()
@@ -232,7 +232,7 @@ def test_task_time_out(airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: G
 def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate, folder: Path
 ) -> None:
-    """One at a time, each reads once. If another client moved it: reset-offsets, then a clear."""
+    """One at a time, each reads once. What a stranger moved is settled by reset-offsets, then by a clear."""
     one = Pipeline(kafka, "one", "one_at_a_time.copy")
     before = one.look()
     sent = one.publish("one")
@@ -241,7 +241,7 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     gate.wait()
     second = airflow.trigger("one_at_a_time")
     airflow.wait_for_run("one_at_a_time", second, ["running"])
-    # The scheduler checks it again and again, and keeps it waiting.
+    # The scheduler looks at it again and again, and lets it wait.
     airflow.wait_for_task("one_at_a_time", second, "copy", ["scheduled"])
     gate.open()
     for run_id in (first, second):
@@ -308,7 +308,7 @@ def test_replay_writes_once_more_what_somebody_confirmed(
 def test_pool_and_max_active_runs_let_runs_wait(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate
 ) -> None:
-    """A pool with one slot, a Dag with one run at a time: waiting tasks hold no epoch and lose nothing."""
+    """A pool with one slot, a Dag with one run at a time: what waits holds no epoch and loses nothing."""
     airflow.api.call("POST", "/pools", {"name": "single", "slots": 1})
     pipelines = [
         Pipeline(kafka, f"narrow{n}", f"narrow.copy{n}", source="narrow-in", sink="narrow-out")
@@ -355,7 +355,7 @@ def test_killed_between_two_rounds(airflow: AirflowStandalone, kafka: EmbeddedKa
 
 
 def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
-    """Reprocess writes the recorded ranges again and moves nothing; fail fails at once."""
+    """Reprocess writes the recorded ranges once more and moves nothing; fail fails at once."""
     again = Pipeline(kafka, "again", "cleared.again", source="cleared-in", sink="cleared-again")
     never = Pipeline(kafka, "never", "cleared.never", source="cleared-in", sink="cleared-never")
     sent = again.publish("first")
@@ -364,7 +364,7 @@ def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kaf
     first, only = again.look(), never.look()
     assert first.output == only.output == sent
 
-    again.publish("second")  # not part of what is repeated
+    again.publish("second")  # not what is asked for again
     airflow.clear("cleared", run_id, ["again", "never"])
     assert airflow.wait_for_run("cleared", run_id) == "failed"
     assert airflow.task("cleared", run_id, "again")["state"] == "success"
@@ -384,7 +384,7 @@ def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kaf
 def test_run_made_again_under_its_id_is_the_same_work(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
 ) -> None:
-    """A deleted run is not a cleared one: neither repeated nor refused, whatever on_committed is."""
+    """Deleted, it is not a clear: neither repeated nor refused, whatever on_committed says."""
     again = Pipeline(kafka, "again", "cleared.again", source="cleared-in", sink="cleared-again")
     never = Pipeline(kafka, "never", "cleared.never", source="cleared-in", sink="cleared-never")
     again.publish("deleted")
@@ -438,9 +438,9 @@ def tries(airflow: AirflowStandalone, dag_id: str, run_id: str) -> list[str]:
 
 
 def said_at(airflow: AirflowStandalone, dag_id: str, run_id: str, text: str) -> float:
-    """Return the time of a text in the first try's log, in seconds since 1970; 0 before it occurs."""
+    """Return when the first try's log says a text, in seconds since 1970; 0 while it does not."""
     for line in airflow.task_log(dag_id, run_id, "copy", 1).splitlines():
-        if text in line and line.endswith("}"):  # a line may be incomplete
+        if text in line and line.endswith("}"):  # a line may be half written
             moment = json.loads(line)["timestamp"].replace("Z", "+00:00")
             return dt.datetime.fromisoformat(moment).timestamp()
     return 0.0
@@ -454,5 +454,5 @@ def wait_success(airflow: AirflowStandalone, dag_id: str, run_id: str) -> None:
 
 
 def wait_until_gone(airflow: AirflowStandalone, process: int) -> None:
-    """Wait for the end of a task's process, which Airflow's heartbeat causes."""
+    """Wait for the end of a task's process: Airflow's heartbeat brings it the news."""
     eventually(airflow.processes, lambda seen: process not in seen, seconds=90)

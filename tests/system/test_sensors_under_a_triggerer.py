@@ -37,7 +37,7 @@ def publish(
 
 
 def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
-    """Three tasks wait without a worker slot; each continues once its condition holds, and returns it."""
+    """Three tasks wait without a worker slot; each goes on when its condition holds, and says what it saw."""
     run_id = airflow.trigger(
         "waits", logical_date=DAY, data_interval_start=DAY, data_interval_end=NEXT_DAY, timeout=120
     )
@@ -77,7 +77,7 @@ def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: Emb
 
 
 def test_asset_watcher_starts_a_run_for_each_batch(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
-    """Batches follow each other without gaps; the watcher commits nothing, and a small rest waits."""
+    """Batches follow one another without gap; the watcher commits nothing, and a small rest waits."""
     airflow.wait_for_dag("woken", timeout=120)
     airflow.api.unpause("woken")
 

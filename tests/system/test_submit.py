@@ -1,4 +1,4 @@
-"""Runs as separate Spark applications: a real spark-submit, in client mode, also to a real cluster."""
+"""Runs as Spark applications of their own: a real spark-submit, in client mode, also to a real cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def cluster() -> Iterator[SparkCluster]:
-    """A standalone master with one worker: executors are separate processes."""
+    """A standalone master with one worker: executors are processes of their own."""
     with SparkCluster(workers=1, cores=2) as running:
         yield running
 
@@ -48,7 +48,7 @@ def test_submitted_function_commits_exactly_once(kafka: EmbeddedKafka, tmp_path:
 def test_submitted_application_commits_exactly_once(
     kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    """An application that opens the run itself, on a cluster: the package is shipped to its executors."""
+    """An application that opens the run itself, on a cluster: the package reaches its executors."""
     connection = {"conn_type": "spark", "host": cluster.master}
     _submit(kafka, tmp_path, "submitted_app", {"spark_cluster": connection})
     assert "Launching executor" in cluster.logs()

@@ -1,4 +1,4 @@
-"""docs/tutorial-tables.md under a real scheduler; the output at its end is that on the page."""
+"""docs/tutorial-tables.md under a real scheduler; what it prints at its end is what the page says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tools.try_getting_started import block, commands
 
 
 def program(folder: Path, page: str, name: str, *arguments: str, env: dict[str, str]) -> str:
-    """Run a program of a page with the tutorial's topic; return the last line of its output."""
+    """Run a program of a page, with the tutorial's topic; return the last line that it printed."""
     text = block(page, "python", f"# {name}").replace('"orders",', f'"{TOPIC}",')
     (folder / name).write_text(text)
     done = subprocess.run(
@@ -44,7 +44,7 @@ def run_states(airflow: AirflowStandalone) -> dict[str, str]:
 def test_orders_of_three_days_are_there_once_though_a_task_is_killed(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, lake: dict[str, str], tmp_path: Path
 ) -> None:
-    """Killed after its files are written, before its commit; earlier days come from the page's backfill."""
+    """Killed when its files are written and its commit is not; the days before by the page's backfill."""
     connection = json.dumps({"conn_type": "iceberg", "extra": lake})
     env = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "home"), "AIRFLOW_CONN_ICEBERG_DEFAULT": connection}
     started = (ROOT / "docs" / "getting-started.md").read_text()
@@ -80,7 +80,7 @@ def test_orders_of_three_days_are_there_once_though_a_task_is_killed(
 
 
 def test_what_is_typed_by_hand_is_one_block_each() -> None:
-    """The test does these steps in another way, or leaves them to the reader."""
+    """What the test does by other means, or leaves to the reader."""
     for begin in (
         "pip install",
         "airflow eos doctor",

@@ -1,4 +1,4 @@
-"""The wheel in an environment with exactly what it declares: Airflow finds it, and it can run."""
+"""The wheel in an environment that holds what it declares and no more: found by Airflow, enough for a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_eos_testing.spark_connect import SparkConnectServer
 from tests.support.linked_environment import make_linked_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-# A task's work, without Airflow: a run on a remote Spark.
+# What a task does, without Airflow: a run on a Spark that is somewhere else.
 RUN = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ print(json.dumps({"read": record.records_read, "written": record.records_written
 
 
 def run(*command, fails=False, **kwargs):
-    """Run a command; if its exit code is unexpected, show its output."""
+    """Run a command; one that ends otherwise than it must shows what it printed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **kwargs)
     assert (done.returncode != 0) is fails, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stderr if fails else done.stdout
@@ -44,9 +44,9 @@ def run(*command, fails=False, **kwargs):
 
 @pytest.fixture(scope="module")
 def client_only(tmp_path_factory):
-    """Install production's wheel with exactly what it declares; return its folder and environment.
+    """Install production's wheel and what it declares, no more; return its folder and environment.
 
-    ``make dist`` installs the wheels like users, with pip from an index.
+    ``make dist`` installs the wheels as users do, by pip from an index.
     """
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT)
@@ -58,7 +58,7 @@ def client_only(tmp_path_factory):
 
 @pytest.mark.timeout(900)
 def test_the_wheel_alone_makes_an_airflow_that_lists_the_provider(client_only):
-    """Its declarations suffice: nothing of the checkout or its environment is used."""
+    """What the wheel declares suffices: nothing of the checkout or of its environment is used."""
     folder, env = client_only
     here = {"cwd": folder, "env": env}
     python = str(folder / "venv" / "bin" / "python")
@@ -89,7 +89,7 @@ def test_production_alone_has_no_test_equipment_and_no_jars(client_only):
 
 @pytest.mark.timeout(900)
 def test_sparks_client_is_enough_for_a_run_on_spark_connect(client_only, embedded_kafka, kafka_topic):
-    """The scheduling process needs no JVM and no jars: a run commits, and its output is there once."""
+    """The process that schedules needs no JVM and no jars: a run is committed, its output is there once."""
     folder, env = client_only
     source, sink = kafka_topic(), kafka_topic()
     producer = Producer(embedded_kafka.client_config())
@@ -98,7 +98,7 @@ def test_sparks_client_is_enough_for_a_run_on_spark_connect(client_only, embedde
     assert producer.flush(30) == 0
     with SparkConnectServer() as spark:
         names = (embedded_kafka.bootstrap_servers, spark.url, source, sink, f"ledger-{sink}")
-        (folder / "task.py").write_text(RUN)  # Spark treats code without a file as its own doctests
+        (folder / "task.py").write_text(RUN)  # Spark takes code without a file for its own doctests
         done = run(str(folder / "venv" / "bin" / "python"), "task.py", *names, cwd=folder, env=env)
     assert json.loads(done.splitlines()[-1]) == {"read": 500, "written": 500}
     values = [int(record.value) for record in read_topic(embedded_kafka.client_config(), sink)]

@@ -1,4 +1,4 @@
-"""The Dag of docs/tutorial-tables.md as tests deploy it: with its own topic, on the shared Spark."""
+"""The Dag of docs/tutorial-tables.md as tests deploy it: with a topic of its own, on the Spark that stays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TUTORIAL = (ROOT / "docs" / "tutorial-tables.md").read_text()
 
 
 def tutorial_dag() -> str:
-    """Return the text of the Dag file whose code the page shows."""
+    """Return the text of the Dag file, of which the page shows the code."""
     text = (ROOT / "dags" / f"{DAG}.py").read_text()
     topics = 'topics=["orders"],'
     assert topics in text

@@ -19,7 +19,7 @@ DAYS: dict[str, Any] = {
 
 
 def common(name: str) -> dict[str, Any]:
-    """Return the common parameters of a pipeline's tasks; its topics begin with its name."""
+    """Return what tasks of a pipeline have in common; its topics begin with its name."""
     return {
         "process": "../spark_apps/flights.py:process",
         "topics": [f"{name}-in"],
@@ -46,7 +46,7 @@ for name in ("four", "ninety", "shared", "restored"):
     with DAG(f"{name}_cursor", schedule=None):
         ReadProcessWriteOperator(task_id="classify", sink_topic=f"{name}-cursor-out", **common(name))
 
-if AIRFLOW_VERSION >= (3, 3):  # before, tasks do not get the date of their partition
+if AIRFLOW_VERSION >= (3, 3):  # before, tasks are not told the date of their partition
     with DAG(
         "partitioned",
         # The scheduled run of a day is for the day before; a backfill's dates are those of the partitions.

@@ -1,4 +1,4 @@
-"""Copies a topic; its executors wait while the file ``held.hold`` exists. The function is in the Dag file."""
+"""Copies a topic; its executors wait while the file ``held.hold`` exists. The function is the Dag file's."""
 
 from __future__ import annotations
 

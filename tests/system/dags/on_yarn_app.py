@@ -1,4 +1,4 @@
-"""Copies a topic; the send stops halfway until a file releases it."""
+"""Copies a topic; the send stops half way until a file lets it go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a submitted driver: it first waits at a gate, in the driver's own process."""
+"""What a submitted driver computes: it waits at a gate first, in the driver's own process."""
 
 from __future__ import annotations
 
