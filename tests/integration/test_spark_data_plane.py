@@ -544,7 +544,7 @@ def test_a_missing_topic_is_refused(broker, spark, topics):
 
 
 def test_a_null_topic_is_refused(broker, spark, topics):
-    """A task finds it, and the driver raises the same error."""
+    """Found in a task, raised as the same error on the driver."""
     with pytest.raises(ProcessFailed, match="'topic' is null"):
         seal(
             broker,
@@ -568,7 +568,7 @@ def test_an_unknown_topic_in_a_row_is_refused(broker, spark, topics):
 
 
 def test_a_name_in_a_row_that_no_topic_can_have_is_refused_for_good(broker, spark, topics):
-    """The name may come from a record: a retry would meet the same record."""
+    """As a record's content may be: another try would meet the same record."""
     with pytest.raises(ConfigurationError, match="'two words' is not a valid topic name") as refused:
         seal(broker, spark, topics, lambda df: df.selectExpr("value", "'two words' AS topic"))
     assert is_final(refused.value)

@@ -111,7 +111,7 @@ def test_a_kill_that_only_aborts_would_be_forgotten(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_look_before_the_commit_alone_would_come_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a kill meets the commit, the first one to take the turn decides."""
+    """A kill between the last look and the commit: who takes the turn first must decide."""
     kill = Kill()
     kill.take_turn()
     sent: list[str] = []

@@ -193,7 +193,7 @@ def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledge
 
 
 def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger) -> None:
-    """After a renaming, or with another element of a list, the end of that job proves nothing."""
+    """Renamed between two tries, or given another element of a list: the end of that job says nothing."""
     store, first = Store(), make(dag, pipeline="shop.eu")
     first.ends = RuntimeError("the worker dies")
     with pytest.raises(RuntimeError, match="dies"):

@@ -134,7 +134,7 @@ def test_null_keys_left_by_an_explicit_column_are_spread_from_the_seed():
 
 @pytest.mark.parametrize("wrong", [5, -1, 2**40])
 def test_a_partition_that_does_not_exist_is_named_with_row_and_topic(wrong):
-    """The message lists the partitions that exist."""
+    """The message says which partitions there are."""
     explicit = pa.array([0, None, wrong], pa.int64())
     with pytest.raises(ProcessFailed, match=rf"partition {wrong} in row 2 .* 'orders' has partitions 0 to 4"):
         partitions_for(3, 5, topic="orders", explicit=explicit)

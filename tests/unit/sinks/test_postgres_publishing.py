@@ -577,7 +577,7 @@ def test_an_upsert_that_sorts_more_than_it_may_is_not_tried_again(database):
 
 @pytest.mark.parametrize("lost", ["DROP TABLE", "TRUNCATE"])
 def test_staged_rows_that_are_gone_are_not_published_as_none(database, lost):
-    """Whatever removed them, the run fails, and none of its rows is in the table."""
+    """Whoever removed them: the run fails, and nothing of it is there."""
     attempt = Attempt(database)
     database.sql(f"{lost} airflow_eos.{attempt.writer.staging}")
     with pytest.raises(StagedRowsLost, match="staged 2 rows"):

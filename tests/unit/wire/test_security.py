@@ -78,7 +78,7 @@ def test_authorities_come_from_a_file_text_or_folder(certificate):
 
 
 def test_a_client_certificate_comes_from_files_or_text(certificate):
-    """With and without a password; no file stays in the temporary folder."""
+    """With and without a password; nothing is left in the temporary folder."""
     cert, key, locked = (certificate / name for name in ("cert.pem", "key.pem", "locked.pem"))
     context(ssl__certificate__location=str(cert), ssl__key__location=str(key))
     context(ssl__certificate__location=str(cert), ssl__key__location=str(locked), ssl__key__password="pw")
