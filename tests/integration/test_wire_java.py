@@ -1,4 +1,4 @@
-"""Java's own classes read what is sealed here and write what is decoded here: every codec, no broker."""
+"""Java's own classes read what we seal and write what we decode: every codec, no broker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONTENT = [
 
 
 class Kafka:
-    """Java's record classes, in a JVM of their own."""
+    """Java's record classes, in a separate JVM."""
 
     def __init__(self, jvm, array):
         self.jvm, self.array = jvm, array
@@ -49,14 +49,14 @@ class Kafka:
         self.utils = jvm.org.apache.kafka.common.utils.Utils
 
     def read(self, data):
-        """The only batch of these bytes, its CRC checked."""
+        """Return the only batch of these bytes, after a CRC check."""
         records = self.record.MemoryRecords.readableRecords(self.jvm.java.nio.ByteBuffer.wrap(data))
         batch = records.batches().iterator().next()
         batch.ensureValid()
         return batch
 
     def rows(self, batch):
-        """Its records."""
+        """Return the batch's records."""
         found, records = [], batch.iterator()
         while records.hasNext():
             record = records.next()
@@ -72,7 +72,7 @@ class Kafka:
         return found
 
     def write(self, content, codec):
-        """A batch of these records."""
+        """Return a batch of these records."""
         simple = self.array(self.record.SimpleRecord, len(content))
         header = self.jvm.org.apache.kafka.common.header.internals.RecordHeader
         for index, row in enumerate(content):
@@ -84,7 +84,7 @@ class Kafka:
         return self.bytes(self.record.MemoryRecords.withRecords(compression, simple))
 
     def bytes(self, records):
-        """Bytes of a MemoryRecords."""
+        """Return the bytes of a MemoryRecords."""
         return bytes(self.utils.toArray(records.buffer()))
 
 
@@ -141,7 +141,7 @@ def test_java_reads_what_is_sealed(java, codec):
 
 
 def test_java_reads_the_sequences_of_consecutive_batches(java):
-    """Every record is numbered on from the batch before."""
+    """Each batch continues the numbers of the one before."""
     found = [java.read(data) for _, data in sealed(CONTENT, "zstd", batch_bytes=400)]
     assert len(found) > 5
     assert [batch.baseSequence() for batch in found[1:]] == [batch.lastSequence() + 1 for batch in found[:-1]]
@@ -159,7 +159,7 @@ def test_what_java_writes_is_decoded(java, codec):
 
 @pytest.mark.parametrize("form", ODD_FORMS.values(), ids=ODD_FORMS)
 def test_what_java_decompresses_is_decompressed(java, form):
-    """Padding, joined members, frames and streams: what the Java client reads is read, all of it."""
+    """Padding, joined members, frames and streams: we read everything that the Java client reads."""
     codec, compress = form
     written = write(CONTENT, attributes=codec, compress=compress)
     try:

@@ -1,4 +1,4 @@
-"""What a failed attempt leaves to the next one: the sealed batches while they are good, and nothing else."""
+"""What a failed attempt leaves to the next one: its sealed batches while they are valid, nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOWHERE = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1"})
 
 
 class Instance(confluent_kafka.Producer):
-    """A producer that can be referred to weakly."""
+    """A producer that supports weak references."""
 
 
 def run_alone(data: Callable[..., ModelData] = ModelData) -> Any:
@@ -37,7 +37,7 @@ def run_alone(data: Callable[..., ModelData] = ModelData) -> Any:
 def test_the_producer_of_a_failed_attempt_is_freed_before_the_next_one(
     monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """The failure is kept for the run's last error; a producer it kept alive would fill memory unpolled."""
+    """The failure is kept for the run's last error; a producer kept alive by it would fill the memory."""
     instances: list[weakref.ref[Instance]] = []
     alive: list[list[bool]] = []
 
@@ -80,7 +80,7 @@ def test_the_producer_of_a_failed_attempt_is_freed_before_the_next_one(
 
 
 def test_batches_that_cannot_be_sent_are_freed_before_the_new_seal() -> None:
-    """Where Spark holds another copy of a block, the rest of the seal is still on the executors."""
+    """If Spark has another copy of a block, the rest of the seal is still on the executors."""
     done: list[str] = []
 
     class Data(ModelData):

@@ -1,4 +1,4 @@
-"""Kills, searched: at every step of every order nothing is committed after the call returned."""
+"""A search of kills: at every step of every order, nothing is committed after the call has returned."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ROUNDS = Cursor(max_records=2, until_caught_up=True)
 def killed_at_any_step(
     monkeypatch: pytest.MonkeyPatch, its: Any = None, *, records: int = 1, deciding: bool = True
 ) -> Callable[[Run], Scene]:
-    """One attempt, and a call that ends it at any moment, from another thread.
+    """A scene of one attempt, and a call from another thread that kills it at any moment.
 
-    :param deciding: the coordinator answers the abort; otherwise the call is over without it.
+    :param deciding: the coordinator answers the abort; otherwise the call returns without an answer.
     """
 
     def scene(run: Run) -> Scene:
@@ -39,7 +39,7 @@ def killed_at_any_step(
 
         def made(one: Any, world: Any) -> RunProtocol:
             r1 = run.processes.get("r1")
-            if r1 is not None and r1.done:  # the attempts behind it
+            if r1 is not None and r1.done:  # the attempts after it
                 return RunProtocol(one, world)
             protocols.append(RunProtocol(one, world, kill=kill))
             return protocols[-1]
@@ -64,7 +64,7 @@ def killed_at_any_step(
                 mine = protocols[-1].producer if protocols else None
                 if mine is not None and deciding:
                     end(mine, commit=False)
-                # Without an answer it waits for a commit under way: what comes of it is no surprise then.
+                # Without an answer to the abort, the call waits for a commit under way, which may succeed.
                 pending = scene.processes["r1"].pending
                 returned = deciding or pending is None or pending.name != "commit"
 
@@ -90,7 +90,7 @@ def killed_at_any_step(
 def test_nothing_is_committed_after_a_kill_returned(
     monkeypatch: pytest.MonkeyPatch, its: Any, records: int, deciding: bool
 ) -> None:
-    """Whatever step it meets, with a fault beside it; the next attempt does the work, once."""
+    """At any step, with another fault; the next attempt does the work, exactly once."""
     report = explore(
         killed_at_any_step(monkeypatch, its, records=records, deciding=deciding),
         deviations=2,
@@ -103,7 +103,7 @@ def test_nothing_is_committed_after_a_kill_returned(
 
 
 def test_a_kill_that_only_aborts_would_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the look before each state a run goes on behind the call."""
+    """Without the check before each state, a run continues after the call."""
     monkeypatch.setattr(Kill, "check", lambda _self: None)
     report = explore(killed_at_any_step(monkeypatch), deviations=1, executions=3_000, afresh=True)
     assert report.counter_example is not None
@@ -128,13 +128,13 @@ def test_a_look_before_the_commit_alone_would_come_too_late(monkeypatch: pytest.
     for _ in range(2):
         with pytest.raises(RunFailed, match="killed"):
             kill.take_turn()
-    kill.await_commit(60)  # no commit is under way: it does not wait for itself
+    kill.await_commit(60)  # no commit is under way, so it does not wait
     kill.await_commit(60)
 
 
 @pytest.mark.parametrize(
     "state",
-    # Those of a table: test_table_runs.py
+    # For those of a table see test_table_runs.py.
     [
         state
         for state in State
@@ -167,7 +167,7 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
 
 
 def test_a_slow_step_leaves_less_for_the_next() -> None:
-    """All steps share one budget, which never goes below nothing."""
+    """All steps share one budget, which never falls below zero."""
     now = 100.0
     budget = KillBudget(4.0, clock=lambda: now)
     given: list[float] = []
@@ -181,7 +181,7 @@ def test_a_slow_step_leaves_less_for_the_next() -> None:
 
 
 def test_steps_that_hang_or_fail_hold_up_nothing() -> None:
-    """Not the call, and not the step beside them."""
+    """They delay neither the call nor the step beside them."""
     goes_on, ended = threading.Event(), threading.Event()
 
     def fails(_left: float) -> None:

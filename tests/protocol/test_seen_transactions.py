@@ -1,4 +1,4 @@
-"""What shows how a transaction was decided, where neither the ledger nor its coordinator tells."""
+"""How readers tell whether a transaction was committed if neither ledger nor coordinator knows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUT = TopicPartition("out", 0)
 
 
 def test_a_strangers_record_shows_no_commit() -> None:
-    """The topic was made again, and somebody wrote there: that says nothing of what a run wrote before."""
+    """The topic was recreated, and another client wrote there: its record says nothing about the run's."""
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     scene.broker.write_input("src", 0, "a")
     record = before(scene, spec())
@@ -42,9 +42,9 @@ def ends_of(scene: Scene, ledger: ModelLedger) -> UnfinishedEnds:
 
 
 def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
-    """End what an earlier attempt left open; nobody names it, and the ledger has no run of it.
+    """End what an earlier attempt left open; no record names it, and the ledger has none of its run.
 
-    :param unsigned: what the ledger's view says of records that lack only a signature.
+    :param unsigned: keys of ledger records that lack only a signature, as in the ledger's view.
     """
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     name = keys.transactional_id(spec())
@@ -66,14 +66,14 @@ def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
 
 
 def test_a_record_that_is_not_signed_may_be_the_commit() -> None:
-    """It is not evidence of one, and no evidence against it: nothing is aborted that may be committed."""
+    """It proves neither commit nor abort: what may be committed is not aborted."""
     assert left_open_beside(frozenset()) is EndTxnAnswer.ENDED
     with pytest.raises(OutcomeUnknown, match="nothing tells whether it was committed"):
         left_open_beside(frozenset({"run:run/pipe/r1"}))
 
 
 def test_the_open_transaction_of_a_newer_attempt_fences() -> None:
-    """Its records and its ledger record stand there, undecided: the older attempt is fenced, no more."""
+    """Its output and its ledger record are undecided: the older attempt is fenced, and ends nothing."""
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     scene.broker.write_input("src", 0, "a")
     record = before(scene, spec())

@@ -1,4 +1,4 @@
-"""A plan that is refused because a newer attempt has committed meanwhile: the real protocol on a model."""
+"""Plans that are refused because a newer attempt has committed meanwhile: the real protocol on a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.protocol.model.table_scenes import spec as table_spec
 
 
 def a_scene() -> Scene:
-    """A source of which a first run has read all, and more that nobody has read."""
+    """A source of which a first run has read all, and more records that no run has read."""
     broker = ModelBroker({"src": 1, "out": 1})
     broker.write_input("src", 0, "a")
     scene = Scene(broker)
@@ -31,7 +31,7 @@ def a_scene() -> Scene:
 
 
 def between_the_two_reads(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
-    """Act once, when a plan has read the group's offsets and not yet the ledger's cursor."""
+    """Act once, after a plan has read the group's offsets and before it reads the ledger's cursor."""
     read, pending = ModelCluster.committed, [act]
 
     def committed(self: ModelCluster, *arguments: Any, **options: Any) -> Any:
@@ -44,7 +44,7 @@ def between_the_two_reads(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
 
 
 def test_a_plan_that_a_newer_run_has_overtaken_is_fenced_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fenced is retried; a moved cursor would fail the task for good, and nobody has moved it."""
+    """RunFenced is retried; CursorMoved would fail the task for good, though nobody moved the cursor."""
     scene = a_scene()
     between_the_two_reads(monkeypatch, lambda: before(scene, spec("r2")))
     with pytest.raises(RunFenced, match="newer attempt"):
@@ -54,14 +54,14 @@ def test_a_plan_that_a_newer_run_has_overtaken_is_fenced_not_refused(monkeypatch
 
 
 def test_a_plan_that_its_own_retry_has_overtaken_finds_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work is done: that is a success."""
+    """The work is done, so the result is a success."""
     scene = a_scene()
     between_the_two_reads(monkeypatch, lambda: before(scene, spec("r1", try_number=2)))
     assert before(scene, spec("r1")).found
 
 
 def test_a_cursor_that_a_stranger_moved_is_refused_by_its_owner() -> None:
-    """Nobody took our epoch: somebody has to look."""
+    """No other run has taken our epoch, so a person must look into it."""
     scene = a_scene()
     where = TopicPartition("src", 0)
     scene.broker.groups["group"][where] = CommittedOffset(0, "")
@@ -70,7 +70,7 @@ def test_a_cursor_that_a_stranger_moved_is_refused_by_its_owner() -> None:
 
 
 def before_the_second_epoch(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
-    """Act once, when a run has proved its first epoch and not yet taken the second one."""
+    """Act once, after a run has proved its first epoch and before it takes the second one."""
     fence, fenced = ModelTransactions.fence, []
 
     def take(self: ModelTransactions, transactional_id: str) -> Any:
@@ -83,7 +83,7 @@ def before_the_second_epoch(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
 
 
 def test_a_run_between_two_epochs_of_another_has_that_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first epoch lost its sealed batches; a moved cursor would fail the task for good."""
+    """The first epoch lost its sealed batches; CursorMoved would fail the task for good."""
     scene = a_scene()
     before_the_second_epoch(monkeypatch, lambda: before(scene, spec("r2")))
 
@@ -98,7 +98,7 @@ def test_a_run_between_two_epochs_of_another_has_that_planned_anew(monkeypatch: 
 def test_a_run_between_an_intent_and_its_table_has_that_planned_anew(
     monkeypatch: pytest.MonkeyPatch, ends_at: str
 ) -> None:
-    """Each run with a table takes two epochs: the next run may have the cursor between them."""
+    """Each run with a table takes two epochs: the next run may take the cursor between them."""
     scene = TableScene()
     scene.broker.write_input("src", 0, "a")
 
@@ -122,7 +122,7 @@ def test_a_run_between_an_intent_and_its_table_has_that_planned_anew(
 def test_a_topic_that_is_made_again_under_a_plan_is_not_read_by_a_new_one(
     monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
-    """Given offsets name records of the old topic: those of the new one are not what was asked for."""
+    """Given offsets name records of the old topic, not those of the new one."""
     scene = TableScene()
     scene.broker.write_input("src", 0, "a")
     given = table_spec(ranges=Explicit((OffsetRange("src", 0, 0, 1),)))
@@ -146,7 +146,7 @@ def test_a_topic_that_is_made_again_under_a_plan_is_not_read_by_a_new_one(
 
 
 def test_an_intent_that_a_newer_run_pins_meanwhile_is_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is fenced, and retried; as other work under its name it would fail for good."""
+    """The run is fenced and retried; DifferentWork would fail it for good."""
     scene = TableScene()
     scene.broker.write_input("src", 0, "a")
 

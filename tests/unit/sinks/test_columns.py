@@ -1,4 +1,4 @@
-"""What a process may return for a table: names, types, values."""
+"""Rows that a process may return for a table: names, types, values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WANTED = pa.schema(
 
 
 def test_what_widens_is_widened_and_what_is_left_out_is_null():
-    """In the table's order of columns."""
+    """The columns have the table's order."""
     moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     given = pa.table(
         {
@@ -55,7 +55,7 @@ def test_what_widens_is_widened_and_what_is_left_out_is_null():
     ],
 )
 def test_what_does_not_fit_is_named(given, named):
-    """Column, type, and what the table has."""
+    """The error has column, type, and the table's type."""
     with pytest.raises(ProcessFailed) as failure:
         table_columns(pa.table(given), WANTED, "db.t")
     assert named in str(failure.value)
@@ -71,14 +71,14 @@ def test_what_does_not_fit_is_named(given, named):
     ids=["no rows", "rows", "pandas"],
 )
 def test_a_result_without_columns_is_refused(result):
-    """Nobody could tell how many rows it has: they would be lost, or all null."""
+    """Their number of rows is unknown: they would be lost, or all null."""
     optional = pa.schema([field.with_nullable(True) for field in WANTED])
     with pytest.raises(ProcessFailed, match=r"process returned no columns.* return columns of db\.t"):
         table_columns(result, optional, "db.t")
 
 
 def test_nan_is_a_missing_value_in_pandas_alone():
-    """As in pandas itself; other results keep it."""
+    """As in pandas itself; other results keep NaN."""
     wanted = pa.schema([("x", pa.float64())])
     for given, value in (
         (pd.DataFrame({"x": [float("nan")]}), "null"),
@@ -116,7 +116,7 @@ def test_no_rows_are_no_rows(result):
 
 
 def test_widening_loses_nothing():
-    """The rules of Iceberg's own promotions, and other encodings of the same."""
+    """By the rules of Iceberg's own promotions, and for other encodings of the same type."""
     assert widens(pa.int32(), pa.int64())
     assert not widens(pa.int64(), pa.int32())
     assert widens(pa.float32(), pa.float64())
@@ -140,7 +140,7 @@ def test_widening_loses_nothing():
     ids=str,
 )
 def test_views_are_read_at_any_depth(kind):
-    """Polars returns text so."""
+    """Polars returns text in this form."""
     wide = {"list": pa.large_list(pa.large_string()), "stru": pa.struct([("a", pa.large_string())])}
     wanted = pa.schema([("x", wide.get(str(kind)[:4], pa.map_(pa.large_string(), pa.large_binary())))])
     values = {"list": [["v"], None], "stru": [{"a": "v"}, None]}.get(str(kind)[:4], [[("v", b"v")], None])
@@ -166,7 +166,7 @@ def test_times_of_spark_are_taken_where_they_are_whole_microseconds():
 
 
 def not_utf8():
-    """Text as Spark's cast of bytes leaves it, which does not look at them."""
+    """Text as Spark's cast of bytes returns it, without validation."""
     values = pa.array([b"ok", None, b"\xff\xfe"], pa.binary())
     return pa.StringArray.from_buffers(3, *values.buffers()[1:], values.buffers()[0])
 
@@ -176,7 +176,7 @@ def not_utf8():
 )
 @pytest.mark.parametrize("wrapped", ["plain", "list", "struct", "map"])
 def test_text_that_is_not_utf8_is_refused_at_any_depth(kind, wrapped):
-    """Readers refuse a data file that holds it, and all rows beside it."""
+    """Readers refuse a data file that has it, with all its other rows."""
     text = not_utf8()
     if pa.types.is_dictionary(kind):
         text = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), text)
@@ -210,7 +210,7 @@ def test_text_that_is_not_utf8_is_refused_at_any_depth(kind, wrapped):
 )
 @pytest.mark.parametrize("wrapped", ["plain", "list", "struct", "map"])
 def test_years_beyond_9999_are_seen_at_any_depth(values, is_far, wrapped):
-    """The first and last moments of the years 1 and 9999 are within."""
+    """The first and the last moments of the years 1 and 9999 are valid."""
     count = len(values)
     nested = {
         "plain": values,
