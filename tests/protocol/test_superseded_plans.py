@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import CursorMoved, OffsetsOutOfRange, RunFenced, TopicRecreated
+from airflow_eos.exceptions import CursorMoved, LedgerReplaced, OffsetsOutOfRange, RunFenced, TopicRecreated
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
 from airflow_eos.run.table_steps import TableSteps
-from tests.protocol.model.broker import ModelBroker
+from tests.protocol.model.broker import LEDGER, ModelBroker
 from tests.protocol.model.explorer import Died
 from tests.protocol.model.ports import ModelCluster, ModelData, ModelTransactions
 from tests.protocol.model.scenes import Scene, before, spec
@@ -163,3 +163,36 @@ def test_an_intent_that_a_newer_run_pins_meanwhile_is_no_other_work(monkeypatch:
         before(scene, table_spec("r1"))
     before(scene, table_spec("r1", try_number=2))
     assert scene.table.rows == ["a"]
+
+
+@pytest.mark.parametrize("moment", ["the fence", "the seal"])
+def test_a_ledger_that_is_made_again_under_an_attempt_gets_no_record(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Behind the fence nothing is read for it; what was sealed by then is not committed."""
+    scene = a_scene()
+    sealed: list[str] = []
+    fence, seal = ModelTransactions.fence, ModelData.seal
+
+    def made_again() -> None:
+        scene.broker.topics[LEDGER] = replace(scene.broker.topics[LEDGER], topic_id="of another topic")
+
+    def fenced(self: ModelTransactions, transactional_id: str) -> Any:
+        session = fence(self, transactional_id)
+        if moment == "the fence":
+            made_again()
+        return session
+
+    def seals(self: ModelData, *arguments: Any) -> Any:
+        sealed.append(moment)
+        if moment == "the seal":
+            made_again()
+        return seal(self, *arguments)
+
+    monkeypatch.setattr(ModelTransactions, "fence", fenced)
+    monkeypatch.setattr(ModelData, "seal", seals)
+    with pytest.raises(LedgerReplaced, match="of another topic"):
+        before(scene, spec("r1"))
+    assert sealed == (["the seal"] if moment == "the seal" else [])
+    scene.broker.settle()
+    assert scene._visible("out") == ["a"]
