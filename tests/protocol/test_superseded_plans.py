@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import CursorMoved, LedgerReplaced, OffsetsOutOfRange, RunFenced, TopicRecreated
+from airflow_eos.exceptions import (
+    CursorMoved,
+    GroupNotEmpty,
+    LedgerReplaced,
+    OffsetsOutOfRange,
+    RunFenced,
+    TopicRecreated,
+)
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
 from airflow_eos.run.table_steps import TableSteps
@@ -194,5 +202,42 @@ def test_a_ledger_that_is_made_again_under_an_attempt_gets_no_record(
     with pytest.raises(LedgerReplaced, match="of another topic"):
         before(scene, spec("r1"))
     assert sealed == (["the seal"] if moment == "the seal" else [])
+    scene.broker.settle()
+    assert scene._visible("out") == ["a"]
+
+
+def another_source(scene: Scene) -> None:
+    scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+
+
+def moved_by_a_stranger(scene: Scene) -> None:
+    scene.broker.groups["group"][TopicPartition("src", 0)] = CommittedOffset(0, "")
+
+
+def a_consumer_joined(scene: Scene) -> None:
+    scene.broker.members["group"] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (another_source, TopicRecreated),
+        (moved_by_a_stranger, CursorMoved),
+        (a_consumer_joined, GroupNotEmpty),
+    ],
+)
+def test_what_changed_while_the_output_was_written_is_seen_before_its_commit(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Scene], None], error: type[Exception]
+) -> None:
+    """The plan was good when it was made."""
+    scene, send = a_scene(), ModelData.send
+
+    def sends(self: ModelData, *arguments: Any) -> Any:
+        change(scene)
+        return send(self, *arguments)
+
+    monkeypatch.setattr(ModelData, "send", sends)
+    with pytest.raises(error):
+        before(scene, spec("r1"))
     scene.broker.settle()
     assert scene._visible("out") == ["a"]
