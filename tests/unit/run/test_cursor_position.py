@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import CursorMoved, NoStartingPoint
+from airflow_eos.exceptions import CursorMoved, GroupOwned, LedgerReplaced, NoStartingPoint
+from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import CommittedOffset, LogBounds, TopicDescription
-from airflow_eos.model.ledger import LedgerId
+from airflow_eos.model.ledger import LedgerId, LedgerValue
 from airflow_eos.model.ranges import Cursor, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.cursor_position import CursorPosition, CursorReader
@@ -30,22 +32,24 @@ RECORD = CursorRecord(
     ledger_topic_id="ledger",
     ledger_partitions=1,
 )
+SPEC = RunSpec(
+    kafka={"bootstrap.servers": "h:1"},
+    pipeline="pipe",
+    run_id="r2",
+    source_topics=("src",),
+    sink_topic="out",
+    group_id="g",
+    prefix="eos",
+    origin="here",
+)
 
 
 def starts(
     record: CursorRecord | None, committed: dict[TopicPartition, int], start: Any = "earliest"
 ) -> tuple[list[int], tuple[str, ...]]:
     """Return the starts of both partitions, and the notes; no record of the ledger is unsigned."""
-    spec = RunSpec(
-        kafka={"bootstrap.servers": "h:1"},
-        pipeline="pipe",
-        run_id="r2",
-        source_topics=("src",),
-        sink_topic="out",
-        group_id="g",
-    )
     authority: Any = SimpleNamespace(unsigned=lambda *_, **__: [])
-    reader = CursorReader(spec, SimpleNamespace(), authority, LedgerId("ledger", 1, "test"))  # type: ignore[arg-type]
+    reader = CursorReader(SPEC, SimpleNamespace(), authority, LedgerId("ledger", 1, "test"))  # type: ignore[arg-type]
     offsets = {tp: CommittedOffset(offset) for tp, offset in committed.items()}
     by_partition, notes = reader.starts(
         TOPICS, CursorPosition(offsets, record, record), LOGS, Cursor(start=start)
@@ -87,3 +91,33 @@ def test_a_position_beyond_what_is_decided_is_refused() -> None:
     assert starts(None, {KNOWN: 9, ADDED: 0})[0] == [9, 0]
     with pytest.raises(CursorMoved, match=r"stands at 10 in src-0, beyond .* 9: .*--offset src:0=9 "):
         starts(None, {KNOWN: 10, ADDED: 0})
+
+
+def position(record: CursorRecord) -> CursorPosition:
+    """Return the position of a group with this record in the ledger."""
+    values = {keys.cursor_key("g"): LedgerValue(record.to_json(), 0, 0)}
+    authority: Any = SimpleNamespace(settle=lambda *_, **__: values)
+    cluster: Any = SimpleNamespace(committed=lambda *_: {})
+    return CursorReader(SPEC, cluster, authority, LedgerId("ledger", 1, "test")).position(TOPICS, [KNOWN])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"ledger_topic_id": "of another"}, LedgerReplaced),
+        ({"ledger_partitions": 2}, LedgerReplaced),
+        ({"pipeline": "another"}, GroupOwned),
+        ({"prefix": "another"}, GroupOwned),
+        ({"layout": "mapped"}, GroupOwned),
+        ({"origin": "there"}, GroupOwned),
+    ],
+    ids=lambda one: "".join(one) if isinstance(one, dict) else one.__name__,
+)
+def test_a_cursor_of_others_or_of_another_ledger_is_refused(
+    changes: dict[str, Any], error: type[Exception]
+) -> None:
+    """With partitions added to the ledger, keys are looked for where they are not."""
+    assert position(RECORD).cursor == RECORD
+    assert position(replace(RECORD, origin="here")).cursor is not None
+    with pytest.raises(error):
+        position(replace(RECORD, **changes))
