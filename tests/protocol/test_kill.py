@@ -162,6 +162,54 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
     assert not any(keys.is_run_record(key) for key in broker.committed_keys())
 
 
+def test_a_kill_behind_the_last_state_is_seen_by_whoever_takes_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at the state and the commit: the call has returned, and nothing may follow."""
+    take_turn = Kill.take_turn
+
+    def late(kill: Kill) -> None:
+        kill.ask()
+        take_turn(kill)
+
+    monkeypatch.setattr(Kill, "take_turn", late)
+    broker = ModelBroker({"src": 2, "out": 2})
+    broker.write_input("src", 0, "a")
+    scene = Scene(broker)
+    with pytest.raises(RunFailed, match="killed"):
+        ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
+    assert scene._visible("out") == []
+
+
+def test_a_kill_while_the_answer_of_the_commit_is_missing_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run may be committed: its task must not be told that it is not."""
+
+    def made(one: Any, world: Any) -> RunProtocol:
+        def on_state(at: State) -> None:
+            if at is State.UNKNOWN:
+                protocol.kill()
+
+        protocol = RunProtocol(one, world, on_state)
+        return protocol
+
+    commit = ports.ModelSession.commit
+
+    def loses_the_answer(session: ports.ModelSession) -> None:
+        commit(session)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(ports, "RunProtocol", made)
+    monkeypatch.setattr(ports.ModelSession, "commit", loses_the_answer)
+    broker = ModelBroker({"src": 2, "out": 2})
+    broker.write_input("src", 0, "a")
+    scene = Scene(broker)
+    with pytest.raises(OutcomeUnknown, match="killed while it committed"):
+        ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
+    assert scene._visible("out") == ["a"]
+
+
 def test_a_slow_step_leaves_less_for_the_next() -> None:
     """All steps share one budget, which never goes below nothing."""
     now = 100.0
