@@ -19,6 +19,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
+from airflow_eos.model.table import PublishedRuns
 from airflow_eos.run.table_steps import TableSteps
 from tests.protocol.model.broker import LEDGER, ModelBroker
 from tests.protocol.model.explorer import Died
@@ -241,3 +242,18 @@ def test_what_changed_while_the_output_was_written_is_seen_before_its_commit(
         before(scene, spec("r1"))
     scene.broker.settle()
     assert scene._visible("out") == ["a"]
+
+
+def test_a_token_is_above_the_tables_where_the_ledger_is_shorter_than_it_was() -> None:
+    """Restored from a copy, its log ends below what earlier runs had: their zombies must stay older."""
+    scene = TableScene()
+    scene.broker.write_input("src", 0, "a")
+    before(scene, table_spec("r1"))
+    known = PublishedRuns.from_json(scene.table.property_text)
+    ((scope, run),) = known.runs.items()
+    later = replace(run, key="run/pipe/lost", token=run.token + 1000)
+    scene.table.property_text = replace(known, runs={scope: later}).to_json()
+    scene.broker.write_input("src", 0, "b")
+    before(scene, table_spec("r2"))
+    assert scene.table.rows == ["a", "b"]
+    assert PublishedRuns.from_json(scene.table.property_text).runs[scope].token == later.token + 1
