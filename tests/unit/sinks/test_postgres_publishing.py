@@ -307,6 +307,20 @@ def test_what_can_no_longer_tell_is_refused(database, lost):
     assert database.counts() == {}
 
 
+def test_a_note_that_is_made_anew_between_look_and_commit_is_not_the_one_that_was_seen(database):
+    """It begins at the same version: its id is another one."""
+    attempt = Attempt(database)
+
+    def made_anew():
+        database.sql(f"DELETE FROM airflow_eos.published WHERE pipeline = 'eos.{database.schema}'")
+        PostgresSink(database.sink(), f"eos.{database.schema}").load()
+
+    attempt.before_commit = made_anew
+    with pytest.raises(TableReplaced):
+        attempt.publish()
+    assert database.counts() == {}
+
+
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize(
     "change", ["ADD more int", "DROP name", "ALTER name TYPE varchar(5)", "ALTER name SET NOT NULL"]
