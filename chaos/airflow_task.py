@@ -65,6 +65,8 @@ class AirflowTasks:
         last = airflow.task(DAG, run_id, TASK)["try_number"]
         if state_of_run != "success":
             raise RuntimeError(f"{run_id} ended as {state_of_run}\n{self._log(run_id, last)}")
+        if last < _NEXT_TRY:
+            raise RuntimeError(f"{run_id}: the try that was killed has ended well\n{self._log(run_id, last)}")
         is_found = airflow.xcom(DAG, run_id, TASK)["found"]
         # A later try may find a commit of the second one that the second one did not report.
         if last == _NEXT_TRY and is_found != (state is State.COMMITTED):

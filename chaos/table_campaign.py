@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.agreement import ledger_records, offsets_complaints
 from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
-from airflow_eos_testing.faults.catalog_proxy import CatalogProxy
+from airflow_eos_testing.faults.catalog_proxy import CatalogFault, CatalogProxy
 from airflow_eos_testing.iceberg_catalog import IcebergRestCatalog
 from airflow_eos_testing.oracle import InputLog
 from chaos.drivers import DriverPool
@@ -171,8 +171,12 @@ class Lake:
             attempt = driver.run(spec, process_of(spec), stop_at=state)
             attempt.wait_for(state, _TIMEOUT)
             driver.kill()
-            with suppress(DriverDied):
+            try:
                 attempt.result(_TIMEOUT)
+            except DriverDied:
+                pass
+            else:
+                raise RuntimeError("the run of a dead driver has ended well")
         with self._pool.lent() as driver:
             self._run_until_committed(driver, spec)
 
@@ -188,15 +192,24 @@ class Lake:
             finally:
                 attempt.release(for_good=True)
                 driver.resume()
-            with suppress(EosError):
-                attempt.result(_TIMEOUT)
+            try:
+                is_found = attempt.result(_TIMEOUT).found
+            except EmbeddedDriverError:
+                raise
+            except EosError:
+                is_found = True  # refused
+            if not is_found:
+                raise RuntimeError("the zombie has committed itself")
             self._run_until_committed(driver, spec)
 
     def _catalog_killed(self, state: State) -> None:
         self._held(state, self._kill_catalog)
 
     def _lost_answer(self, state: State) -> None:
-        self._held(state, self._proxy.lose_response)
+        lost: list[CatalogFault] = []
+        self._held(state, lambda: lost.append(self._proxy.lose_response()))
+        if not lost[0].hits:
+            raise RuntimeError("no commit to the table has lost its answer")
 
     def _kill_catalog(self) -> None:
         self._catalog.kill()
@@ -318,14 +331,16 @@ def _spec(kafka: EmbeddedKafka, proxy: CatalogProxy) -> RunSpec:
 def _complaints(kafka: EmbeddedKafka, table: Any, inputs: InputLog, upkeep: Upkeep) -> list[str]:
     files = [file["file_path"].removeprefix("file://") for file in table.inspect.files().to_pylist()]
     query = "select tag, count(*) from read_parquet(?) group by tag"
-    counts = dict(duckdb.connect().execute(query, [files]).fetchall())
+    counts = dict(duckdb.connect().execute(query, [files]).fetchall()) if files else {}
     expected = {*inputs.tags(), *upkeep.appended}
     twice = sorted(tag for tag, count in counts.items() if count > 1)
     lost = sorted(expected - counts.keys())
     strange = sorted(tag for tag in counts.keys() - expected if not tag.startswith("foreign:"))
     records = ledger_records(kafka.client_config(), LEDGER, GROUP)
     written = sum(record.records_written for record in records)
+    idle = sorted({"append", "rewrite", "expire"} - upkeep.done.keys())
     return [
+        *([f"others at the table never did {idle}"] if idle else []),
         *([f"{len(twice)} rows more than once: {twice[:10]}"] if twice else []),
         *([f"{len(lost)} rows lost: {lost[:10]}"] if lost else []),
         *([f"{len(strange)} rows that nobody wrote: {strange[:10]}"] if strange else []),

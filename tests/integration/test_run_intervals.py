@@ -28,7 +28,14 @@ from airflow_eos.exceptions import (
     OffsetsOutOfRange,
     UnknownTopic,
 )
-from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.model.ranges import (
+    Cursor,
+    Explicit,
+    Interval,
+    OffsetRange,
+    PartitionInterval,
+    TopicPartition,
+)
 from airflow_eos.model.spec import Deployment
 from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
@@ -312,6 +319,13 @@ def test_partitions_of_a_task_that_is_no_longer_mapped_are_not_written_again(tim
     assert timed.output() == ["p1m2"]
     timed.run("i0", ranges=between(0, 5), source_partition=0)
     assert timed.output() == ["p0m1", "p1m2"]
+
+
+def test_a_partition_that_the_source_does_not_have_is_refused_by_the_parameters_name(timed):
+    """By every mode: read as one without records, an interval would be done before they come."""
+    for ranges in (between(0, 5), Cursor()):
+        with pytest.raises(UnknownTopic, match="has 2 partitions, source_partition is 2"):
+            timed.run("i0", ranges=ranges, source_partition=2)
 
 
 def test_an_interval_is_not_read_without_partitions_that_its_boundaries_know(timed, monkeypatch):

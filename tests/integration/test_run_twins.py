@@ -143,7 +143,7 @@ def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline):
         go.set()
         thread.join(60)
     assert isinstance(errors[0], RunFailed)
-    assert epochs == epochs[:1]
+    assert len(epochs) == 1
     assert pipeline.output() == []
     assert pipeline.run(try_number=2).records_written == 20
 
@@ -175,9 +175,10 @@ def test_executors_of_a_fenced_attempt_cannot_write_any_more(pipeline):
         record.producer.transactional_id, record.producer.producer_id, record.producer.producer_epoch - 1
     )
     sealed = LocalDataPlane(pipeline.spec).seal(type("Plan", (), {"ranges": record.ranges}))
-    with BrokerConnections(pipeline.spec.kafka) as connections, pytest.raises(ProducerFenced):
-        send_partitions(connections, old, sealed.batches, timeout=30)
-    assert all(tp.topic == pipeline.sink for tp in sealed.batches)
-    assert TopicPartition(pipeline.sink, 0)
+    assert sealed.batches.keys() == {TopicPartition(pipeline.sink, p) for p in (0, 1)}
+    with BrokerConnections(pipeline.spec.kafka) as connections:
+        for where, batches in sealed.batches.items():
+            with pytest.raises(ProducerFenced):
+                send_partitions(connections, old, {where: batches}, timeout=30)
     zombie.resume()
     assert len(pipeline.output()) == 20

@@ -13,6 +13,7 @@ from airflow_eos.broker import producer as producer_module
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import SealedBlockLost
 from airflow_eos.ledger import keys
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from tests.protocol.model import ports
 from tests.protocol.model.broker import ModelBroker
@@ -99,3 +100,22 @@ def test_batches_that_cannot_be_sent_are_freed_before_the_new_seal() -> None:
 
     run_alone(Data)
     assert done == ["seal", "send", "release", "seal", "send", "release"]
+
+
+def test_records_that_a_leader_has_beside_those_that_were_sealed_are_not_committed() -> None:
+    """In a partition that the run writes nothing to, and of which the coordinator knows nothing."""
+    broker = ModelBroker({"src": 2, "out": 2}, verifies=False)
+    broker.reported_verification = True
+    broker.write_input("src", 0, "a")
+    beside, strays = TopicPartition("out", 1), ["of an attempt that was lost"]
+
+    class Data(ModelData):
+        def send(self, sealed: Any, identity: Any, timeout: float) -> Any:
+            while strays:
+                broker.produce(identity, beside, 0, strays.pop())
+            return super().send(sealed, identity, timeout)
+
+    record = ports.attempt(Inline(broker), Scene(broker), "only", spec(), Data)()  # type: ignore[arg-type]
+    assert record.producer.producer_epoch > 0, "that of the stray record is not committed"
+    assert [entry.value for _, entry in broker.committed_entries(TopicPartition("out", 0))] == ["a"]
+    assert broker.committed_entries(beside) == []

@@ -79,6 +79,7 @@ def test_every_interleaving_is_exactly_once(scene: Callable[[Run], Scene]) -> No
     assert report.counter_example is None, f"\n{report.counter_example}"
     assert report.executions > 30
     assert report.exhausted or report.executions == EXECUTIONS
+    assert [outcome for outcome in report.outcomes if outcome.endswith(": COMMITTED")]
 
 
 @pytest.mark.chaos

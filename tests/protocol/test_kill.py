@@ -110,26 +110,21 @@ def test_a_kill_that_only_aborts_would_be_forgotten(monkeypatch: pytest.MonkeyPa
     assert "committed after the kill had returned" in report.counter_example.violation
 
 
-def test_a_look_before_the_commit_alone_would_come_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_before_the_commit_alone_would_come_too_late() -> None:
     """A kill between the last look and the commit: who takes the turn first must decide."""
     kill = Kill()
     kill.take_turn()
-    sent: list[str] = []
-
-    class Session:
-        def commit(self) -> None:
-            kill.ask()
-            kill.await_commit(0.01)
-            sent.append("commit")
-
+    began = time.monotonic()
     with kill.turn_taken():
-        Session().commit()
-    assert sent == ["commit"]
+        kill.ask()
+        kill.await_commit(0.2)
+    assert time.monotonic() - began >= 0.2, "a commit is under way"
     for _ in range(2):
         with pytest.raises(RunFailed, match="killed"):
             kill.take_turn()
     kill.await_commit(60)  # no commit is under way, so it does not wait
     kill.await_commit(60)
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
@@ -160,10 +155,59 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
     scene = Scene(broker)
     with pytest.raises((RunFailed, OutcomeUnknown), match="killed"):
         ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
-    assert entered in ([*entered[: entered.index(state) + 1]], [*entered[:-1], State.ABORTED])
+    way = entered[: entered.index(state) + 1]
+    assert entered in (way, [*way, State.ABORTED])
     assert entered.count(State.FENCED) <= 1
     assert scene._visible("out") == []
     assert not any(keys.is_run_record(key) for key in broker.committed_keys())
+
+
+def test_a_kill_behind_the_last_state_is_seen_by_whoever_takes_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at the state and the commit: the call has returned, and nothing may follow."""
+    take_turn = Kill.take_turn
+
+    def late(kill: Kill) -> None:
+        kill.ask()
+        take_turn(kill)
+
+    monkeypatch.setattr(Kill, "take_turn", late)
+    broker = ModelBroker({"src": 2, "out": 2})
+    broker.write_input("src", 0, "a")
+    scene = Scene(broker)
+    with pytest.raises(RunFailed, match="killed"):
+        ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
+    assert scene._visible("out") == []
+
+
+def test_a_kill_while_the_answer_of_the_commit_is_missing_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run may be committed: its task must not be told that it is not."""
+
+    def made(one: Any, world: Any) -> RunProtocol:
+        def on_state(at: State) -> None:
+            if at is State.UNKNOWN:
+                protocol.kill()
+
+        protocol = RunProtocol(one, world, on_state)
+        return protocol
+
+    commit = ports.ModelSession.commit
+
+    def loses_the_answer(session: ports.ModelSession) -> None:
+        commit(session)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(ports, "RunProtocol", made)
+    monkeypatch.setattr(ports.ModelSession, "commit", loses_the_answer)
+    broker = ModelBroker({"src": 2, "out": 2})
+    broker.write_input("src", 0, "a")
+    scene = Scene(broker)
+    with pytest.raises(OutcomeUnknown, match="killed while it committed"):
+        ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
+    assert scene._visible("out") == ["a"]
 
 
 def test_a_slow_step_leaves_less_for_the_next() -> None:

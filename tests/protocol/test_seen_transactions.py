@@ -12,8 +12,11 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.kafka import EndTxnAnswer
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run.kill import Kill
 from airflow_eos.run.unfinished import UnfinishedEnds, visible_decision
-from tests.protocol.model.broker import LEDGER, Log, ModelBroker
+from airflow_eos.run.visibility import Visibility
+from tests.protocol.model.broker import LEDGER, OFFSETS, Log, ModelBroker
+from tests.protocol.model.explorer import Died
 from tests.protocol.model.ports import ModelCluster, ModelLedger, ModelTransactions, ledger_partition
 from tests.protocol.model.scenes import Inline, Scene, before, spec
 
@@ -88,3 +91,34 @@ def test_the_open_transaction_of_a_newer_attempt_fences() -> None:
     ends = ends_of(scene, ModelLedger(inline, scene.broker))
     assert ends.end(older, [OUT]) is EndTxnAnswer.FENCED
     assert scene.broker.end_transaction(newer, commit=True) is None
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["committed", "aborted"])
+def test_pending_offsets_of_a_run_that_died_end_as_its_transaction_did(
+    monkeypatch: pytest.MonkeyPatch, *, commits: bool
+) -> None:
+    """Nobody led their partition when the coordinator wrote its markers, and it has forgotten them."""
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    broker, source = scene.broker, TopicPartition("src", 0)
+    broker.write_input("src", 0, "a")
+    before(scene, spec("r0"))
+    broker.write_input("src", 0, "b")
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((Visibility, "wait") if commits else (Kill, "take_turn")), dies)
+        with pytest.raises(Died):
+            before(scene, spec("r1"))
+    broker.away.add(OFFSETS)
+    if not commits:
+        broker.init_producer(keys.transactional_id(spec("r1")))
+    broker.settle()
+    broker.away.clear()
+    assert broker.has_pending("group", [source])
+
+    assert before(scene, spec("r2")).records_read == (0 if commits else 1)
+    assert not broker.has_pending("group", [source])
+    assert broker.groups["group"][source].offset == 2
+    assert scene._visible("out") == ["a", "b"]

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import CursorMoved, OffsetsOutOfRange, RunFenced, TopicRecreated
+from airflow_eos.exceptions import (
+    CursorMoved,
+    GroupNotEmpty,
+    LedgerReplaced,
+    OffsetsOutOfRange,
+    RunFenced,
+    TopicRecreated,
+)
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
+from airflow_eos.model.table import PublishedRuns
 from airflow_eos.run.table_steps import TableSteps
-from tests.protocol.model.broker import ModelBroker
+from tests.protocol.model.broker import LEDGER, ModelBroker
 from tests.protocol.model.explorer import Died
 from tests.protocol.model.ports import ModelCluster, ModelData, ModelTransactions
 from tests.protocol.model.scenes import Scene, before, spec
@@ -163,3 +172,88 @@ def test_an_intent_that_a_newer_run_pins_meanwhile_is_no_other_work(monkeypatch:
         before(scene, table_spec("r1"))
     before(scene, table_spec("r1", try_number=2))
     assert scene.table.rows == ["a"]
+
+
+@pytest.mark.parametrize("moment", ["the fence", "the seal"])
+def test_a_ledger_that_is_made_again_under_an_attempt_gets_no_record(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Behind the fence nothing is read for it; what was sealed by then is not committed."""
+    scene = a_scene()
+    sealed: list[str] = []
+    fence, seal = ModelTransactions.fence, ModelData.seal
+
+    def made_again() -> None:
+        scene.broker.topics[LEDGER] = replace(scene.broker.topics[LEDGER], topic_id="of another topic")
+
+    def fenced(self: ModelTransactions, transactional_id: str) -> Any:
+        session = fence(self, transactional_id)
+        if moment == "the fence":
+            made_again()
+        return session
+
+    def seals(self: ModelData, *arguments: Any) -> Any:
+        sealed.append(moment)
+        if moment == "the seal":
+            made_again()
+        return seal(self, *arguments)
+
+    monkeypatch.setattr(ModelTransactions, "fence", fenced)
+    monkeypatch.setattr(ModelData, "seal", seals)
+    with pytest.raises(LedgerReplaced, match="of another topic"):
+        before(scene, spec("r1"))
+    assert sealed == (["the seal"] if moment == "the seal" else [])
+    scene.broker.settle()
+    assert scene._visible("out") == ["a"]
+
+
+def another_source(scene: Scene) -> None:
+    scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+
+
+def moved_by_a_stranger(scene: Scene) -> None:
+    scene.broker.groups["group"][TopicPartition("src", 0)] = CommittedOffset(0, "")
+
+
+def a_consumer_joined(scene: Scene) -> None:
+    scene.broker.members["group"] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (another_source, TopicRecreated),
+        (moved_by_a_stranger, CursorMoved),
+        (a_consumer_joined, GroupNotEmpty),
+    ],
+)
+def test_what_changed_while_the_output_was_written_is_seen_before_its_commit(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Scene], None], error: type[Exception]
+) -> None:
+    """The plan was good when it was made."""
+    scene, send = a_scene(), ModelData.send
+
+    def sends(self: ModelData, *arguments: Any) -> Any:
+        change(scene)
+        return send(self, *arguments)
+
+    monkeypatch.setattr(ModelData, "send", sends)
+    with pytest.raises(error):
+        before(scene, spec("r1"))
+    scene.broker.settle()
+    assert scene._visible("out") == ["a"]
+
+
+def test_a_token_is_above_the_tables_where_the_ledger_is_shorter_than_it_was() -> None:
+    """Restored from a copy, its log ends below what earlier runs had: their zombies must stay older."""
+    scene = TableScene()
+    scene.broker.write_input("src", 0, "a")
+    before(scene, table_spec("r1"))
+    known = PublishedRuns.from_json(scene.table.property_text)
+    ((scope, run),) = known.runs.items()
+    later = replace(run, key="run/pipe/lost", token=run.token + 1000)
+    scene.table.property_text = replace(known, runs={scope: later}).to_json()
+    scene.broker.write_input("src", 0, "b")
+    before(scene, table_spec("r2"))
+    assert scene.table.rows == ["a", "b"]
+    assert PublishedRuns.from_json(scene.table.property_text).runs[scope].token == later.token + 1

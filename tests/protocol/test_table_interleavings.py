@@ -45,6 +45,7 @@ def test_every_interleaving_with_a_table_is_exactly_once(scene: Make) -> None:
     print(f"{scene.__name__}: {report.executions} schedules, {report.states} states, {report.outcomes}")
     assert report.counter_example is None, f"\n{report.counter_example}"
     assert report.exhausted or report.executions == EXECUTIONS
+    assert [outcome for outcome in report.outcomes if outcome.endswith(": COMMITTED")]
     assert no_final_failure(report), report.outcomes
 
 

@@ -113,11 +113,11 @@ def test_killed_task_is_retried_by_the_scheduler(
 
 
 def _start_and_hold(airflow: AirflowStandalone, folder: Path) -> str:
-    """Trigger the Dag and wait until its executors can reach the gate."""
+    """Trigger the Dag and wait until it has planned: its executors then wait at the gate."""
     (folder / "held.hold").touch()
     run_id = airflow.trigger("held")
     airflow.wait_for_task("held", run_id, "copy", ["running"])
     eventually(
-        lambda: airflow.task_log("held", run_id, "copy", 1), lambda log: "Starting Spark" in log, seconds=120
+        lambda: airflow.task_log("held", run_id, "copy", 1), lambda log: "state PLANNED" in log, seconds=120
     )
     return run_id

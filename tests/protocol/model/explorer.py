@@ -22,6 +22,12 @@ from typing import Any, Protocol
 
 import greenlet
 
+from airflow_eos.exceptions import EosError
+from tests.protocol.model.broker import BrokerTimeout
+
+EXPECTED = (EosError, TimeoutError, BrokerTimeout)
+"""What a process may end with; any other exception ends the search."""
+
 
 class Fault:
     """What may go wrong in a step."""
@@ -452,7 +458,9 @@ def _to_its_end(body: Callable[[], Any]) -> End:
         return End(body())
     except Died:
         return End()
-    except Exception as error:
+    except EXPECTED as error:
+        if not isinstance(error.__cause__, (*EXPECTED, type(None))):
+            raise  # a mistake in the code: what became of it is no answer of a run
         return End(error=error)
 
 

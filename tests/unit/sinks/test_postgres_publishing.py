@@ -307,6 +307,20 @@ def test_what_can_no_longer_tell_is_refused(database, lost):
     assert database.counts() == {}
 
 
+def test_a_note_that_is_made_anew_between_look_and_commit_is_not_the_one_that_was_seen(database):
+    """It begins at the same version: its id is another one."""
+    attempt = Attempt(database)
+
+    def made_anew():
+        database.sql(f"DELETE FROM airflow_eos.published WHERE pipeline = 'eos.{database.schema}'")
+        PostgresSink(database.sink(), f"eos.{database.schema}").load()
+
+    attempt.before_commit = made_anew
+    with pytest.raises(TableReplaced):
+        attempt.publish()
+    assert database.counts() == {}
+
+
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize(
     "change", ["ADD more int", "DROP name", "ALTER name TYPE varchar(5)", "ALTER name SET NOT NULL"]
@@ -575,11 +589,15 @@ def test_an_upsert_that_sorts_more_than_it_may_is_not_tried_again(database):
     assert attempt.commits == 1
 
 
-@pytest.mark.parametrize("lost", ["DROP TABLE", "TRUNCATE"])
-def test_staged_rows_that_are_gone_are_not_published_as_none(database, lost):
-    """Whoever removed them: the run fails, and nothing of it is there."""
+@pytest.mark.parametrize(
+    "lost",
+    ["DROP TABLE {0}", "TRUNCATE {0}", "DELETE FROM {0} WHERE id = 100", "INSERT INTO {0} SELECT * FROM {0}"],
+    ids=["dropped", "all", "one", "twice"],
+)
+def test_staged_rows_that_are_not_as_they_were_staged_are_not_published(database, lost):
+    """Whoever changed them, all or one: the run fails, and nothing of it is there."""
     attempt = Attempt(database)
-    database.sql(f"{lost} airflow_eos.{attempt.writer.staging}")
+    database.sql(lost.format(f"airflow_eos.{attempt.writer.staging}"))
     with pytest.raises(StagedRowsLost, match="staged 2 rows"):
         attempt.publish()
     assert database.counts() == {}

@@ -350,6 +350,17 @@ def test_what_is_published_is_found_when_the_property_was_removed(iceberg):
     assert names(iceberg) == {"run/p/1": 2}
 
 
+def test_a_bar_is_not_taken_for_a_run_without_rows_when_the_property_was_removed(iceberg):
+    """Its snapshot has a token, too, and says that it is a bar."""
+    barred = Attempt(iceberg)
+    assert barred.publisher.settle(barred.claim) is None
+    with iceberg.table.transaction() as transaction:
+        transaction.remove_properties(PROPERTY)
+
+    assert Attempt(iceberg, "run/p/2", token=11).publish().rows == 2
+    assert names(iceberg) == {"run/p/2": 2}
+
+
 def test_a_table_that_was_made_again_is_refused(lake):
     """It is unknown whether the old one had the rows."""
     attempt = Attempt(lake)
@@ -363,6 +374,20 @@ def test_a_table_that_was_made_again_is_refused(lake):
     with pytest.raises(TableReplaced):
         attempt.publisher.settle(attempt.claim)
     assert names(lake) == {}
+
+
+def test_a_table_that_is_made_again_between_look_and_commit_is_not_appended_to(iceberg):
+    """An empty one has the head that the look saw, none: only its id is another."""
+    attempt = Attempt(iceberg)
+
+    def made_again():
+        iceberg.drop()
+        iceberg.create()
+
+    attempt.before_commit = made_again
+    with pytest.raises(TableReplaced):
+        attempt.publish()
+    assert names(iceberg) == {}
 
 
 @pytest.mark.parametrize("between", [False, True])

@@ -316,7 +316,7 @@ def test_no_error_of_staging_and_publishing_holds_the_password(database, caplog,
             lambda: attempt.commit(attempt.version, a_bar(attempt)),
             attempt.publish,
         ):
-            with pytest.raises(EosError) as caught:
+            with pytest.raises(EosError, match="no route for password=<password>") as caught:
                 call()
             assert PASSWORD not in told(caught, caplog)
         attempt.sink.close()

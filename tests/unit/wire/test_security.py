@@ -78,12 +78,14 @@ def test_authorities_come_from_a_file_text_or_folder(certificate):
 
 
 def test_a_client_certificate_comes_from_files_or_text(certificate):
-    """With and without a password; nothing is left in the temporary folder."""
+    """With and without a password, which counts."""
     cert, key, locked = (certificate / name for name in ("cert.pem", "key.pem", "locked.pem"))
     context(ssl__certificate__location=str(cert), ssl__key__location=str(key))
     context(ssl__certificate__location=str(cert), ssl__key__location=str(locked), ssl__key__password="pw")
     context(ssl__certificate__pem=cert.read_text(), ssl__key__pem=key.read_text())
     context(ssl__certificate__pem=cert.read_text(), ssl__key__pem=locked.read_text(), ssl__key__password="pw")
+    with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.location"):
+        context(ssl__certificate__location=str(cert), ssl__key__location=str(locked), ssl__key__password="x")
 
 
 def test_pem_text_may_have_comments_in_any_letters(certificate):
