@@ -170,9 +170,9 @@ _LEADER: Mapping[int, Reaction] = {
 
 FETCH: Mapping[int, Reaction] = {
     **_LEADER,
-    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Fetch 4 to 11"),
+    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Fetch 10"),
 }
-"""Answer to Fetch, version 4 to 11."""
+"""Answer to Fetch, version 10."""
 
 LIST_OFFSETS: Mapping[int, Reaction] = {
     **_LEADER,
