@@ -142,7 +142,8 @@ class CursorReader:
             raise OffsetsOutOfRange(
                 f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the last "
                 f"records was elected (unclean), and the log was written anew from {end} on: what is there "
-                "now was not read. Move the cursor: `airflow eos reset-offsets`, with "
+                "now was not read, unless the election came while the last run was under way (compare with "
+                "its output). Move the cursor: `airflow eos reset-offsets`, with "
                 f"--offset {tp.topic}:{tp.partition}={end} to read it, or ={starts[tp]} to leave it out"
             )
 

@@ -220,7 +220,7 @@ ADD_OFFSETS: Mapping[int, Reaction] = {
 }
 """Answer to AddOffsetsToTxn, version 0 to 3."""
 
-SHARE_GROUP = "a share group has this name, and takes no committed offsets: choose another group_id"
+SHARE_GROUP = "a share group has this name, and takes no offsets: delete it, or choose another group_id"
 
 TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
     **COORDINATOR,
