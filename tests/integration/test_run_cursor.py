@@ -139,6 +139,11 @@ def test_an_adopted_position_in_an_open_transaction_is_worth_another_try(pipelin
         with pytest.raises(RangeUndecided, match=r"stands at 2 in .*offset 1 of .*'foreign-") as refused:
             pipeline.run()
         assert not is_final(refused.value)
+        to_committed = Reset(
+            pipeline.spec.group_id, "committed", topics=[pipeline.source], pipeline=pipeline.spec.pipeline
+        )
+        with pytest.raises(OffsetsOutOfRange, match=r"offset 2 is not between .*last stable offset 1"):
+            reset_cursor(pipeline.spec.deployment, to_committed)
         foreign.commit_transaction(30)
     wait_until(lambda: pipeline.run(try_number=2).records_read == 1)
     assert pipeline.output() == ["c"]
