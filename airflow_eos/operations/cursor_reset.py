@@ -274,7 +274,8 @@ class CursorMove:
                 )
             if not begins[tp] <= new <= ends[tp]:
                 raise OffsetsOutOfRange(
-                    f"{tp}: offset {new} is outside the log, which has {begins[tp]} to {ends[tp]}"
+                    f"{tp}: offset {new} is not between the log's start {begins[tp]} and its last stable "
+                    f"offset {ends[tp]}"
                 )
             changes.append(OffsetMove(tp, offset, recorded[tp], new))
         return changes

@@ -16,6 +16,7 @@ from airflow_eos.exceptions import (
     LedgerReplaced,
     NoStartingPoint,
     OffsetsOutOfRange,
+    RangeUndecided,
     RunAlreadyCommitted,
     TopicRecreated,
     UnknownTopic,
@@ -25,6 +26,8 @@ from airflow_eos.model.ranges import TopicPartition as ProductPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.queries import create_ledger
+from airflow_eos.operators.retriable import is_final
+from tests.support.brokers import foreign_transaction
 from tests.support.group_offsets import commit_offset
 from tests.support.local_runs import Pipeline
 from tests.support.missing_topics import missing_at_once
@@ -126,6 +129,28 @@ def test_the_offsets_of_an_existing_consumer_group_are_adopted(pipeline):
     record = pipeline.run()
     assert _spans(record)[0] == (1, 2)
     assert "adopting" in record.details["notes"][0]
+
+
+def test_an_adopted_position_in_an_open_transaction_is_worth_another_try(pipeline):
+    """A read_uncommitted consumer, the default, commits what is open: a reset would write it twice."""
+    pipeline.publish(["a"])
+    with foreign_transaction(pipeline.spec.kafka, pipeline.source, ("b", "b"), ("c", "c")) as foreign:
+        commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 2)
+        with pytest.raises(RangeUndecided, match=r"stands at 2 in .*offset 1 of .*'foreign-") as refused:
+            pipeline.run()
+        assert not is_final(refused.value)
+        to_committed = Reset(
+            pipeline.spec.group_id, "committed", topics=[pipeline.source], pipeline=pipeline.spec.pipeline
+        )
+        with pytest.raises(OffsetsOutOfRange, match=r"offset 2 is not between .*last stable offset 1"):
+            reset_cursor(pipeline.spec.deployment, to_committed)
+        foreign.commit_transaction(30)
+    wait_until(lambda: pipeline.run(try_number=2).records_read == 1)
+    assert pipeline.output() == ["c"]
+    beyond = f"{pipeline.spec.group_id}-beyond"
+    commit_offset(pipeline.spec.kafka, beyond, pipeline.source, 9)
+    with pytest.raises(CursorMoved, match=r"stands at 9 in .*beyond the end of the log at 4"):
+        pipeline.run("r2", group_id=beyond, pipeline=beyond)
 
 
 def test_expired_group_offsets_are_restored_from_the_ledger(pipeline):

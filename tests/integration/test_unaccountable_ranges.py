@@ -13,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from airflow_eos.broker.cluster import KafkaCluster
 from airflow_eos.engine.lag import interval_waits_for
-from airflow_eos.exceptions import IntervalUnaccountable, OffsetsOutOfRange
+from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.model.spec import LedgerSettings
@@ -25,6 +25,7 @@ from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
 from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Paused, Pipeline
+from tests.support.markers import wait_for_markers
 from tests.support.patience import wait_until
 from tests.support.record_batches import Record, write
 from tests.support.topic_settings import COMPACTED_SOON
@@ -422,6 +423,25 @@ def test_a_record_of_the_far_future_is_refused_and_nothing_is_pinned(timed):
     assert timed.output() == ["m16", "m21"]
     publish(timed, "m26", at(26))
     assert timed.run("next", ranges=between(25, 30)).records_read == 1
+
+
+def test_an_aborted_record_of_the_far_future_stops_no_interval(timed):
+    """No reader shows it. While its transaction is open, the interval is not ready."""
+    producer = Producer({**timed.kafka.client_config(), "transactional.id": timed.source, "linger.ms": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(2):
+        producer.produce(timed.source, value="far", timestamp=ms(YEAR_2100))
+        assert producer.flush(30) == 0
+    with pytest.raises(IntervalNotReady, match=r"far future: .*-0 offset 4: 2100.* transaction that is open"):
+        timed.run(ranges=between(15, 20))
+    producer.abort_transaction(30)
+    wait_for_markers(timed.kafka.client_config(), [TopicPartition(timed.source, 0)])
+    publish(timed, "m21", at(21))
+    assert timed.run(ranges=between(15, 20), try_number=2).records_read == 1
+    assert timed.output() == ["m16"]
+    publish(timed, "m26", at(26))
+    assert timed.run("next", ranges=between(20, 25)).records_read == 1
 
 
 def test_timestamps_that_run_ahead_a_little_are_ordinary(timed):

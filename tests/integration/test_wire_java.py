@@ -19,10 +19,12 @@ from airflow_eos.recordbatch.partitioner import murmur2
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
 from airflow_eos.recordbatch.stamp import next_sequence, stamp
+from airflow_eos_testing import EmbeddedKafka, launch
 from airflow_eos_testing.cluster import DEFAULT_VERSION
 from airflow_eos_testing.jars import broker_classpath, pyspark_jar
 from airflow_eos_testing.java import find_java
 from tests.support.compressed_forms import ODD_FORMS
+from tests.support.local_runs import Pipeline
 from tests.support.record_batches import Record, raw, rows, write
 
 CODECS = [codec.label for codec in Codec]
@@ -90,7 +92,8 @@ class Kafka:
 
 @pytest.fixture(scope="module")
 def java():
-    classpath = ":".join(str(jar) for jar in broker_classpath(DEFAULT_VERSION))
+    compiler = (pyspark_jar("janino-*.jar"), pyspark_jar("commons-compiler-*.jar"))
+    classpath = ":".join(str(jar) for jar in (*broker_classpath(DEFAULT_VERSION), *compiler))
     port, token, process = launch_gateway(
         jarpath=str(pyspark_jar("py4j-*.jar")),
         classpath=classpath,
@@ -197,3 +200,35 @@ def test_sequences_wrap_as_in_java(java, sequence, records):
     assert next_sequence(sequence, records) == java.record.DefaultRecordBatch.incrementSequence(
         sequence, records
     )
+
+
+SELECTOR = """
+import org.apache.kafka.common.replica.*;
+public class Followers implements ReplicaSelector {
+    public java.util.Optional select(
+        org.apache.kafka.common.TopicPartition partition, ClientMetadata client, PartitionView view
+    ) {
+        java.util.Iterator replicas = view.replicas().iterator();
+        while (replicas.hasNext()) {
+            Object replica = replicas.next();
+            if (!replica.equals(view.leader())) return java.util.Optional.of(replica);
+        }
+        return java.util.Optional.empty();
+    }
+    public void configure(java.util.Map settings) {}
+    public void close() {}
+}
+"""
+
+
+@pytest.mark.chaos
+def test_brokers_that_send_every_reader_to_a_follower_are_read(java, tmp_path, monkeypatch):
+    """A selector of the brokers' own (KIP-392): their answer named a follower, and held no records."""
+    compiler = java.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(SELECTOR)
+    (tmp_path / "Followers.class").write_bytes(bytes(compiler.getBytecodes()["Followers"]))
+    monkeypatch.setattr(launch, "broker_classpath", lambda version: (*broker_classpath(version), tmp_path))
+    with EmbeddedKafka(brokers=3, broker_config={"replica.selector.class": "Followers"}) as kafka:
+        pipeline = Pipeline(kafka)
+        pipeline.publish(["a", "b", "c"])
+        assert pipeline.run().records_read == 3

@@ -329,6 +329,12 @@ def test_an_empty_answer_of_a_throttled_broker_proves_nothing(leader):
     assert offsets_of(leader) == list(range(100))
 
 
+def test_no_leader_is_allowed_to_name_a_follower(leader):
+    """From version 11 on it may, with an empty answer (KIP-392): a whole range would be read as empty."""
+    offsets_of(leader)
+    assert {request._max_version for _, request in leader.requests if kind_of(request) == "Fetch"} == {10}
+
+
 def test_a_record_of_an_aborted_transaction_is_left_out(leader):
     """The answer's own list of aborted transactions decides; read_uncommitted ignores it."""
     gone = SimpleNamespace(producer_id=1, first_offset=0)
