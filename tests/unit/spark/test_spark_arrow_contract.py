@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos import arrow_process
-from airflow_eos.exceptions import ConfigurationError, ProcessFailed
+from airflow_eos.exceptions import ConfigurationError, ProcessFailed, RecordRefused
 from airflow_eos.model.arrow_result import without_dictionary
 from airflow_eos.spark import arrow_contract
 from airflow_eos.spark.arrow_contract import sink_rows
@@ -182,7 +182,6 @@ def test_no_rows_are_none(nothing):
         ({"value": ["a"], "key": [1.5]}, "'key' as double"),
         ({"value": ["a"], "topic": [1]}, "'topic' as int64"),
         ({"value": ["a"], "partition": ["1"]}, "'partition' as string"),
-        ({"value": ["a"], "partition": [1 << 40]}, "'partition' with no partition number"),
         ({"value": ["a"], "headers": ["x"]}, "'headers' as string"),
         ({"value": ["a"], "timestamp": pa.array([0], pa.timestamp("us"))}, "'timestamp' as timestamp"),
     ],
@@ -191,6 +190,19 @@ def test_columns_the_sink_cannot_write_are_refused(columns, message):
     """The error names column, type and what to do."""
     with pytest.raises(ProcessFailed, match=message):
         rows(columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"partition": [1 << 40]}, "'partition' with no partition number"),
+        ({"headers": [[{"key": b"\xff", "value": b"x"}]]}, "'headers' that is none: Invalid UTF8"),
+    ],
+)
+def test_values_the_sink_cannot_write_are_refused_with_their_record(columns, message):
+    """Others of the column can be written: the record is then searched for."""
+    with pytest.raises(RecordRefused, match=message):
+        rows({"value": ["a"], **columns})
 
 
 def test_two_columns_of_one_name_are_refused():
