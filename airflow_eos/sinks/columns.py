@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused, SendError
-from airflow_eos.model.arrow_result import is_bytes, is_text, returned_table, without_dictionary
+from airflow_eos.model.arrow_result import is_bytes, is_text, own_values, returned_table
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.table import DataFileMade
 
@@ -79,7 +79,7 @@ def table_columns(result: Any, wanted: pa.Schema, name: str) -> pa.Table | None:
 def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
     if field.name not in table.column_names:
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-    column = without_dictionary(table.column(field.name))
+    column = own_values(table.column(field.name))
     try:
         column = _cast(column, _optional(field.type))
         # Spark casts bytes to text unseen, and readers refuse a file with text that is not UTF-8.

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
-from airflow_eos.model.arrow_result import is_bytes, is_text, returned_table, without_dictionary
+from airflow_eos.model.arrow_result import is_bytes, is_text, own_values, returned_table
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, SMALL, listed_headers
 from airflow_eos.spark.frame_contract import check_names
 
@@ -37,7 +37,7 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
             continue
         if names.count(name) > 1:
             raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
-        columns[name] = convert(name, without_dictionary(table.column(name)))
+        columns[name] = convert(name, own_values(table.column(name)))
     check_names(columns, names, sink_topic)
     if "topic" in columns and sink_topic is not None:
         columns["topic"] = _routed(columns["topic"], sink_topic, source_topics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -38,6 +39,14 @@ def test_what_widens_is_widened_and_what_is_left_out_is_null():
         {"id": 7, "name": "x", "at": moment, "tags": ["a"], "price": None}
     ]
     assert table_columns(given, WANTED, "db.t").schema == WANTED
+
+
+def test_numbers_in_an_array_that_is_filled_again_are_those_that_were_returned():
+    """By the function's next call: rows of many calls make a file."""
+    scratch = np.array([7])
+    returned = table_columns(pa.table({"id": pa.array(scratch)}), WANTED, "db.t")
+    scratch[0] = 8
+    assert returned["id"].to_pylist() == [7]
 
 
 @pytest.mark.parametrize(
