@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused, SendError
-from airflow_eos.model.arrow_result import is_bytes, is_text, returned_table, without_dictionary
+from airflow_eos.model.arrow_result import is_bytes, is_text, own_values, returned_table
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.table import DataFileMade
 
@@ -77,11 +78,12 @@ def table_columns(result: Any, wanted: pa.Schema, name: str) -> pa.Table | None:
 
 
 def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
+    optional = _optional(field.type)
     if field.name not in table.column_names:
-        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-    column = without_dictionary(table.column(field.name))
+        return _with_required(pa.chunked_array([pa.nulls(table.num_rows, optional)]), field.type)
+    column = own_values(table.column(field.name))
     try:
-        column = _cast(column, _optional(field.type))
+        column = _cast(column, optional)
         # Spark casts bytes to text unseen, and readers refuse a file with text that is not UTF-8.
         column.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -96,7 +98,7 @@ def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
             f"process returned {missing[1]} rows without a value in {missing[0]!r}, which {name} requires; "
             "fill it, or leave the rows out"
         )
-    return _cast(column, field.type)
+    return _with_required(column, field.type)
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -114,6 +116,37 @@ def _optional(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(kind):
         return pa.large_list(_optional(kind.value_type))
     return pa.list_(_optional(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _with_required(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column in a type with required fields, of which no value is missing."""
+    if column.type != kind and pa.types.is_nested(kind):
+        shown = [_without_nulls(part, pa.field("", kind)) for part in column.chunks]
+        column = pa.chunked_array(shown, column.type)
+    return _cast(column, kind)
+
+
+def _without_nulls(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return values without nulls in required fields, where nulls around them hide any value.
+
+    Neither Arrow's cast nor its Parquet writer takes a null there, and Spark writes one.
+    """
+    kind = field.type
+    nulls = values.is_null() if field.nullable else None
+    if pa.types.is_struct(kind):
+        parts = [_without_nulls(values.field(number), inner) for number, inner in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=nulls)
+    if pa.types.is_nested(kind):
+        values = values.take(np.arange(len(values)))  # Arrow takes no mask beside offsets of a slice
+        given = {"type": values.type, "mask": nulls}
+        if pa.types.is_map(kind):
+            items = _without_nulls(values.items, kind.item_field)
+            return pa.MapArray.from_arrays(values.offsets, values.keys, items, **given)
+        parts = _without_nulls(values.values, kind.value_field)
+        return type(values).from_arrays(values.offsets, parts, **given)
+    if field.nullable or not values.null_count:
+        return values
+    return pa.Array.from_buffers(values.type, len(values), [None, *values.buffers()[1:]], 0, values.offset)
 
 
 def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared: str, name: str) -> None:

@@ -8,6 +8,7 @@ the manifests of a refused commit even where a proxy sent the request twice and 
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
@@ -38,6 +41,7 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     TableUpdate,
 )
+from pyiceberg.types import NestedField, StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from airflow_eos.daemon_thread import in_daemon_thread
@@ -61,6 +65,18 @@ _NOT_OF_CATALOG = re.compile(r"(\w+: )?RestError\b", re.IGNORECASE)
 """How pyiceberg reports a response without the error object that the REST catalog specification requires."""
 _ANSWER_SECONDS = 120
 """Time-out of requests: pyiceberg has none, and a catalog, or a firewall that drops packets, may hang."""
+
+
+class _SpecAsInJava(PartitionSpec):
+    """A partition spec that has null for a field that was removed, and for a null around its column.
+
+    pyiceberg writes no null where the column is required.
+    """
+
+    def partition_type(self, schema: Schema) -> StructType:
+        """Return the type of partition values, all of them optional."""
+        fields = super().partition_type(schema).fields
+        return StructType(*(NestedField(field.field_id, field.name, field.field_type) for field in fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +185,9 @@ class IcebergSink(BaseSink):
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, remove replaced ones and set the property, in one compare-and-set."""
         removed = self._find_earlier_rows(version, change.replaces)
-        table = version.table
+        table = copy.copy(version.table)
+        specs = [_SpecAsInJava(*spec.fields, spec_id=spec.spec_id) for spec in table.metadata.partition_specs]
+        table.metadata = table.metadata.model_copy(update={"partition_specs": specs})
         transaction = table.transaction()
         update = transaction.update_snapshot(
             snapshot_properties=dict(change.summary), branch=self._sink.branch or MAIN
@@ -201,7 +219,10 @@ class IcebergSink(BaseSink):
         except (BadRequestError, ForbiddenError) as error:
             if _NOT_OF_CATALOG.match(str(error)):
                 raise
-            if isinstance(error, BadRequestError) and self._opened().load_table(self._sink.name) != table:
+            if (
+                isinstance(error, BadRequestError)
+                and self._opened().load_table(self._sink.name) != version.table
+            ):
                 # After a commit to another branch the snapshot's sequence number is too low.
                 raise TableMoved(self._reason(error, version)) from None
             kind = AuthorizationFailed if isinstance(error, ForbiddenError) else TableRefused

@@ -39,7 +39,7 @@ def check_frame(df: Any, spark: SparkSession) -> None:
 
     :raises ProcessFailed: names what to return.
     """
-    if not hasattr(df, "mapInArrow"):
+    if not hasattr(type(df), "mapInArrow"):  # a Column has every attribute
         raise ProcessFailed(_no_frame(df))
     if df.isStreaming:
         raise ProcessFailed(

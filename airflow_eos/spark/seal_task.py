@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import EosError, ProcessFailed, RecordTooLarge
+from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RecordTooLarge
 from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.versioned import is_topic_name
 from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
@@ -160,7 +161,7 @@ class _Sealer:
             return
         topics = table.column("topic")
         if topics.null_count:
-            raise ProcessFailed(
+            raise RecordRefused(
                 f"process returned {topics.null_count} rows whose 'topic' is null and there is no sink "
                 "topic; fill the column, or set sink_topic"
             )
@@ -205,6 +206,8 @@ class _Sealer:
 
     def _target(self, topic: str) -> TargetTopic:
         if topic not in self._targets:
+            if not is_topic_name(topic):
+                raise RecordRefused(f"process returned the 'topic' {topic[:60]!r}: Kafka allows no such name")
             if self._connections is None:
                 self._connections = BrokerConnections(self._task.config)
             self._targets.update(describe_targets(self._connections, [topic]))

@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import ConfigurationError, ProcessFailed
+from airflow_eos.exceptions import ConfigurationError, RecordRefused
 from airflow_eos.model.ranges import Interval, OffsetRange, PartitionInterval, interval_of
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def try_process(
     :param spark: a session, classic or Connect; an ``@arrow_process`` needs none.
     :param interval: value of ``run.interval`` in the function.
     :raises ProcessFailed: what the function returned cannot be written.
+    :raises RecordRefused: the function returned a value that cannot be written.
     :raises ConfigurationError: the function takes DataFrames and there is no session.
 
     The function's own exceptions are raised unchanged, or as Spark's exception.
@@ -118,6 +119,7 @@ def try_range(
     :param records: maximum number of records per partition; committed ones only.
     :raises PlanError: what the run would raise: no starting point, a moved cursor, an interval not over, ...
     :raises ProcessFailed: what the function returned cannot be written.
+    :raises RecordRefused: the function returned a value that cannot be written.
     """
     from airflow_eos.operations.preview import preview
     from airflow_eos.spark.process import RunContext
@@ -274,11 +276,11 @@ def _rows(table: pa.Table, context: RunContext) -> list[WrittenRecord]:
         for row in rows
     ]
     if not all(item.topic for item in written):
-        raise ProcessFailed(
+        raise RecordRefused(
             "process returned rows whose 'topic' is null and there is no sink topic; fill the column, or set "
             "sink_topic"
         )
     wrong = next((item for item in written if item.partition is not None and item.partition < 0), None)
     if wrong is not None:
-        raise ProcessFailed(f"process returned partition {wrong.partition} for {wrong.topic}")
+        raise RecordRefused(f"process returned partition {wrong.partition} for {wrong.topic}")
     return written

@@ -29,6 +29,7 @@ from airflow_eos.exceptions import (
     OffsetsOutOfRange,
     ProcessFailed,
     ProducerFenced,
+    RecordRefused,
     RecordTooLarge,
     RunFailed,
     SealedBlockLost,
@@ -535,24 +536,16 @@ def test_a_function_that_returns_no_data_frame_is_refused(broker, spark, topics)
     """The most common mistake: a missing return."""
     with pytest.raises(ProcessFailed, match="returned NoneType"):
         seal(broker, spark, topics, lambda df: None)
+    with pytest.raises(
+        ProcessFailed, match=r"returned a pyspark.*\.Column; it must return a Spark DataFrame"
+    ):
+        seal(broker, spark, topics, lambda df: df.value)
 
 
 def test_a_missing_topic_is_refused(broker, spark, topics):
     """There is neither a sink topic nor a column."""
     with pytest.raises(ProcessFailed, match="no sink topic"):
         seal(broker, spark, topics, lambda df: df.select("value"), sink=None)
-
-
-def test_a_null_topic_is_refused(broker, spark, topics):
-    """Found in a task, raised as the same error on the driver."""
-    with pytest.raises(ProcessFailed, match="'topic' is null"):
-        seal(
-            broker,
-            spark,
-            topics,
-            lambda df: df.selectExpr("value", "cast(null AS string) AS topic"),
-            sink=None,
-        )
 
 
 def test_an_unknown_sink_topic_is_refused(broker, spark, topics):
@@ -567,17 +560,26 @@ def test_an_unknown_topic_in_a_row_is_refused(broker, spark, topics):
         seal(broker, spark, topics, lambda df: df.selectExpr("value", "'no-such-topic' AS topic"))
 
 
-def test_a_name_in_a_row_that_no_topic_can_have_is_refused_for_good(broker, spark, topics):
+REFUSED_VALUES = {
+    "if(offset = 1, 7, 0) AS partition": "partition 7, and topic",
+    "array(struct(if(offset = 1, null, 'a') AS key, value)) AS headers": "header without a key",
+    "if(offset = 1, 'two words', '{out}') AS topic": "the 'topic' 'two words': Kafka allows no such name",
+    "if(offset = 1, null, '{out}') AS topic": "'topic' is null",
+}
+
+
+@pytest.mark.parametrize("column", rest_in_chaos(2, REFUSED_VALUES))
+def test_a_value_that_the_sink_cannot_write_is_named_with_its_record(broker, spark, topics, column):
     """As a record's content may be: another try would meet the same record."""
-    with pytest.raises(ConfigurationError, match="'two words' is not a valid topic name") as refused:
-        seal(broker, spark, topics, lambda df: df.selectExpr("value", "'two words' AS topic"))
+    source, out = broker.numbered("src", 1, 3), topics[1]
+    sink = None if column.endswith("topic") else out
+    plane = SparkDataPlane(
+        spark, broker.spec(source, sink), lambda df: df.selectExpr("value", column.format(out=out))
+    )
+    with pytest.raises(RecordRefused, match=REFUSED_VALUES[column]) as refused:
+        plane.seal(broker.plan(source))
+    assert f"The record was read at {source}-0, offset 1" in str(refused.value)
     assert is_final(refused.value)
-
-
-def test_a_partition_that_does_not_exist_is_refused(broker, spark, topics):
-    """The error names partition and topic."""
-    with pytest.raises(ProcessFailed, match=r"partition 7 .*does not exist"):
-        seal(broker, spark, topics, lambda df: df.selectExpr("value", "7 AS partition"))
 
 
 def test_a_record_larger_than_the_topic_allows_is_refused_before_the_transaction(broker, spark, topics, fn):

@@ -18,7 +18,7 @@ from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos_testing import read_topic
 from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
-from tests.support.tables import new_catalog, values_of
+from tests.support.tables import new_catalog, rows_of, values_of
 
 COLUMNS = pa.schema(
     [
@@ -79,6 +79,25 @@ def test_a_frame_has_the_names_of_the_table(broker, spark, tmp_path):
     assert sorted(row["value"] for row in rows) == sorted(f"v{i}" for i in range(20))
     assert {row["a.b"] == row["value"] for row in rows} == {True}
     assert {(row["a"]["x"] < 10, row["A"], row["c`d"]) for row in rows} == {(True, 1, 2)}
+
+
+def places(df):
+    """Return a null for some records, in whose fields Spark writes nulls, too."""
+    return df.selectExpr("cast(value as string) value", "if(offset = 1, null, struct(offset x)) place")
+
+
+def test_a_null_has_none_of_the_fields_that_are_required_in_it(broker, spark, tmp_path):
+    """The table requires a field of values that it does not require."""
+    properties = new_catalog(tmp_path)
+    with closing(load_catalog("c", **properties)) as catalog:
+        place = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+        catalog.create_table("db.t", schema=pa.schema({"value": pa.string(), "place": place, "other": place}))
+        source = broker.topic("src", 1)
+        broker.produce(source, [{"value": b"%d" % i} for i in range(3)])
+        sink = IcebergTable("db.t", catalog="c", properties=properties)
+        read_process_write(spark, spec_of(broker, sink, source), places)
+        rows = rows_of(catalog.load_table("db.t"), "select value, place.x, other.x from rows order by value")
+    assert rows == [("0", 0, None), ("1", None, None), ("2", 2, None)]
 
 
 def ordered(df):

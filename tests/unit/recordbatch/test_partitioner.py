@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.exceptions import RecordRefused
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, murmur2, partitions_for
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
@@ -133,10 +133,10 @@ def test_null_keys_left_by_an_explicit_column_are_spread_from_the_seed():
 
 
 @pytest.mark.parametrize("wrong", [5, -1, 2**40])
-def test_a_partition_that_does_not_exist_is_named_with_row_and_topic(wrong):
+def test_a_partition_that_does_not_exist_is_named_with_its_topic(wrong):
     """The message says which partitions there are."""
     explicit = pa.array([0, None, wrong], pa.int64())
-    with pytest.raises(ProcessFailed, match=rf"partition {wrong} in row 2 .* 'orders' has partitions 0 to 4"):
+    with pytest.raises(RecordRefused, match=rf"partition {wrong}, and topic 'orders' has partitions 0 to 4"):
         partitions_for(3, 5, topic="orders", explicit=explicit)
 
 

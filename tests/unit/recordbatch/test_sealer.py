@@ -307,7 +307,7 @@ def test_hidden_headers_under_a_null_list_are_not_written():
 @pytest.mark.parametrize("listed", [[[(None, b"v")]], [[None]]])
 def test_a_header_without_a_key_is_refused(listed):
     """Kafka's header keys are never null."""
-    with pytest.raises(ProcessFailed, match="header without a key"):
+    with pytest.raises(RecordRefused, match="header without a key"):
         list(seal(numbered(1), zeros(1), topic="t", headers=pa.array(listed, HEADERS_TYPE)))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
@@ -38,6 +40,14 @@ def test_what_widens_is_widened_and_what_is_left_out_is_null():
         {"id": 7, "name": "x", "at": moment, "tags": ["a"], "price": None}
     ]
     assert table_columns(given, WANTED, "db.t").schema == WANTED
+
+
+def test_numbers_in_an_array_that_is_filled_again_are_those_that_were_returned():
+    """By the function's next call: rows of many calls make a file."""
+    scratch = np.array([7])
+    returned = table_columns(pa.table({"id": pa.array(scratch)}), WANTED, "db.t")
+    scratch[0] = 8
+    assert returned["id"].to_pylist() == [7]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,53 @@ def wanted_types(schema, name):
 def test_no_rows_are_no_rows(result):
     """None, or an empty table."""
     assert table_columns(result, WANTED, "db.t") is None
+
+
+INNER = pa.struct([("y", pa.bool_())])
+PLACE = pa.struct([("x", pa.int32()), ("names", pa.list_(pa.string())), ("in", INNER)])
+STRICT = pa.struct(
+    [
+        pa.field("x", pa.int64(), nullable=False),
+        pa.field("names", pa.large_list(pa.field("element", pa.string(), nullable=False)), nullable=False),
+        pa.field("in", pa.struct([pa.field("y", pa.bool_(), nullable=False)]), nullable=False),
+    ]
+)
+"""The same with all fields required."""
+
+
+def as_spark_writes(places):
+    """Return structs whose fields are null where they are null themselves."""
+    parts = [as_spark_writes(part) if pa.types.is_struct(part.type) else part for part in places.flatten()]
+    return pa.StructArray.from_arrays(parts, fields=list(places.type), mask=places.is_null())
+
+
+@pytest.mark.parametrize("made", [lambda places: places, as_spark_writes], ids=["by Arrow", "by Spark"])
+def test_a_null_has_none_of_the_fields_that_are_required_in_it(made):
+    """At any depth, in a slice, and in a column that is left out: Parquet takes no null in such a field."""
+    row = {"x": 1, "names": ["a"], "in": {"y": True}}
+    places = made(pa.array([row, None, row, None], PLACE))
+    offsets = [0, 2, 2, 4]
+    rows = pa.table(
+        {
+            "place": places[:3],
+            "list": pa.ListArray.from_arrays(offsets, places),
+            "map": pa.MapArray.from_arrays(offsets, pa.array(["a", "b", "a", "b"]), places),
+        }
+    )
+    wanted = pa.schema(
+        {
+            "place": STRICT,
+            "list": pa.large_list(STRICT),
+            "map": pa.map_(pa.string(), STRICT),
+            "left out": STRICT,
+        }
+    )
+    for part in (rows, rows.slice(1), rows.slice(1, 1)):
+        written = pa.BufferOutputStream()
+        pq.write_table(table_columns(part, wanted, "db.t"), written)
+        read = pq.read_table(pa.BufferReader(written.getvalue()))
+        assert read.drop_columns(["left out"]).to_pylist() == part.to_pylist()
+        assert read["left out"].null_count == len(part)
 
 
 def test_widening_loses_nothing():

@@ -287,6 +287,23 @@ def test_a_partition_field_of_a_dropped_column_is_refused(tmp_path):
         open_table(lake.sink(), PROPERTY).load()
 
 
+def test_a_partition_by_a_required_column_may_be_null(tmp_path):
+    """Its field was removed from the spec, or a null is around the column: no catalog that is away."""
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=True),
+        NestedField(2, "s", StructType(NestedField(3, "x", StringType(), required=True)), required=False),
+    )
+    removed = PartitionField(1, 1001, IdentityTransform(), "removed")
+    spec = PartitionSpec(by(3, IdentityTransform()), removed)
+    lake = PartitionedLake(tmp_path, schema, spec, **{"format-version": "1"})
+    with lake.table.update_spec() as update:
+        update.remove_field("removed")
+    rows = pa.table({"id": [1, 2], "s": [{"x": "a"}, None]})
+    assert published(lake, rows) == rows.to_pylist()
+    partitions = [tuple(task.file.partition) for task in lake.table.scan().plan_files()]
+    assert sorted(partitions, key=str) == [("a", None), (None, None)]
+
+
 def test_a_text_that_makes_no_path_is_refused_by_the_task(tmp_path):
     """A character may take twelve there; a retry would fail, too."""
     lake = PartitionedLake(tmp_path, with_x(StringType()), PartitionSpec(by(2, IdentityTransform())))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import functools
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from airflow_eos import arrow_process
-from airflow_eos.exceptions import ConfigurationError, ProcessFailed
-from airflow_eos.model.arrow_result import without_dictionary
+from airflow_eos.exceptions import ConfigurationError, ProcessFailed, RecordRefused
+from airflow_eos.model.arrow_result import own_values
 from airflow_eos.spark import arrow_contract
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.process import is_arrow_process
@@ -55,7 +56,7 @@ def test_values_beyond_32_bit_offsets_stay_large(kind, monkeypatch):
 def test_views_are_cast_by_way_of_64_bit_offsets(kind):
     """More than 4 GiB of them once ended the process: the direct cast to binary wraps its offsets around."""
     views = pa.chunked_array([pa.array([b"a", None]).cast(kind)])
-    assert without_dictionary(views).type in (pa.large_string(), pa.large_binary())
+    assert own_values(views).type in (pa.large_string(), pa.large_binary())
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
@@ -65,6 +66,14 @@ def test_dictionaries_of_views_are_decoded(kind):
     value = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0], pa.uint32()), words)
     found = rows({"value": pa.chunked_array([value.slice(1), value])})
     assert found.column("value").to_pylist() == [None, None, b"a", b"a", None, None, b"a"]
+
+
+def test_numbers_in_an_array_that_is_filled_again_are_those_that_were_returned():
+    """By the function's next call, which comes before the rows are sealed."""
+    scratch = np.zeros(1, np.int32)
+    returned = rows({"value": ["a"], "partition": pa.array(scratch)})
+    scratch[0] = 1
+    assert returned["partition"].to_pylist() == [0]
 
 
 def test_a_topic_that_was_read_and_none_mean_the_sink():
@@ -182,7 +191,6 @@ def test_no_rows_are_none(nothing):
         ({"value": ["a"], "key": [1.5]}, "'key' as double"),
         ({"value": ["a"], "topic": [1]}, "'topic' as int64"),
         ({"value": ["a"], "partition": ["1"]}, "'partition' as string"),
-        ({"value": ["a"], "partition": [1 << 40]}, "'partition' with no partition number"),
         ({"value": ["a"], "headers": ["x"]}, "'headers' as string"),
         ({"value": ["a"], "timestamp": pa.array([0], pa.timestamp("us"))}, "'timestamp' as timestamp"),
     ],
@@ -191,6 +199,19 @@ def test_columns_the_sink_cannot_write_are_refused(columns, message):
     """The error names column, type and remedy."""
     with pytest.raises(ProcessFailed, match=message):
         rows(columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"partition": [1 << 40]}, "'partition' with no partition number"),
+        ({"headers": [[{"key": b"\xff", "value": b"x"}]]}, "'headers' that is none: Invalid UTF8"),
+    ],
+)
+def test_values_the_sink_cannot_write_are_refused_with_their_record(columns, message):
+    """Others of the column can be written: the record is then searched for."""
+    with pytest.raises(RecordRefused, match=message):
+        rows({"value": ["a"], **columns})
 
 
 def test_two_columns_of_one_name_are_refused():

@@ -174,7 +174,7 @@ def test_a_retried_task_makes_the_same_batches():
 def test_a_null_topic_without_a_sink_topic_is_an_error():
     """No topic is guessed for a record."""
     batch = pa.record_batch({"value": pa.array([b"a"], pa.binary()), "topic": pa.array([None], pa.string())})
-    with pytest.raises(ProcessFailed, match="'topic' is null"):
+    with pytest.raises(RecordRefused, match="'topic' is null"):
         run(task(None), [batch])
 
 
@@ -189,7 +189,7 @@ def test_a_topic_that_is_not_utf8_is_refused():
 def test_a_partition_that_does_not_exist_is_an_error_that_names_it():
     """Before anything is written."""
     batch = pa.record_batch({"value": pa.array([b"a"], pa.binary()), "partition": pa.array([3], pa.int32())})
-    with pytest.raises(ProcessFailed, match="partition 3"):
+    with pytest.raises(RecordRefused, match="partition 3"):
         run(task(), [batch])
 
 
