@@ -85,8 +85,9 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
             answer = self.make_trigger(context).poll()
             self._had_connection = True
         except (AirflowNotFoundException, CredentialsRefused) as error:
-            # Airflow also says the first while its API server does not answer.
-            if not self._had_connection:
+            # Airflow also says the first while its API server does not answer. A sensor is rescheduled only
+            # after a question that was answered, in another process.
+            if not (self._had_connection or context.get("task_reschedule_count")):
                 _raise(error)
             self.log.warning("Asking again: this connection was there before, and was taken: %s", error)
             answer = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import logging
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.compat import to_thread
 from airflow_eos.model.ranges import utc_now
-from airflow_eos.run.kill import KILL_SECONDS, KillBudget
+from airflow_eos.run.kill import KillBudget
 from airflow_eos.triggers.condition import SerializedTrigger
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+KILL_SECONDS = 20.0
+"""Seconds of a kill: a triggerer gives it 30 (``on_kill_timeout``), and its first question takes several."""
 _LOOKS_TO_BE_MISSING = 3
 _DEFERRED = "deferred"
 
@@ -86,16 +89,21 @@ class SparkDriverTrigger(SerializedTrigger):
                 return
 
     async def on_kill(self) -> None:
-        """Kill the driver, unless the task still waits for it; returns within 5 s and never raises.
+        """Kill the driver, unless the task still waits for it; returns within 20 s and never raises.
 
         Airflow calls this for what a user does, and in a triggerer that was away for so long that another one
-        has taken its triggers.
+        has taken its triggers. It cancels the call again each second until it has returned.
         """
-        budget = KillBudget(KILL_SECONDS)
+        ending = asyncio.ensure_future(self._end_unless_waited_for(KillBudget(KILL_SECONDS)))
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([ending])
+
+    async def _end_unless_waited_for(self, budget: KillBudget) -> None:
         if await self._is_waited_for(budget):
             log.warning(
-                "Driver %s is left alone: its task is still deferred, so another triggerer waits for it. "
-                "This one gave no sign of life for [triggerer] triggerer_health_check_threshold seconds",
+                "Driver %s is left alone: its task is still deferred, so another triggerer waits for it, or "
+                "a later try has ended it. This triggerer gave no sign of life for a while",
                 self.driver_id,
             )
             return

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _OF_STORED_JOBS = (
     "test_a_driver_on_the_cluster_gets_the_specification_in_its_application",  # durable=True
     "test_an_application_that_is_not_here_needs_the_specification_as_a_file",
-    "test_clear_never_takes_up_the_job_of_an_earlier_life",
+    "test_clear_ends_the_job_of_an_earlier_life",
     "test_deferred_wait_frees_the_worker_and_ends_with_the_ledger",
     "test_on_kill_ends_an_application_that_an_earlier_try_submitted",
     "test_retry_takes_up_the_job_of_the_same_life",
