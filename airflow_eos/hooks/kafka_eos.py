@@ -39,7 +39,7 @@ class KafkaEosHook(KafkaBaseHook):
             raise connection_missing(self.kafka_config_id) from error
         except (ValueError, ImportError) as error:
             raise ConfigurationError(
-                f"Kafka connection {self.kafka_config_id!r} cannot be used: {error}"
+                f"the extra of Kafka connection {self.kafka_config_id!r} cannot be used: {error}"
             ) from error
         except AttributeError as error:
             # The provider searches the servers as a text; a call-back's module may fail like this, too.
