@@ -42,8 +42,8 @@ SINCE: dict[tuple[int, int], tuple[str, ...]] = {
         "tests/unit/test_borrowed_members.py::test_a_borrowed_member_is_there[apache-airflow-StartOfDayMapper-_timezone]",
         "tests/unit/test_borrowed_members.py::test_a_borrowed_member_is_there[apache-airflow-AssetStateStoreAccessors-_by_name]",
     ),
-    # The timetables of airflow.sdk, which the example Dags import, `airflow eos`, what tests use. A connection
-    # whose extra is a list, which 3.1 does not find.
+    # The timetables of airflow.sdk, which the example Dags import, `airflow eos`, what tests use, and
+    # connections whose extra is a list, which 3.1 does not find.
     (3, 2): (
         "tests/system/test_demo.py",
         "tests/system/test_example_dags.py",
