@@ -9,6 +9,7 @@ from airflow.sdk.log import mask_secret
 
 from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.hooks.masked_connection import connection_missing
 from airflow_eos.wire.client_config import is_secret
 
 
@@ -35,13 +36,10 @@ class KafkaEosHook(KafkaBaseHook):
         try:
             config: dict[str, Any] = self._build_config()
         except AirflowNotFoundException as error:
-            raise AirflowNotFoundException(
-                f"Airflow found no connection {self.kafka_config_id!r}. If its API server or a secrets "
-                "backend did not answer just now, another try finds it"
-            ) from error
+            raise connection_missing(self.kafka_config_id) from error
         except (ValueError, ImportError) as error:
             raise ConfigurationError(
-                f"Kafka connection {self.kafka_config_id!r} cannot be used: {error}"
+                f"the extra of Kafka connection {self.kafka_config_id!r} cannot be used: {error}"
             ) from error
         except AttributeError as error:
             # The provider treats the servers as text; a callback's module may also raise AttributeError.

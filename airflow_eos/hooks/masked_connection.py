@@ -1,4 +1,4 @@
-"""Reads the Airflow connection of a table, and masks its secrets in logs."""
+"""Reads the Airflow connection of a table, and masks its secrets in logs; says that one is missing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ from airflow_eos.redaction import spellings
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+
+def connection_missing(conn_id: str) -> AirflowNotFoundException:
+    """Return the error for a connection that is missing, or that Airflow could not read now."""
+    return AirflowNotFoundException(
+        f"Airflow found no connection {conn_id!r}. If its API server or a secrets backend did not answer "
+        "just now, another try finds it"
+    )
 
 
 def masked_properties(

@@ -28,8 +28,8 @@ def asked_of_airflow(error: EosError) -> Exception | None:
         signal_error = (AirflowSkipException if signal == "skip" else AirflowFailException)(error.message)
     if isinstance(signal_error, AirflowSkipException):
         log.info(
-            "process asked to skip the task: nothing of this run is committed, its offsets stay where they "
-            "were, and the ledger does not hold it. A cursor's next run reads the records again; an interval "
-            "is read again when the task is cleared"
+            "process asked to skip the task: nothing of this run, or of this round, is committed, its "
+            "offsets stay where they were, and the ledger does not hold it. A cursor's next run reads the "
+            "records again; an interval is read again when the task is cleared"
         )
     return signal_error

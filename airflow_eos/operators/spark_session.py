@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError, RunFailed
+from airflow_eos.hooks.masked_connection import connection_missing
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
 from airflow_eos.spark.address import check_host, is_loopback, is_on_this_host, shown_address
@@ -49,11 +51,15 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
         None runs Spark in this process.
     :param config: takes precedence over the connection and its address (``spark.master``, ``spark.remote``).
     :raises ConfigurationError: the connection names no host, or one to which Spark does not send a token.
+    :raises AirflowNotFoundException: the connection does not exist, or Airflow could not read it now.
     """
     settings = {"spark.app.name": app_name}
     address = LOCAL
     if conn_id:
-        connection = BaseHook.get_connection(conn_id)
+        try:
+            connection = BaseHook.get_connection(conn_id)
+        except AirflowNotFoundException as error:
+            raise connection_missing(conn_id) from error
         if connection.conn_type == SparkConnectHook.conn_type:
             address = SparkConnectHook(conn_id).get_connection_url()
         elif connection.host:

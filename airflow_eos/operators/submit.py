@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook
 
-from airflow_eos.compat import repeat_time_out
+from airflow_eos.compat import AirflowNotFoundException, repeat_time_out
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
+from airflow_eos.hooks.masked_connection import connection_missing
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators import submit_hook
@@ -254,6 +255,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             process_file, self._module = split_process(self.process, folder)
         # A clear requests new work, and so does a retry whose Dag or mapped list has changed.
         if self._is_other_life(context, spec):
+            self._end_job(context)
             self._forget_job(context)
             context["task_state_store"].set(_LIFE_KEY, self._life(context, spec))
         failure: Exception | None = None
@@ -291,7 +293,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if self._is_other_life(context, spec):
                 why = "the task was changed after it was submitted, and the next try submits it as it is now"
             if ended is None:
-                ended = failure is None or not self._may_be_running(context)
+                ended = failure is None or self._running_driver(context) is None
             if ended:
                 self._forget_job(context)
         except Exception as error:  # noqa: BLE001 - of the cluster, or of Airflow; the job's own is raised
@@ -317,8 +319,11 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if files is None:  # on_kill before anything was submitted
             return super()._get_hook()
         if self.deferrable or self._deploy_mode or self._conn_id != _DEFAULT_CONNECTION:
-            # Raises if the connection is unavailable: the provider would then assume YARN and client mode.
-            BaseHook.get_connection(self._conn_id)
+            # Without it, as while the API server is away, the provider assumes YARN and client mode.
+            try:
+                BaseHook.get_connection(self._conn_id)
+            except AirflowNotFoundException as error:
+                raise connection_missing(self._conn_id) from error
         before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()
@@ -368,18 +373,28 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 self.application,
             )
 
-    def _may_be_running(self, context: Context) -> bool:
-        """Return whether a stored job still runs; raises if its cluster, or Airflow, does not answer."""
+    def _running_driver(self, context: Context) -> SparkDriver | None:
+        """Return the driver of a stored job that still runs; raises if its cluster, or Airflow, is away."""
         store = context.get("task_state_store")
         stored = None if store is None else store.get(self.external_id_key)
-        if stored is None or self._hook is None:
-            return stored is not None
-        driver = SparkDriver(
-            submit_hook.cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook
-        )
+        if stored is None:
+            return None
+        hook = self._hook or super()._get_hook()
+        driver = SparkDriver(submit_hook.cluster_manager(hook), str(stored), self._conn_id, hook=hook)
         status = driver.status()
         self.log.info("Driver %s: %s", stored, status)
-        return driver.is_running(status)
+        return driver if driver.is_running(status) else None
+
+    def _end_job(self, context: Context) -> None:
+        """End the driver of an earlier life that neither a worker nor a triggerer ended at the clear."""
+        try:
+            driver = self._running_driver(context)
+            if driver is not None:
+                driver.kill()
+        except Exception as error:  # noqa: BLE001 - the next attempt fences it
+            self.log.warning(
+                "The driver of an earlier life may run until the next attempt fences it: %s", error
+            )
 
     def _is_other_life(self, context: Context, spec: RunSpec) -> bool:
         """Return whether the stored job was submitted by another life of the task, or for another run."""

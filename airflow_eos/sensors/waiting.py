@@ -83,8 +83,9 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
             answer = self.make_trigger(context).poll()
             self._had_connection = True
         except (AirflowNotFoundException, CredentialsRefused) as error:
-            # Airflow also raises AirflowNotFoundException while its API server does not answer.
-            if not self._had_connection:
+            # Airflow also raises AirflowNotFoundException while its API server does not answer. A sensor is
+            # rescheduled, to another process, only after a poll that was answered.
+            if not (self._had_connection or context.get("task_reschedule_count")):
                 _raise(error)
             self.log.warning("Asking again, because this connection has worked before: %s", error)
             answer = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import logging
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_eos.compat import to_thread
 from airflow_eos.model.ranges import utc_now
-from airflow_eos.run.kill import KILL_SECONDS, KillBudget
+from airflow_eos.run.kill import KillBudget
 from airflow_eos.triggers.condition import SerializedTrigger
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+KILL_SECONDS = 20.0
+"""Limit of a kill: a triggerer waits 30 s (``on_kill_timeout``), and the first request takes several."""
 _POLLS_TO_BE_MISSING = 3
 _DEFERRED = "deferred"
 
@@ -86,16 +89,21 @@ class SparkDriverTrigger(SerializedTrigger):
                 return
 
     async def on_kill(self) -> None:
-        """Kill the driver, unless the task still waits for it; returns within 5 s and never raises.
+        """Kill the driver, unless the task still waits for it; returns within 20 s and never raises.
 
         Airflow calls this for actions of a user, and in a triggerer that was unresponsive for so long that
-        another one has taken over its triggers.
+        another one has taken over its triggers. It cancels the call each second until it has returned.
         """
-        budget = KillBudget(KILL_SECONDS)
+        ending = asyncio.ensure_future(self._end_unless_deferred(KillBudget(KILL_SECONDS)))
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([ending])
+
+    async def _end_unless_deferred(self, budget: KillBudget) -> None:
         if await self._is_deferred(budget):
             log.warning(
-                "Driver %s is left alone: its task is still deferred, so another triggerer waits for it. "
-                "This one sent no heartbeat for [triggerer] triggerer_health_check_threshold seconds",
+                "Driver %s is left alone: its task is still deferred, so another triggerer waits for it, or "
+                "a later try has ended it. This triggerer sent no heartbeat for a while",
                 self.driver_id,
             )
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from airflow_eos.compat import AIRFLOW_VERSION
 from airflow_eos.spark_host import worker_daemon
 from airflow_eos.spark_host.jvm import OPTIONS_VARIABLE
 from airflow_eos_testing import EmbeddedKafka
@@ -137,7 +138,8 @@ def airflow(
     }
     with AirflowStandalone(deployed / "dags", connections=connections, env=env) as running:
         yield running
-        assert running.api.import_errors() == ""
+        # The example Dags have timetables that airflow.sdk of 3.1 does not have.
+        assert running.api.import_errors() == "" or AIRFLOW_VERSION < (3, 2)
 
 
 def _deploy_flights_table(file: Path) -> None:

@@ -141,6 +141,21 @@ def test_a_deferred_task_that_is_cleared_is_done_by_another_application(place: P
     assert [one["state"] for one in place.airflow.api.tries(DAG, run_id, TASK)][-1] == "success"
 
 
+def test_a_task_that_is_cleared_without_a_triggerer_ends_its_application(place: Place) -> None:
+    """The next try does: nobody else could, and the driver would work beside its own until it is fenced."""
+    before, sent = place.pipeline.look(), place.pipeline.publish("alone")
+    run_id, application = place.half_way()
+    place.airflow.kill_component("triggerer", tree=True)
+    place.airflow.clear(DAG, run_id, [TASK])
+    assert place.yarn.wait_until_ended(application) == "KILLED"
+    let_go(place.meeting)
+    place.airflow.start_components("triggerer")
+    assert place.airflow.wait_for_run(DAG, run_id) == "success"
+    after = place.pipeline.look()
+    assert after == grown(before, sent, runs=after.runs)
+    assert added(before, after) == [(run_id, 2)]
+
+
 def test_a_triggerer_that_is_killed_leaves_the_application_alone(place: Place) -> None:
     """The next triggerer follows the same driver; if none sees its end, a later triggerer finds it."""
     before, sent = place.pipeline.look(), place.pipeline.publish("orphaned")

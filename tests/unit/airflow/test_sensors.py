@@ -14,6 +14,7 @@ from airflow.sdk import DAG
 from airflow_eos.compat import (
     AirflowFailException,
     AirflowNotFoundException,
+    AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
@@ -89,6 +90,10 @@ def test_a_poking_sensor_outlives_what_takes_its_connection_away(
     answers += [None, taken, taken, {"lag": 12}]
     sensor = lag_sensor(dag, deferrable=False)
     assert sensor.execute(context_of(sensor)) == {"lag": 12}
+    answers += [taken]
+    rescheduled = lag_sensor(dag, task_id="rescheduled", deferrable=False, mode="reschedule")
+    with pytest.raises(AirflowRescheduleException):
+        rescheduled.execute({**context_of(rescheduled), "task_reschedule_count": 1})
     answers += [taken]
     never = lag_sensor(dag, task_id="never", deferrable=False)
     with pytest.raises(first, match=message):

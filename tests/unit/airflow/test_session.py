@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError, RunFailed, SparkUnavailable
 from airflow_eos.hooks import spark_driver
 from airflow_eos.operators.retriable import is_final
@@ -113,6 +114,12 @@ def test_connection_without_host_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     """A master needs an address."""
     with pytest.raises(ConfigurationError, match="'spark' names no host"):
         settings(monkeypatch, {}, conn_type="spark")
+
+
+def test_missing_connection_may_be_there_next_time() -> None:
+    """Airflow says that it is not defined, also where its API server or a secrets backend was away."""
+    with pytest.raises(AirflowNotFoundException, match=r"'absent'\. If its API server .* another try"):
+        spark_settings("absent", "app", {})
 
 
 class Builder:

@@ -20,8 +20,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from requests.auth import HTTPBasicAuth
 
 from airflow_eos.hooks.spark_driver import SparkDriver
-from airflow_eos.run.kill import KILL_SECONDS
-from airflow_eos.triggers.spark_driver import SparkDriverTrigger
+from airflow_eos.triggers.spark_driver import KILL_SECONDS, SparkDriverTrigger
 
 
 class Cluster:
@@ -348,6 +347,36 @@ def test_kill_returns_in_time_from_a_cluster_that_hangs(
         return answered
 
     assert asyncio.run(kill()) == 0
+
+
+def test_kill_goes_on_while_airflow_cancels_it_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A triggerer does each second until on_kill has returned: as of more tasks than are killed at once."""
+
+    def slow(**_: Any) -> Any:
+        time.sleep(0.2)
+        return {}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", slow)
+    cluster.answers = [{"success": True}]
+    cluster.goes_on.clear()
+    one_by_one = [trigger("standalone", f"driver-{number}", "spark") for number in range(12)]
+    for one in one_by_one:
+        one.task_instance = SimpleNamespace(dag_id="dag", task_id="copy", run_id="run", map_index=-1)  # type: ignore[assignment]
+
+    async def kill() -> None:
+        kills = [asyncio.create_task(one.on_kill()) for one in one_by_one]
+        while any(not one.done() for one in kills):
+            await asyncio.sleep(0.1)
+            for one in kills:
+                one.cancel()
+            if len(cluster.requests) == 8:  # no more at once
+                cluster.goes_on.set()
+
+    asyncio.run(kill())
+    killed = {path.rpartition("/")[2] for _, path, _ in cluster.requests}
+    assert killed == {one.driver_id for one in one_by_one}
 
 
 def test_master_that_hangs_leaves_time_for_the_one_that_leads(two_masters: Cluster) -> None:

@@ -180,20 +180,9 @@ def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> No
     assert ledger.asked == [MayCreate.WHERE_NEW, MayCreate.NEVER]
 
 
-def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledger) -> None:
-    """A stored id counts only with the same clear number."""
-    ledger.answers = [None, a_record(found=True)]
-    operator = make(dag)
-    store = Store(spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life=LIFE)
-    operator.execute(context_of(operator, store, try_number=2, clear_number=1, max_tries=3))
-    assert operator.calls == ["submit", "poll driver-2"]
-    assert store["airflow_eos_life"] == f"{RUN_KEY} 1 3"
-    assert store["spark_job_id"] == "driver-2"
-    assert "k8s_driver_status" not in store
-
-
-def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger) -> None:
+def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger, driver: list[Any]) -> None:
     """Renamed between two tries, or given another element of a list: the end of that job says nothing."""
+    driver += ["FINISHED"]
     store, first = Store(), make(dag, pipeline="shop.eu")
     first.ends = RuntimeError("the worker dies")
     with pytest.raises(RuntimeError, match="dies"):
@@ -212,7 +201,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     answers: list[Any] = []
 
     def status(self: SparkDriver) -> str:
-        assert (self.backend, self.driver_id) == ("standalone", "driver-2")
+        assert (self.backend, self.driver_id[:-1]) == ("standalone", "driver-")
         said = answers.pop(0)
         if isinstance(said, BaseException):
             raise said
@@ -220,6 +209,27 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(SparkDriver, "status", status)
     return answers
+
+
+@pytest.mark.parametrize(
+    ("said", "ended"), [("RUNNING", ["driver-1"]), ("FINISHED", []), (ConnectionError("no master"), [])]
+)
+def test_clear_ends_the_job_of_an_earlier_life(
+    dag: DAG, ledger: Ledger, driver: list[Any], monkeypatch: pytest.MonkeyPatch, said: Any, ended: list[str]
+) -> None:
+    """A stored id counts only with the same clear number. No triggerer may have been there to end it."""
+    killed: list[str] = []
+    monkeypatch.setattr(SparkDriver, "kill", lambda self: killed.append(self.driver_id))
+    driver += [said]
+    ledger.answers = [None, a_record(found=True)]
+    operator = make(dag)
+    store = Store(spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life=LIFE)
+    operator.execute(context_of(operator, store, try_number=2, clear_number=1, max_tries=3))
+    assert killed == ended
+    assert operator.calls == ["submit", "poll driver-2"]
+    assert store["airflow_eos_life"] == f"{RUN_KEY} 1 3"
+    assert store["spark_job_id"] == "driver-2"
+    assert "k8s_driver_status" not in store
 
 
 @pytest.mark.parametrize(
@@ -425,7 +435,8 @@ def test_a_connection_that_airflow_does_not_find_is_not_taken_for_yarn(
     monkeypatch.setattr(f"{module}.SparkSubmitHook.submit", lambda *_: pytest.fail("submitted"))
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     operator = make(dag, ReadProcessWriteSubmitOperator, **given)
-    with pytest.raises(AirflowNotFoundException, match=given.get("conn_id", "spark_default")):
+    conn_id = given.get("conn_id", "spark_default")
+    with pytest.raises(AirflowNotFoundException, match=f"'{conn_id}'.* another try finds it"):
         operator.execute(context_of(operator))
 
 

@@ -39,7 +39,7 @@ def run(shell: dict[str, str], folder: Path, *names: str) -> list[str]:
     command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *names]
     done = subprocess.run(command, cwd=folder, env=shell, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if "[warning" not in line]
+    return [line for line in done.stdout.splitlines() if "[warning" not in line and "[info" not in line]
 
 
 def lock(folder: Path, timeout: float) -> None:
