@@ -108,6 +108,28 @@ def test_a_reprocessing_of_this_very_work_is_found_under_its_own_id() -> None:
     assert len(scene._visible("out")) == 8
 
 
+def test_work_that_is_committed_before_the_fence_is_reprocessed_under_its_own_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was asked for when nothing was committed: the fence was that of the run, which moves the cursor."""
+    again = spec(clear_number=1, on_committed="reprocess")
+    usual, raced = a_cluster(), a_cluster()
+    before(usual, spec())
+    expected = before(usual, again)
+    fence = ModelTransactions.fence
+
+    def second(transactions: Any, name: str) -> Any:
+        monkeypatch.setattr(ModelTransactions, "fence", fence)
+        before(raced, spec())
+        return fence(transactions, name)
+
+    monkeypatch.setattr(ModelTransactions, "fence", second)
+    record = before(raced, again)
+    assert (record.mode, expected.mode) == ("reprocess", "reprocess")
+    assert record.producer.transactional_id == expected.producer.transactional_id
+    assert len(raced._visible("out")) == 8
+
+
 def test_what_was_sealed_under_the_key_of_a_reprocessing_is_not_sent_under_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -244,6 +244,17 @@ def test_what_changed_while_the_output_was_written_is_seen_before_its_commit(
     assert scene._visible("out") == ["a"]
 
 
+def test_a_group_with_members_is_refused_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look before the commit would refuse it too, when all is read, sealed and sent."""
+    scene = a_scene()
+    a_consumer_joined(scene)
+    sealed: list[Any] = []
+    monkeypatch.setattr(ModelData, "seal", lambda _data, plan, *_: sealed.append(plan))
+    with pytest.raises(GroupNotEmpty):
+        before(scene, spec("r1"))
+    assert sealed == []
+
+
 def test_a_token_is_above_the_tables_where_the_ledger_is_shorter_than_it_was() -> None:
     """Restored from a copy, its log ends below what earlier runs had: their zombies must stay older."""
     scene = TableScene()
