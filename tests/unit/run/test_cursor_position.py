@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import CursorMoved, GroupOwned, LedgerReplaced, NoStartingPoint
+from airflow_eos.exceptions import (
+    CursorMoved,
+    GroupOwned,
+    LedgerReplaced,
+    NoStartingPoint,
+    RangeUndecided,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor_record import CursorRecord
 from airflow_eos.model.kafka import CommittedOffset, LogBounds, TopicDescription
@@ -49,7 +55,8 @@ def starts(
 ) -> tuple[list[int], tuple[str, ...]]:
     """Return the starts of both partitions, and the notes; no record of the ledger is unsigned."""
     authority: Any = SimpleNamespace(unsigned=lambda *_, **__: [])
-    reader = CursorReader(SPEC, SimpleNamespace(), authority, LedgerId("ledger", 1, "test"))  # type: ignore[arg-type]
+    cluster: Any = SimpleNamespace(describe_producers=lambda tps: {tp: [] for tp in tps})
+    reader = CursorReader(SPEC, cluster, authority, LedgerId("ledger", 1, "test"))
     offsets = {tp: CommittedOffset(offset) for tp, offset in committed.items()}
     by_partition, notes = reader.starts(
         TOPICS, CursorPosition(offsets, record, record), LOGS, Cursor(start=start)
@@ -86,11 +93,13 @@ def test_offsets_that_differ_are_refused(offset: int) -> None:
         starts(RECORD, {KNOWN: offset})
 
 
-def test_a_position_beyond_what_is_decided_is_refused() -> None:
-    """A log that was truncated below it, or an open transaction that it never saw; the end itself is fine."""
+def test_a_position_beyond_the_log_is_refused_and_one_in_an_open_transaction_waits() -> None:
+    """A truncated log needs a decision; an open transaction ends by itself. The stable end itself is fine."""
     assert starts(None, {KNOWN: 9, ADDED: 0})[0] == [9, 0]
-    with pytest.raises(CursorMoved, match=r"stands at 10 in src-0, beyond .* 9: .*--offset src:0=9 "):
-        starts(None, {KNOWN: 10, ADDED: 0})
+    with pytest.raises(RangeUndecided, match=r"stands at 12 in src-0, .* retry when it has ended"):
+        starts(None, {KNOWN: 12, ADDED: 0})
+    with pytest.raises(CursorMoved, match=r"stands at 13 in src-0, beyond .* 12: .*--offset src:0=9 "):
+        starts(None, {KNOWN: 13, ADDED: 0})
 
 
 def position(record: CursorRecord) -> CursorPosition:
