@@ -12,6 +12,8 @@ from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_o
 
 StartPolicy = Literal["earliest", "latest", "fail"]
 DEFAULT_ALLOWED_LATENESS = dt.timedelta(minutes=5)
+FUTURE_TOLERANCE = dt.timedelta(hours=1)
+"""How far a timestamp may be ahead of our clock: the brokers' default ``message.timestamp.after.max.ms``."""
 INTERVAL_TIMETABLE = "airflow.sdk.CronDataIntervalTimetable"
 """The timetable that gives a Dag with a cron schedule data intervals; for errors."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)

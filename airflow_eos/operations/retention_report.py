@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_eos.ledger.keys import utc_text
-from airflow_eos.model.ranges import TopicPartition, timestamp_of, utc_now
+from airflow_eos.model.ranges import FUTURE_TOLERANCE, TopicPartition, timestamp_of, utc_now
 from airflow_eos.operations.checks import Check
 from airflow_eos.ports import Cluster
-from airflow_eos.run.log_coverage import FUTURE_TOLERANCE
 from airflow_eos.run.retention import is_stamped_by_broker, kept
 from airflow_eos.wording import moment_text, span_text
 

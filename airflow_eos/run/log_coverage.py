@@ -16,12 +16,10 @@ from typing import Any
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable
 from airflow_eos.ledger.records.boundary import Deleted
 from airflow_eos.model.kafka import TimedOffset
-from airflow_eos.model.ranges import OffsetRange, TopicPartition, timestamp_of
+from airflow_eos.model.ranges import FUTURE_TOLERANCE, OffsetRange, TopicPartition, timestamp_of
 from airflow_eos.ports import Cluster
 from airflow_eos.wording import moment_text
 
-FUTURE_TOLERANCE = dt.timedelta(hours=1)
-"""How far a timestamp may be ahead of our clock: the brokers' default ``message.timestamp.after.max.ms``."""
 _MAX_ATTEMPTS = 5
 WAYS_ON = (
     "Publish them again, into a topic of another name, or accept the loss with accept_deleted=True: what is "

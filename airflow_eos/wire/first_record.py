@@ -13,7 +13,6 @@ later intervals although no reader sees it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from itertools import chain
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from airflow_eos.exceptions import CorruptBatch, OffsetsOutOfRange
 from airflow_eos.model.kafka import TimedOffset
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import FUTURE_TOLERANCE, TopicPartition, timestamp_of, utc_now
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.connection import BrokerConnections
@@ -29,7 +28,6 @@ from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import first_since, list_offsets, max_timestamps
 
 _MAX_ATTEMPTS = 5
-_AHEAD_MS = 3_600_000  # brokers' default of message.timestamp.after.max.ms from Kafka 4 on
 
 
 def first_records(
@@ -73,7 +71,7 @@ def _first_record(
             if first is None:
                 start = list_offsets(connections, [tp], "earliest")[tp]
                 return _search(connections, tp, start, timestamp)
-            if first.timestamp > time.time() * 1000 + _AHEAD_MS:
+            if first.timestamp > timestamp_of(utc_now() + FUTURE_TOLERANCE):
                 return _search(connections, tp, first.offset, timestamp)
             if _is_marker(connections, tp, first.offset):
                 return _search(connections, tp, first.offset + 1, timestamp)
