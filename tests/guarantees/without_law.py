@@ -5,7 +5,7 @@ here are run; they must fail by their own judgement, not in their set-up. The ta
 ``docs/guarantees/laws.md``.
 
 It works as a pytest plugin too: ``EOS_WITHOUT_LAW=NAME pytest -p tests.guarantees.without_law TESTS`` shows
-the failure, for the interleavings with a shortest counter-example.
+the failure, for the interleavings with a shortest counterexample.
 """
 
 from __future__ import annotations
